@@ -1,0 +1,218 @@
+//! The host's interfaces, their receive queues, NAPIs and interrupts, as they are now.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::netlink::netdev::{Napi, Netdev};
+use crate::netlink::route::{self, Link};
+use crate::{Cpus, Error, irq};
+
+/// A network interface of this thread's network namespace.
+#[derive(Debug, Clone, Serialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Whether it is up.
+    pub up: bool,
+    /// The driver (`ena`, `virtio_net`, …), or the kind of a virtual device (`veth`, …).
+    pub driver: Option<String>,
+    /// Its receive queues by number.
+    pub queues: Vec<RxQueue>,
+    /// What could not be found out, and why.
+    pub notes: Vec<String>,
+}
+
+/// A receive queue.
+#[derive(Debug, Clone, Serialize)]
+pub struct RxQueue {
+    /// Its number on the interface.
+    pub index: u32,
+    /// Its NAPI, where one is known.
+    pub napi: Option<Napi>,
+    /// Whether the link from queue to NAPI is the driver's own word (`false`: by order).
+    pub napi_reported: bool,
+    /// Its interrupt, where the device has interrupts.
+    pub irq: Option<u32>,
+    /// The CPUs that the interrupt may go to.
+    pub irq_affinity: Option<Cpus>,
+    /// The CPUs that receive packet steering hands this queue's packets to; empty when it is off.
+    pub rps_cpus: Option<Cpus>,
+}
+
+impl Interface {
+    /// Whether any receive queue has an interrupt. A veth has none: its packets come from the
+    /// sender's CPU.
+    pub fn has_interrupts(&self) -> bool {
+        self.queues.iter().any(|queue| queue.irq.is_some())
+    }
+
+    /// The NAPI ids by queue number; queues without one are left out.
+    pub fn napi_ids(&self) -> Vec<u32> {
+        self.queues.iter().filter_map(|queue| Some(queue.napi.as_ref()?.id)).collect()
+    }
+}
+
+/// All interfaces of this thread's network namespace.
+pub fn interfaces() -> Result<Vec<Interface>, Error> {
+    let links = links()?;
+    let mut netdev = Netdev::open();
+    Ok(links.into_iter().map(|link| inspect(link, &mut netdev)).collect())
+}
+
+/// One interface by its name.
+///
+/// # Errors
+/// [`Error::NoInterface`] lists the names that exist.
+pub fn interface(name: &str) -> Result<Interface, Error> {
+    let links = links()?;
+    let known = links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
+    let link = links
+        .into_iter()
+        .find(|link| link.name == name)
+        .ok_or_else(|| Error::NoInterface { name: name.to_owned(), known })?;
+    Ok(inspect(link, &mut Netdev::open()))
+}
+
+/// The interface that has a local address, or, for the unspecified address, the only interface
+/// besides loopback that is up.
+pub fn interface_of_address(address: IpAddr) -> Result<Option<Interface>, Error> {
+    let links = links()?;
+    let found = if address.is_unspecified() {
+        let mut serving = links.into_iter().filter(|link| link.up && link.name != "lo");
+        match (serving.next(), serving.next()) {
+            (Some(only), None) => Some(only),
+            _ => None,
+        }
+    } else {
+        let addresses = route::addresses().map_err(Error::kernel("list the addresses"))?;
+        addresses
+            .into_iter()
+            .find(|(_, candidate)| *candidate == address)
+            .and_then(|(index, _)| links.into_iter().find(|link| link.index == index))
+    };
+    Ok(found.map(|link| inspect(link, &mut Netdev::open())))
+}
+
+fn links() -> Result<Vec<Link>, Error> {
+    route::links().map_err(Error::kernel("list the interfaces over rtnetlink"))
+}
+
+fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
+    let mut notes = Vec::new();
+    let driver = driver(&link.name).or_else(|| link.kind.clone());
+    let (reported, napis) = match netdev {
+        Ok(netdev) => {
+            let queues = netdev.rx_queues(link.index).unwrap_or_else(|error| {
+                notes.push(format!("the kernel lists no queues over netdev netlink: {error}"));
+                Vec::new()
+            });
+            let napis = netdev.napis(link.index).unwrap_or_else(|error| {
+                notes.push(format!("the kernel lists no NAPIs over netdev netlink: {error}"));
+                Vec::new()
+            });
+            (queues, napis)
+        }
+        Err(error) => {
+            notes.push(format!("no netdev netlink, so no NAPI can be read or set: {error}"));
+            (Vec::new(), Vec::new())
+        }
+    };
+    let indices: Vec<u32> = if reported.is_empty() {
+        sysfs_rx_queues(&link.name)
+    } else {
+        reported.iter().map(|queue| queue.index).collect()
+    };
+    // veth links no queue to its NAPI, but adds its NAPIs in queue order, with ascending ids. Where
+    // the counts differ (drivers with NAPIs for sending), that order says nothing.
+    let any_link = reported.iter().any(|queue| queue.napi.is_some());
+    let by_order = !any_link && !napis.is_empty() && napis.len() == indices.len();
+    if !any_link && !napis.is_empty() && !by_order {
+        notes.push(format!(
+            "{} NAPIs and {} receive queues, and the driver does not say which belong together",
+            napis.len(),
+            indices.len()
+        ));
+    }
+    if link.up && napis.is_empty() && link.name != "lo" {
+        notes.push(
+            "no NAPI: the driver has none, or (veth) generic receive offload is off".to_owned(),
+        );
+    }
+    let named_irqs = irq::rx_irqs_by_name(&link.name);
+    let queues = indices
+        .iter()
+        .enumerate()
+        .map(|(position, &index)| {
+            let napi = if by_order {
+                napis.get(position).cloned()
+            } else {
+                let id = reported.iter().find(|queue| queue.index == index).and_then(|queue| queue.napi);
+                napis.iter().find(|napi| Some(napi.id) == id).cloned()
+            };
+            let by_name = (named_irqs.len() == indices.len()).then(|| named_irqs[position]);
+            let irq = napi.as_ref().and_then(|napi| napi.irq).or(by_name);
+            RxQueue {
+                index,
+                napi_reported: napi.is_some() && !by_order,
+                napi,
+                irq,
+                irq_affinity: irq.and_then(|irq| irq::affinity(irq).ok()),
+                rps_cpus: read_rps(&link.name, index).ok(),
+            }
+        })
+        .collect();
+    Interface { name: link.name, index: link.index, up: link.up, driver, queues, notes }
+}
+
+fn driver(interface: &str) -> Option<String> {
+    let link = fs::read_link(class_net(interface).join("device/driver")).ok()?;
+    Some(link.file_name()?.to_str()?.to_owned())
+}
+
+fn class_net(interface: &str) -> PathBuf {
+    Path::new("/sys/class/net").join(interface)
+}
+
+/// Only right where `/sys` was mounted in this thread's network namespace: sysfs shows the
+/// namespace of its mount.
+fn sysfs_rx_queues(interface: &str) -> Vec<u32> {
+    let mut queues: Vec<u32> = fs::read_dir(class_net(interface).join("queues"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("rx-")?.parse().ok())
+        .collect();
+    queues.sort_unstable();
+    queues
+}
+
+pub(crate) fn rps_path(interface: &str, queue: u32) -> PathBuf {
+    class_net(interface).join(format!("queues/rx-{queue}/rps_cpus"))
+}
+
+pub(crate) fn read_rps(interface: &str, queue: u32) -> std::io::Result<Cpus> {
+    Cpus::from_mask(&fs::read_to_string(rps_path(interface, queue))?)
+        .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_found_by_name_and_by_address() {
+        assert_eq!(interface("lo").unwrap().name, "lo");
+        let by_address = interface_of_address("127.0.0.1".parse().unwrap()).unwrap();
+        assert_eq!(by_address.unwrap().name, "lo");
+    }
+
+    #[test]
+    fn an_unknown_interface_is_answered_with_the_known_ones() {
+        let message = interface("nonesuch0").unwrap_err().to_string();
+        assert!(message.contains("nonesuch0") && message.contains("lo"), "{message}");
+    }
+}

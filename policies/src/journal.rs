@@ -1,0 +1,209 @@
+//! What was there before: written before anything is changed, read when its writer is gone.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Knob, Policy, Value};
+
+/// How long a plan is meant to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lifetime {
+    /// As long as the process that applied it.
+    Process,
+    /// Until `policies restore` (or a reboot).
+    Host,
+}
+
+/// One knob's old and new value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(flatten)]
+    pub(crate) knob: Knob,
+    pub(crate) old: Option<Value>,
+    pub(crate) new: Value,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Journal {
+    version: u32,
+    pub(crate) policy: Policy,
+    pub(crate) interface: String,
+    pub(crate) ifindex: u32,
+    pub(crate) lifetime: Lifetime,
+    pub(crate) writer: Process,
+    boot: String,
+    namespace: u64,
+    /// In the order in which they were to be applied.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// A process, told apart from a later one with the same number by its start time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    start: u64,
+}
+
+impl Process {
+    fn this() -> Self {
+        let pid = std::process::id();
+        Self { pid, start: start_time(pid).unwrap_or(0) }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        start_time(self.pid) == Some(self.start)
+    }
+}
+
+fn start_time(pid: u32) -> Option<u64> {
+    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
+    let stat = process.stat().ok()?;
+    // A zombie has stopped running; what it set is its parent's to put back no more than anyone's.
+    (stat.state != 'Z').then_some(stat.starttime)
+}
+
+const VERSION: u32 = 1;
+
+/// The folder that journals are in, `/run/lull` unless told otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalDir(PathBuf);
+
+impl Default for JournalDir {
+    fn default() -> Self {
+        Self(PathBuf::from("/run/lull"))
+    }
+}
+
+impl JournalDir {
+    /// Another folder than `/run/lull`. It should not outlive a reboot: NAPI settings don't.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn error(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+        let path = path.to_owned();
+        move |source| Error::Journal { path, source }
+    }
+
+    /// Every journal of this boot and this network namespace. Those of an earlier boot describe
+    /// settings that are gone, and are removed; so are unreadable ones, after being named.
+    pub(crate) fn read(&self) -> Result<Vec<(PathBuf, Journal)>, Error> {
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Self::error(&self.0)(error)),
+        };
+        let (boot, namespace) = (boot_id(), network_namespace());
+        let mut journals = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(Self::error(&self.0))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                // Its owner removed it between the listing and the reading.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(Self::error(&path)(error)),
+            };
+            let journal: Journal = serde_json::from_str(&text).map_err(|error| Error::Journal {
+                path: path.clone(),
+                source: io::Error::new(io::ErrorKind::InvalidData, error),
+            })?;
+            if journal.version != VERSION {
+                return Err(Error::Journal {
+                    path,
+                    source: io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        format!("version {}, this program reads {VERSION}", journal.version),
+                    ),
+                });
+            }
+            if journal.boot != boot {
+                fs::remove_file(&path).map_err(Self::error(&path))?;
+            } else if journal.namespace == namespace {
+                journals.push((path, journal));
+            }
+        }
+        // The newest first: what was laid on top comes off first.
+        journals.sort_by_key(|(path, _)| {
+            std::cmp::Reverse(fs::metadata(path).map_or((0, 0), |data| (data.mtime(), data.mtime_nsec())))
+        });
+        Ok(journals)
+    }
+
+    /// Writes a journal so that it is there whole or not at all.
+    pub(crate) fn write(&self, journal: &Journal) -> Result<PathBuf, Error> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&self.0)
+            .map_err(Self::error(&self.0))?;
+        let owner = match journal.lifetime {
+            Lifetime::Process => journal.writer.pid.to_string(),
+            Lifetime::Host => "host".to_owned(),
+        };
+        // An interface name can't hold a slash, so it is safe in a file name.
+        let path = self.0.join(format!("{}-{}-{owner}.json", journal.namespace, journal.interface));
+        let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Self::error(&self.0))?;
+        serde_json::to_writer_pretty(&mut file, journal)
+            .map_err(|error| Self::error(&path)(error.into()))?;
+        file.flush().map_err(Self::error(&path))?;
+        file.as_file().sync_all().map_err(Self::error(&path))?;
+        file.persist(&path).map_err(|error| Self::error(&path)(error.error))?;
+        Ok(path)
+    }
+
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), Error> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Self::error(path)(error)),
+            _ => {
+                // Leaves nothing behind; fails, as it should, while other journals are there.
+                let _ = fs::remove_dir(&self.0);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Journal {
+    pub(crate) fn new(
+        policy: Policy,
+        interface: &str,
+        ifindex: u32,
+        lifetime: Lifetime,
+        entries: Vec<Entry>,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            policy,
+            interface: interface.to_owned(),
+            ifindex,
+            lifetime,
+            writer: Process::this(),
+            boot: boot_id(),
+            namespace: network_namespace(),
+            entries,
+        }
+    }
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+fn network_namespace() -> u64 {
+    fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino())
+}

@@ -1,0 +1,180 @@
+//! Generic netlink with attributes kept as they came.
+
+use std::fmt::Debug;
+use std::io;
+use std::marker::PhantomData;
+
+use netlink_packet_core::{
+    DecodeError, DefaultNla, Emitable, NLA_F_NESTED, Nla, NlaBuffer, NlasIterator, Parseable,
+    ParseableParametrized,
+};
+use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
+use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
+use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
+use netlink_sys::protocols::NETLINK_GENERIC;
+
+use super::{Connection, Request};
+
+/// A generic netlink family, by its name.
+pub trait Family: Debug + Clone + 'static {
+    /// The name under which the kernel registers it.
+    const NAME: &'static str;
+}
+
+/// One attribute: its number, and its value in host byte order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attribute(DefaultNla);
+
+impl Attribute {
+    /// A `u32` attribute.
+    pub fn number(kind: u16, value: u32) -> Self {
+        Self(DefaultNla::new(kind, value.to_ne_bytes().to_vec()))
+    }
+
+    /// A zero-terminated string.
+    pub fn text(kind: u16, value: &str) -> Self {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.push(0);
+        Self(DefaultNla::new(kind, bytes))
+    }
+
+    /// An attribute that is true by being there.
+    pub fn flag(kind: u16) -> Self {
+        Self(DefaultNla::new(kind, Vec::new()))
+    }
+
+    /// Attributes inside an attribute.
+    pub fn nested(kind: u16, inner: &[Attribute]) -> Self {
+        Self(DefaultNla::new(kind | NLA_F_NESTED, emit(inner)))
+    }
+
+    /// The attribute's number, without flags.
+    pub fn kind(&self) -> u16 {
+        self.0.kind() & !NLA_F_NESTED
+    }
+
+    /// The value as an unsigned number of 1, 2, 4 or 8 bytes (netlink's `uint` is 4 or 8).
+    pub fn as_number(&self) -> Option<u64> {
+        let mut bytes = vec![0; self.0.value_len()];
+        self.0.emit_value(&mut bytes);
+        Some(match bytes.len() {
+            1 => u64::from(bytes[0]),
+            2 => u64::from(u16::from_ne_bytes(bytes.try_into().ok()?)),
+            4 => u64::from(u32::from_ne_bytes(bytes.try_into().ok()?)),
+            8 => u64::from_ne_bytes(bytes.try_into().ok()?),
+            _ => return None,
+        })
+    }
+}
+
+fn emit(attributes: &[Attribute]) -> Vec<u8> {
+    let inner: Vec<DefaultNla> = attributes.iter().map(|attribute| attribute.0.clone()).collect();
+    let inner = inner.as_slice();
+    let mut bytes = vec![0; inner.buffer_len()];
+    inner.emit(&mut bytes);
+    bytes
+}
+
+/// A command of family `F` with its attributes.
+#[derive(Debug, Clone)]
+pub struct Frame<F> {
+    command: u8,
+    attributes: Vec<Attribute>,
+    family: PhantomData<F>,
+}
+
+impl<F> Frame<F> {
+    /// The first attribute of a kind, as a number.
+    pub fn number(&self, kind: u16) -> Option<u64> {
+        self.attributes.iter().find(|attribute| attribute.kind() == kind)?.as_number()
+    }
+}
+
+impl<F: Family> GenlFamily for Frame<F> {
+    fn family_name() -> &'static str {
+        F::NAME
+    }
+
+    fn command(&self) -> u8 {
+        self.command
+    }
+
+    fn version(&self) -> u8 {
+        1
+    }
+}
+
+impl<F> Emitable for Frame<F> {
+    fn buffer_len(&self) -> usize {
+        self.attributes.iter().map(|attribute| attribute.0.buffer_len()).sum()
+    }
+
+    fn emit(&self, buffer: &mut [u8]) {
+        buffer.copy_from_slice(&emit(&self.attributes));
+    }
+}
+
+impl<F> ParseableParametrized<[u8], GenlHeader> for Frame<F> {
+    fn parse_with_param(buffer: &[u8], header: GenlHeader) -> Result<Self, DecodeError> {
+        let mut attributes = Vec::new();
+        for attribute in NlasIterator::new(buffer) {
+            let attribute: NlaBuffer<&[u8]> = attribute?;
+            attributes.push(Attribute(DefaultNla::parse(&attribute)?));
+        }
+        Ok(Self { command: header.cmd, attributes, family: PhantomData })
+    }
+}
+
+/// A connection to one generic netlink family.
+#[derive(Debug)]
+pub struct GenericConnection<F> {
+    connection: Connection,
+    family_id: u16,
+    family: PhantomData<F>,
+}
+
+impl<F: Family> GenericConnection<F> {
+    /// Opens a socket and asks for the family's number.
+    ///
+    /// # Errors
+    /// `NotFound` where this kernel has no such family.
+    pub fn open() -> io::Result<Self> {
+        let mut connection = Connection::open(NETLINK_GENERIC)?;
+        let question = GenlCtrl {
+            cmd: GenlCtrlCmd::GetFamily,
+            nlas: vec![GenlCtrlAttrs::FamilyName(F::NAME.to_owned())],
+        };
+        let answers = connection
+            .request(GenlMessage::from_payload(question), Request::Acknowledged(0))
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!("this kernel has no generic netlink family {:?}", F::NAME),
+                ),
+                _ => error,
+            })?;
+        let family_id = answers
+            .iter()
+            .flat_map(|answer| &answer.payload.nlas)
+            .find_map(|attribute| match attribute {
+                GenlCtrlAttrs::FamilyId(id) => Some(*id),
+                _ => None,
+            })
+            .ok_or_else(|| io::Error::other(format!("the kernel named no id for {:?}", F::NAME)))?;
+        Ok(Self { connection, family_id, family: PhantomData })
+    }
+
+    /// Sends one command and returns its answers.
+    pub fn request(
+        &mut self,
+        command: u8,
+        attributes: Vec<Attribute>,
+        request: Request,
+    ) -> io::Result<Vec<Frame<F>>> {
+        let mut message =
+            GenlMessage::from_payload(Frame::<F> { command, attributes, family: PhantomData });
+        message.set_resolved_family_id(self.family_id);
+        let answers = self.connection.request(message, request)?;
+        Ok(answers.into_iter().map(|answer| answer.payload).collect())
+    }
+}

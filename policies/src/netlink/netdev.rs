@@ -1,0 +1,199 @@
+//! The `netdev` family: queues, NAPIs, per-queue statistics.
+//!
+//! Numbers from `include/uapi/linux/netdev.h`; semantics from
+//! `Documentation/networking/napi.rst` and `Documentation/netlink/specs/netdev.yaml`.
+
+use std::io;
+
+use super::Request;
+use super::generic::{Attribute, Family, Frame, GenericConnection};
+
+const QUEUE_GET: u8 = 10;
+const NAPI_GET: u8 = 11;
+const QSTATS_GET: u8 = 12;
+const NAPI_SET: u8 = 14;
+
+mod napi {
+    pub const IFINDEX: u16 = 1;
+    pub const ID: u16 = 2;
+    pub const IRQ: u16 = 3;
+    pub const PID: u16 = 4;
+    pub const DEFER_HARD_IRQS: u16 = 5;
+    pub const GRO_FLUSH_TIMEOUT: u16 = 6;
+    pub const IRQ_SUSPEND_TIMEOUT: u16 = 7;
+    pub const THREADED: u16 = 8;
+}
+
+mod queue {
+    pub const ID: u16 = 1;
+    pub const IFINDEX: u16 = 2;
+    pub const TYPE: u16 = 3;
+    pub const NAPI_ID: u16 = 4;
+    pub const TYPE_RX: u64 = 0;
+}
+
+mod qstats {
+    pub const IFINDEX: u16 = 1;
+    pub const QUEUE_TYPE: u16 = 2;
+    pub const QUEUE_ID: u16 = 3;
+    pub const SCOPE: u16 = 4;
+    pub const SCOPE_QUEUE: u32 = 1;
+    pub const RX_PACKETS: u16 = 8;
+}
+
+/// The `netdev` family.
+#[derive(Debug, Clone)]
+pub struct NetdevFamily;
+
+impl Family for NetdevFamily {
+    const NAME: &'static str = "netdev";
+}
+
+/// A NAPI: a receive queue's poll context, and what is set on it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Napi {
+    /// What `SO_INCOMING_NAPI_ID` returns for sockets of this NAPI.
+    pub id: u32,
+    /// Its interrupt, where the driver tells.
+    pub irq: Option<u32>,
+    /// The thread that polls it, where it is threaded.
+    pub pid: Option<u32>,
+    /// How many empty polls are followed by the timer rather than by the interrupt.
+    pub defer_hard_irqs: Option<u64>,
+    /// The timer after an empty poll, in nanoseconds.
+    pub gro_flush_timeout: Option<u64>,
+    /// How long interrupts stay suspended without a poll, in nanoseconds (Linux 6.13).
+    pub irq_suspend_timeout: Option<u64>,
+    /// Whether a thread polls it (Linux 6.17 a NAPI).
+    pub threaded: Option<u64>,
+}
+
+/// A value of a NAPI that can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NapiSetting {
+    /// [`Napi::defer_hard_irqs`]
+    DeferHardIrqs,
+    /// [`Napi::gro_flush_timeout`]
+    GroFlushTimeout,
+    /// [`Napi::irq_suspend_timeout`]
+    IrqSuspendTimeout,
+    /// [`Napi::threaded`]
+    Threaded,
+}
+
+impl NapiSetting {
+    fn attribute(self) -> u16 {
+        match self {
+            NapiSetting::DeferHardIrqs => napi::DEFER_HARD_IRQS,
+            NapiSetting::GroFlushTimeout => napi::GRO_FLUSH_TIMEOUT,
+            NapiSetting::IrqSuspendTimeout => napi::IRQ_SUSPEND_TIMEOUT,
+            NapiSetting::Threaded => napi::THREADED,
+        }
+    }
+}
+
+/// A receive queue as the driver reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReportedQueue {
+    /// The queue's number.
+    pub index: u32,
+    /// Its NAPI, where the driver links them.
+    pub napi: Option<u32>,
+}
+
+/// A connection to the `netdev` family.
+#[derive(Debug)]
+pub struct Netdev(GenericConnection<NetdevFamily>);
+
+impl Netdev {
+    /// Connects.
+    ///
+    /// # Errors
+    /// `NotFound` on kernels before 6.3, which lack the family.
+    pub fn open() -> io::Result<Self> {
+        GenericConnection::open().map(Self)
+    }
+
+    /// The receive queues of an interface (Linux 6.8).
+    pub fn rx_queues(&mut self, ifindex: u32) -> io::Result<Vec<ReportedQueue>> {
+        let frames =
+            self.0.request(QUEUE_GET, vec![Attribute::number(queue::IFINDEX, ifindex)], Request::Dump)?;
+        let mut queues: Vec<_> = frames
+            .iter()
+            .filter(|frame| frame.number(queue::TYPE) == Some(queue::TYPE_RX))
+            .filter_map(|frame| {
+                Some(ReportedQueue {
+                    index: frame.number(queue::ID)? as u32,
+                    napi: frame.number(queue::NAPI_ID).map(|id| id as u32),
+                })
+            })
+            .collect();
+        queues.sort_by_key(|queue| queue.index);
+        Ok(queues)
+    }
+
+    /// The NAPIs of an interface, by ascending id (Linux 6.8).
+    pub fn napis(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        let frames =
+            self.0.request(NAPI_GET, vec![Attribute::number(napi::IFINDEX, ifindex)], Request::Dump)?;
+        let mut napis: Vec<_> = frames.iter().filter_map(parse_napi).collect();
+        napis.sort_by_key(|napi| napi.id);
+        Ok(napis)
+    }
+
+    /// One NAPI by its id.
+    pub fn napi(&mut self, id: u32) -> io::Result<Napi> {
+        let frames =
+            self.0.request(NAPI_GET, vec![Attribute::number(napi::ID, id)], Request::Acknowledged(0))?;
+        frames.iter().find_map(parse_napi).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Which interface a NAPI is of.
+    pub fn interface_of(&mut self, id: u32) -> io::Result<u32> {
+        let frames =
+            self.0.request(NAPI_GET, vec![Attribute::number(napi::ID, id)], Request::Acknowledged(0))?;
+        frames
+            .iter()
+            .find_map(|frame| frame.number(napi::IFINDEX))
+            .map(|index| index as u32)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Sets one value of one NAPI (Linux 6.13). Needs `CAP_NET_ADMIN` in the initial user namespace.
+    pub fn set_napi(&mut self, id: u32, setting: NapiSetting, value: u64) -> io::Result<()> {
+        let value = u32::try_from(value).map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{value} does not fit 32 bits"))
+        })?;
+        let attributes =
+            vec![Attribute::number(napi::ID, id), Attribute::number(setting.attribute(), value)];
+        self.0.request(NAPI_SET, attributes, Request::Acknowledged(0)).map(drop)
+    }
+
+    /// Packets received so far a queue, where the driver counts them (Linux 6.10).
+    pub fn rx_packets(&mut self, ifindex: u32) -> io::Result<Vec<(u32, u64)>> {
+        let attributes = vec![
+            Attribute::number(qstats::IFINDEX, ifindex),
+            Attribute::number(qstats::SCOPE, qstats::SCOPE_QUEUE),
+        ];
+        let frames = self.0.request(QSTATS_GET, attributes, Request::Dump)?;
+        Ok(frames
+            .iter()
+            .filter(|frame| frame.number(qstats::QUEUE_TYPE) == Some(queue::TYPE_RX))
+            .filter_map(|frame| {
+                Some((frame.number(qstats::QUEUE_ID)? as u32, frame.number(qstats::RX_PACKETS)?))
+            })
+            .collect())
+    }
+}
+
+fn parse_napi(frame: &Frame<NetdevFamily>) -> Option<Napi> {
+    Some(Napi {
+        id: frame.number(napi::ID)? as u32,
+        irq: frame.number(napi::IRQ).map(|irq| irq as u32),
+        pid: frame.number(napi::PID).map(|pid| pid as u32),
+        defer_hard_irqs: frame.number(napi::DEFER_HARD_IRQS),
+        gro_flush_timeout: frame.number(napi::GRO_FLUSH_TIMEOUT),
+        irq_suspend_timeout: frame.number(napi::IRQ_SUSPEND_TIMEOUT),
+        threaded: frame.number(napi::THREADED),
+    })
+}

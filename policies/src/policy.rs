@@ -1,0 +1,93 @@
+//! The four policies and their names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How network work is scheduled against application work.
+///
+/// The names are those of Cai and Karsten, *Kernel vs. User-Level Networking* (2023), section 4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Interrupts balanced: each queue's interrupt on its worker's core, workers block (section 4.1.1).
+    #[default]
+    Vanilla,
+    /// All queue interrupts on as few cores as saturate, workers on the others (section 4.1.2).
+    Packing,
+    /// Interrupts put off as far as the device allows, workers busy-poll (section 4.2.1).
+    Suppression,
+    /// The worker's wait polls the queue, and the queue's interrupt stays masked while the worker
+    /// finds work (section 4.2.2; in Linux since 6.13 as IRQ suspension).
+    KernelPolling,
+}
+
+impl Policy {
+    /// Every policy, in the order in which the paper introduces them.
+    pub const ALL: [Policy; 4] =
+        [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling];
+
+    /// The name that [`Policy::from_str`] takes and `Display` prints.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Vanilla => "vanilla",
+            Policy::Packing => "packing",
+            Policy::Suppression => "suppression",
+            Policy::KernelPolling => "kernel-polling",
+        }
+    }
+
+    /// Whether a worker's wait polls the queue itself under this policy.
+    pub fn busy_polls(self) -> bool {
+        matches!(self, Policy::Suppression | Policy::KernelPolling)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A policy name that is none of the four.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling"
+)]
+pub struct UnknownPolicy {
+    /// What was given.
+    pub given: String,
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Policy::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| UnknownPolicy { given: text.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_parses_back_to_its_policy() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.to_string().parse::<Policy>(), Ok(policy));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_all_known_ones() {
+        let message = "poling".parse::<Policy>().unwrap_err().to_string();
+        assert!(message.contains("\"poling\""), "{message}");
+        for policy in Policy::ALL {
+            assert!(message.contains(policy.name()), "{message}");
+        }
+    }
+}
