@@ -1,0 +1,127 @@
+//! The system calls of the epoll driver that no safe wrapper has. All of the crate's `unsafe` is here.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// `struct epoll_params` of `linux/eventpoll.h` (Linux 6.9): how one epoll instance busy-polls.
+#[doc(alias = "epoll_params")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct EpollParams {
+    /// How long a wait busy-polls before it sleeps, in microseconds.
+    pub busy_poll_usecs: u32,
+    /// How many packets one pass takes at the most; more than 64 needs `CAP_NET_ADMIN`.
+    pub busy_poll_budget: u16,
+    /// 1: the application's polls keep the interrupt masked.
+    pub prefer_busy_poll: u8,
+    #[serde(skip)]
+    pad: u8,
+}
+
+impl EpollParams {
+    pub(crate) fn new(busy_poll_usecs: u32, busy_poll_budget: u16) -> Self {
+        Self { busy_poll_usecs, busy_poll_budget, prefer_busy_poll: 1, pad: 0 }
+    }
+}
+
+const EPIOCSPARAMS: libc::Ioctl = 0x4008_8a01;
+const EPIOCGPARAMS: libc::Ioctl = 0x8008_8a02_u32 as libc::Ioctl;
+
+/// Sets how an epoll instance busy-polls.
+pub(crate) fn set_epoll_params(epoll: BorrowedFd<'_>, params: EpollParams) -> io::Result<()> {
+    // SAFETY: EPIOCSPARAMS reads one `struct epoll_params`, which `EpollParams` mirrors (`repr(C)`,
+    // 8 bytes), through a pointer that is valid for the call.
+    let result = unsafe { libc::ioctl(epoll.as_raw_fd(), EPIOCSPARAMS, &raw const params) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads back how an epoll instance busy-polls.
+pub(crate) fn epoll_params(epoll: BorrowedFd<'_>) -> io::Result<EpollParams> {
+    let mut params = EpollParams::default();
+    // SAFETY: EPIOCGPARAMS writes one `struct epoll_params` through a pointer to a live value of that
+    // layout; every bit pattern is valid for its integer fields.
+    let result = unsafe { libc::ioctl(epoll.as_raw_fd(), EPIOCGPARAMS, &raw mut params) };
+    if result == 0 { Ok(params) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Borrows a descriptor that is known by its number only.
+///
+/// # Safety
+/// `fd` must be open, and stay so for `'a`.
+pub(crate) unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: the caller's promise is the callee's condition.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// One event as `epoll_wait` fills it in.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Event(libc::epoll_event);
+
+impl Event {
+    pub(crate) const EMPTY: Self = Self(libc::epoll_event { events: 0, u64: 0 });
+
+    pub(crate) fn token(self) -> usize {
+        self.0.u64 as usize
+    }
+
+    pub(crate) fn is_readable(self) -> bool {
+        self.has(libc::EPOLLIN | libc::EPOLLPRI) || self.is_closed()
+    }
+
+    pub(crate) fn is_writable(self) -> bool {
+        self.has(libc::EPOLLOUT) || self.has(libc::EPOLLHUP | libc::EPOLLERR)
+    }
+
+    /// The peer has stopped sending, or the connection is broken: reads will not block again.
+    pub(crate) fn is_closed(self) -> bool {
+        self.has(libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR)
+    }
+
+    fn has(self, flags: i32) -> bool {
+        self.0.events & flags as u32 != 0
+    }
+}
+
+/// Waits on an epoll instance. Returns how many of `events` were filled in; none if the time was
+/// over or a signal came.
+///
+/// `None` waits for ever. Calls `epoll_pwait2` (Linux 5.11) for its nanoseconds: a timeout of 1 ns
+/// polls the NAPI once, where 0 returns before any polling (`fs/eventpoll.c`, `ep_poll`).
+pub(crate) fn epoll_wait(
+    epoll: BorrowedFd<'_>,
+    events: &mut [Event],
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    let timespec = timeout.map(|timeout| libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let timespec_pointer = timespec.as_ref().map_or(std::ptr::null(), |timespec| timespec as *const libc::timespec);
+    let capacity = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+    let buffer = events.as_mut_ptr().cast::<libc::epoll_event>();
+    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent wrapper),
+    // the timespec pointer is null or points to a live value, and the signal mask is null, for which
+    // the size (last argument) is ignored.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll.as_raw_fd(),
+            buffer,
+            capacity,
+            timespec_pointer,
+            std::ptr::null::<libc::sigset_t>(),
+            0usize,
+        )
+    };
+    match usize::try_from(result) {
+        Ok(count) => Ok(count),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            error => Err(error),
+        },
+    }
+}

@@ -1,0 +1,152 @@
+//! What other threads send to a worker, and the word by which they know whether it sleeps.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::task::Header;
+
+/// Something for a worker to do.
+pub(crate) enum Remote {
+    /// Queue a task.
+    Wake(Arc<Header>),
+    /// Run a closure on the worker: how a task gets to another worker.
+    Run(Box<dyn FnOnce() + Send>),
+}
+
+const RUNNING: u8 = 0;
+const PARKED: u8 = 1;
+const NOTIFIED: u8 = 2;
+
+/// Many senders, one worker.
+///
+/// A sender writes the worker's eventfd only if the worker is parked. That is more than thrift: an
+/// eventfd that is readable when `epoll_wait` is entered makes it return without polling the NAPI,
+/// while every return re-arms the suspension timer (`fs/eventpoll.c`). A worker that was written to
+/// on every wake would starve its own network.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    messages: Mutex<Vec<Remote>>,
+    filled: AtomicBool,
+    state: AtomicU8,
+    closed: AtomicBool,
+}
+
+/// What a sender has to do after a message is in.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Notify {
+    /// Nothing: the worker is running and will look.
+    No,
+    /// Write the eventfd.
+    Yes,
+}
+
+impl Inbox {
+    /// Puts a message in. A closed inbox gives it back, to be dropped outside the lock.
+    pub(crate) fn push(&self, message: Remote) -> Result<Notify, Remote> {
+        {
+            let mut messages = self.lock();
+            if self.closed.load(Ordering::Relaxed) {
+                return Err(message);
+            }
+            messages.push(message);
+            self.filled.store(true, Ordering::SeqCst);
+        }
+        Ok(self.notify())
+    }
+
+    /// Claims the duty of writing the eventfd, once for each time that the worker parks.
+    ///
+    /// Sequentially consistent against [`Inbox::park`]: either the sender sees `PARKED`, or the
+    /// worker sees `filled`.
+    pub(crate) fn notify(&self) -> Notify {
+        let claimed = self
+            .state
+            .compare_exchange(PARKED, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok();
+        if claimed { Notify::Yes } else { Notify::No }
+    }
+
+    /// Says that the worker is about to sleep; `false`, and nothing said, if there are messages.
+    pub(crate) fn park(&self) -> bool {
+        self.state.store(PARKED, Ordering::SeqCst);
+        if self.filled.load(Ordering::SeqCst) {
+            self.state.store(RUNNING, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// Says that the worker runs again.
+    pub(crate) fn unpark(&self) {
+        self.state.store(RUNNING, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    /// Takes all messages.
+    pub(crate) fn take(&self) -> Vec<Remote> {
+        if !self.is_filled() {
+            return Vec::new();
+        }
+        let mut messages = self.lock();
+        self.filled.store(false, Ordering::SeqCst);
+        std::mem::take(&mut *messages)
+    }
+
+    /// Refuses messages from now on, and returns those that are in.
+    pub(crate) fn close(&self) -> Vec<Remote> {
+        let mut messages = self.lock();
+        self.closed.store(true, Ordering::Relaxed);
+        std::mem::take(&mut *messages)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Remote>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> Remote {
+        Remote::Run(Box::new(|| {}))
+    }
+
+    #[test]
+    fn a_running_worker_is_not_written_to() {
+        let inbox = Inbox::default();
+        assert!(matches!(inbox.push(message()), Ok(Notify::No)));
+        assert_eq!(inbox.take().len(), 1);
+    }
+
+    #[test]
+    fn a_parked_worker_is_written_to_once() {
+        let inbox = Inbox::default();
+        assert!(inbox.park());
+        assert!(matches!(inbox.push(message()), Ok(Notify::Yes)));
+        assert!(matches!(inbox.push(message()), Ok(Notify::No)));
+        inbox.unpark();
+        assert_eq!(inbox.take().len(), 2);
+    }
+
+    #[test]
+    fn a_worker_with_messages_does_not_park() {
+        let inbox = Inbox::default();
+        let _ = inbox.push(message());
+        assert!(!inbox.park());
+        assert_eq!(inbox.take().len(), 1);
+        assert!(inbox.park());
+    }
+
+    #[test]
+    fn a_closed_inbox_gives_messages_back() {
+        let inbox = Inbox::default();
+        let _ = inbox.push(message());
+        assert_eq!(inbox.close().len(), 1);
+        assert!(inbox.push(message()).is_err());
+    }
+}

@@ -1,0 +1,247 @@
+//! An async runtime for Linux that keeps the network card quiet while your code runs.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! #[runtime::main(policy = "vanilla", workers = 2)]
+//! async fn main() {
+//!     let here = runtime::spawn(async { 20 + 1 });
+//!     let there = runtime::spawn_on(1, || async { runtime::current_worker() });
+//!     runtime::sleep(Duration::from_millis(1)).await;
+//!     assert_eq!(here.await.unwrap(), 21);
+//!     assert_eq!(there.await.unwrap(), 1);
+//!     for report in runtime::reports() {
+//!         println!("{report}");
+//!     }
+//! }
+//! ```
+//!
+//! A runtime is a set of workers: one thread each, with one driver, one run queue, and at most one
+//! NAPI (a receive queue of the network card). Tasks stay on the worker that they were spawned on and
+//! need not be `Send`. Which [`Policy`] the workers follow is chosen by code ([`Builder`]), by the
+//! environment (`RUNTIME_POLICY`) or by the attribute, in this order of strength.
+//!
+//! Under `kernel-polling` a worker's wait polls its NAPI, and the kernel keeps the queue's interrupt
+//! suspended as long as the worker finds work there (Linux 6.13, `irq-suspend-timeout`;
+//! `Documentation/networking/napi.rst`). Where that can't be had, the worker steps down, and its
+//! [`WorkerReport`] says to what, and why.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
+);
+
+// Lets the attributes' expansion, which names `::runtime`, be used in this crate's own tests.
+extern crate self as runtime;
+
+mod async_fd;
+mod builder;
+mod driver;
+mod inbox;
+mod join;
+mod metrics;
+mod napi_map;
+mod report;
+mod lifecycle;
+mod shared;
+pub mod signal;
+mod task;
+mod time;
+mod timer;
+mod wait;
+mod worker;
+
+pub use async_fd::AsyncFd;
+pub use builder::{BuildError, Builder};
+pub use driver::{Direction, EpollParams, SourceKind};
+pub use join::{JoinError, JoinHandle};
+pub use metrics::Metrics;
+pub use policies::Policy;
+pub use report::{Running, WorkerReport};
+pub use lifecycle::Runtime;
+pub use runtime_macros::{main, test};
+pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
+pub use wait::{UnknownWaitStrategy, WaitStrategy};
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use inbox::Remote;
+use join::{Cell, Completing};
+use task::{Header, UNBORN};
+
+/// Spawns a task on the calling worker.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    worker::spawn_local(future)
+}
+
+/// Spawns a task on another worker: the closure goes there and makes the future, which need not be
+/// `Send`.
+///
+/// If that worker has stopped, awaiting the handle gives a [`JoinError`] that is cancelled.
+///
+/// # Panics
+/// Outside of a runtime, or if there is no such worker.
+pub fn spawn_on<F, Fut>(worker: usize, make: F) -> JoinHandle<Fut::Output>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future + 'static,
+    Fut::Output: Send + 'static,
+{
+    let target = worker::with(|current| {
+        let workers = &current.runtime.workers;
+        let count = workers.len();
+        assert!(worker < count, "there is no worker {worker}; there are {count}, from 0");
+        Arc::clone(&workers[worker])
+    });
+    let cell = Cell::new();
+    let header = Header::new(Arc::clone(&target), UNBORN);
+    // The guard completes the cell as cancelled if the closure is dropped unrun, or panics.
+    let guard = Completing::new(std::future::pending::<Fut::Output>(), Arc::clone(&cell));
+    let (task, result) = (Arc::clone(&header), Arc::clone(&cell));
+    target.send(Remote::Run(Box::new(move || {
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make));
+        match made {
+            Ok(future) => {
+                worker::with(|worker| worker.adopt(&task, Box::pin(Completing::new(future, result))));
+                guard.disarm();
+            }
+            Err(panic) => guard.fail(panic),
+        }
+    })));
+    JoinHandle::new(header, cell)
+}
+
+/// Lets the other ready tasks of this worker run before going on.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The number of workers of this runtime.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn workers() -> usize {
+    worker::with(|worker| worker.runtime.workers.len())
+}
+
+/// Which worker this is, from 0.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn current_worker() -> usize {
+    worker::with(|worker| worker.shared.index)
+}
+
+/// What each worker of this runtime really runs.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn reports() -> Vec<WorkerReport> {
+    worker::with(|worker| lifecycle::reports(&worker.runtime))
+}
+
+/// What each worker of this runtime has done so far.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn metrics() -> Vec<Metrics> {
+    worker::with(|worker| lifecycle::metrics(&worker.runtime))
+}
+
+/// The policy that was asked for.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn policy() -> Policy {
+    worker::with(|worker| worker.runtime.config.policy)
+}
+
+/// The worker that a connection of this NAPI belongs to; id 0 goes to the least loaded one.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn worker_of_napi(napi: u32) -> usize {
+    worker::with(|worker| worker.runtime.owner_of(napi))
+}
+
+/// The NAPI that this worker polls (or would, under a policy that polls); 0 is none.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn own_napi() -> u32 {
+    worker::with(|worker| worker.shared.napi.load(Ordering::Relaxed))
+}
+
+/// For how long sockets should ask to be busy-polled by `SO_BUSY_POLL`: only where the worker's epoll
+/// instance can't be told to.
+///
+/// # Panics
+/// Outside of a runtime.
+#[doc(alias = "SO_BUSY_POLL")]
+pub fn socket_busy_poll() -> Option<Duration> {
+    worker::with(|worker| lifecycle::socket_busy_poll(&worker.runtime, &worker.shared))
+}
+
+/// Counts a connection as this worker's load while it lives.
+#[derive(Debug)]
+pub struct Load(Arc<shared::WorkerShared>);
+
+impl Load {
+    /// Adds one to the load of a worker of this runtime.
+    ///
+    /// # Panics
+    /// Outside of a runtime, or if there is no such worker.
+    pub fn on(worker: usize) -> Self {
+        let shared = worker::with(|current| Arc::clone(&current.runtime.workers[worker]));
+        shared.load.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.load.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::builder::Attribute;
+    use crate::{Builder, Runtime};
+
+    /// Starts the runtime of `#[runtime::main]`; ends the process with a message where it can't.
+    pub fn start(attribute: Attribute) -> Runtime {
+        Builder::from_attribute(attribute).build().unwrap_or_else(|error| {
+            eprintln!("error: {error}");
+            std::process::exit(1)
+        })
+    }
+
+    /// Starts the runtime of `#[runtime::test]`.
+    pub fn start_test(mut attribute: Attribute) -> Runtime {
+        attribute.workers.get_or_insert(1);
+        match Builder::from_attribute(attribute).ignore_environment().build() {
+            Ok(runtime) => runtime,
+            Err(error) => panic!("the test's runtime: {error}"),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A runtime: its workers, and the host settings that it holds while they run.
+
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use policies::{Applied, Guard, Lifetime, Plan, host};
+
+use crate::builder::{BuildError, Config};
+use crate::driver::{EpollDriver, EpollParams};
+use crate::metrics::Metrics;
+use crate::napi_map::NapiMap;
+use crate::report::{Circumstances, WorkerReport};
+use crate::shared::WorkerShared;
+use crate::worker::Worker;
+
+/// What all workers of a runtime know.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) workers: Vec<Arc<WorkerShared>>,
+    pub(crate) napis: NapiMap,
+    applied: Vec<Applied>,
+    host_notes: Vec<String>,
+    failure: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn core(&self, worker: usize) -> Option<u32> {
+        let cores = &self.config.cores;
+        (!cores.is_empty()).then(|| cores[worker % cores.len()])
+    }
+
+    fn fail(&self, worker: usize, error: &dyn std::fmt::Display) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert_with(|| format!("worker {worker} stopped: {error}"));
+        drop(failure);
+        self.workers.iter().for_each(|worker| worker.request_stop());
+    }
+
+    pub(crate) fn owner_of(&self, napi: u32) -> usize {
+        self.napis.owner(napi, self.config.interface.as_deref(), &self.workers)
+    }
+}
+
+/// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0.
+///
+/// Dropping it stops the workers, drops their tasks, and then puts the host's settings back.
+pub struct Runtime {
+    shared: Arc<Shared>,
+    threads: Vec<thread::JoinHandle<()>>,
+    guard: Option<Guard>,
+}
+
+impl Runtime {
+    pub(crate) fn new(mut config: Config) -> Result<Self, BuildError> {
+        let interface = config.interface.as_deref().map(host::interface).transpose()?;
+        let queues = interface.as_ref().map_or(0, |interface| interface.queues.len());
+        let count = config.workers.unwrap_or_else(|| {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            if queues > 0 { queues.min(cores) } else { cores }
+        });
+        if !config.cores.is_empty() {
+            config.settings.worker_cores =
+                (0..count).map(|worker| config.cores[worker % config.cores.len()]).collect();
+        }
+        let (guard, host_notes) = match &interface {
+            Some(interface) => prepare_host(&config, interface),
+            None => (None, Vec::new()),
+        };
+        let applied = guard.as_ref().map(|guard| guard.applied().to_vec()).unwrap_or_default();
+        let workers = (0..count)
+            .map(|index| WorkerShared::new(index).map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|source| BuildError::Worker { worker: 0, source })?;
+        let napis = NapiMap::default();
+        // Ids are looked at again: what was set may have moved them.
+        if let Some(name) = config.interface.as_deref() {
+            napis.fill(&host::interface(name)?.napi_ids(), &workers);
+        }
+        let shared =
+            Arc::new(Shared { config, workers, napis, applied, host_notes, failure: Mutex::default() });
+        let mut runtime = Self { shared, threads: Vec::new(), guard };
+        for index in 1..count {
+            // Dropped on an error: the workers that did start are stopped.
+            let handle = start_worker(&runtime.shared, index)
+                .map_err(|source| BuildError::Worker { worker: index, source })?;
+            runtime.threads.push(handle);
+        }
+        Ok(runtime)
+    }
+
+    /// Runs a future on the calling thread, as worker 0, until it is ready. Spawned tasks go on
+    /// running on the other workers until the runtime is dropped; those of this worker are dropped.
+    ///
+    /// # Panics
+    /// If the future panics, if it is called from within a runtime, or if the kernel refuses to let a
+    /// worker wait.
+    pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let future = std::pin::pin!(future);
+        let outcome = make_worker(&self.shared, 0).and_then(|worker| worker.run(Some(future)));
+        match outcome {
+            Ok(Some(output)) => output,
+            Ok(None) => {
+                let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                panic!("{}", failure.as_deref().unwrap_or("the runtime was stopped"))
+            }
+            Err(error) => panic!("worker 0 cannot wait for the kernel: {error}"),
+        }
+    }
+
+    /// What each started worker really runs. Worker 0 reports from [`Runtime::block_on`] on.
+    pub fn reports(&self) -> Vec<WorkerReport> {
+        reports(&self.shared)
+    }
+
+    /// What each worker has done so far.
+    pub fn metrics(&self) -> Vec<Metrics> {
+        metrics(&self.shared)
+    }
+
+    /// The host settings that the policy asked for, and how each went.
+    pub fn applied(&self) -> &[Applied] {
+        &self.shared.applied
+    }
+}
+
+pub(crate) fn reports(shared: &Shared) -> Vec<WorkerReport> {
+    let report = |worker: &Arc<WorkerShared>| {
+        worker.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    };
+    shared.workers.iter().filter_map(report).collect()
+}
+
+pub(crate) fn metrics(shared: &Shared) -> Vec<Metrics> {
+    shared.workers.iter().map(|worker| worker.metrics.read()).collect()
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.shared.workers.iter().for_each(|worker| worker.request_stop());
+        for thread in self.threads.drain(..) {
+            // A worker's panic was reported by the panic hook, and stopped the runtime.
+            let _ = thread.join();
+        }
+        self.guard.take();
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("workers", &self.shared.workers.len()).finish_non_exhaustive()
+    }
+}
+
+/// Applies the policy's plan as far as this process may. What it may not or can't is in the notes.
+fn prepare_host(config: &Config, interface: &policies::Interface) -> (Option<Guard>, Vec<String>) {
+    let plan = Plan::new(config.policy, interface, &config.settings);
+    let to_do: Vec<_> = plan.steps.iter().filter(|step| !step.is_done()).collect();
+    if !to_do.is_empty() && to_do.iter().all(|step| step.forbidden.is_some()) {
+        // Nothing could be set, so nothing is journalled; perhaps `policies apply` has prepared it.
+        let notes = to_do
+            .iter()
+            .filter_map(|step| Some(format!("{}: {}", step.knob, step.forbidden.as_ref()?)))
+            .collect();
+        return (None, notes);
+    }
+    match policies::apply(&plan, Lifetime::Process, &config.journals) {
+        Ok(guard) => (Some(guard), Vec::new()),
+        Err(error) => (None, vec![error.to_string()]),
+    }
+}
+
+fn start_worker(shared: &Arc<Shared>, index: usize) -> io::Result<thread::JoinHandle<()>> {
+    let (started, start) = mpsc::channel();
+    let shared = Arc::clone(shared);
+    let handle = thread::Builder::new().name(format!("lull-{index}")).spawn(move || {
+        let worker = match make_worker(&shared, index) {
+            Ok(worker) => worker,
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return;
+            }
+        };
+        let _ = started.send(Ok(()));
+        // A panic out of a worker's loop (a waker's, say) must stop the program, not lose a queue.
+        let stop_all = StopOnPanic(&shared, index);
+        if let Err(error) = worker.run::<()>(None) {
+            shared.fail(index, &error);
+        }
+        drop(stop_all);
+    })?;
+    match start.recv() {
+        Ok(Ok(())) => Ok(handle),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::other("the thread panicked at its start")),
+    }
+}
+
+struct StopOnPanic<'a>(&'a Shared, usize);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.fail(self.1, &"its loop panicked");
+        }
+    }
+}
+
+/// Makes the calling thread's worker: pins it, makes its driver, and works out what it runs.
+fn make_worker(shared: &Arc<Shared>, index: usize) -> io::Result<Rc<Worker>> {
+    let this = Arc::clone(&shared.workers[index]);
+    let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+    this.thread.get_or_init(|| thread_id);
+    let core = shared.core(index);
+    if let Some(core) = core {
+        let mut set = rustix::thread::CpuSet::new();
+        if core as usize >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));
+        }
+        set.set(core as usize);
+        rustix::thread::sched_setaffinity(None, &set)
+            .map_err(|error| io::Error::other(format!("cannot pin it to core {core}: {error}")))?;
+    }
+    // Without this a timeout of 1 ns sleeps for up to the default slack of 50 µs.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let config = &shared.config;
+    let split = config.policy.busy_polls() && config.interface.is_some();
+    let driver = EpollDriver::new(split, config.max_events, &this)?;
+    let mut params_error = None;
+    if split {
+        let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
+        let wanted = EpollParams::new(micros, 64);
+        params_error = driver.set_params(wanted).err().map(|error| error.to_string());
+    }
+    let report = Circumstances {
+        worker: index,
+        core,
+        asked: config.policy,
+        napi_id: this.napi.load(Ordering::Relaxed),
+        interface: config.interface.as_deref(),
+        applied: &shared.applied,
+        host_notes: &shared.host_notes,
+        params_error,
+        so_busy_poll: split,
+    }
+    .report(&driver);
+    *this.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    Ok(Rc::new(Worker::new(Arc::clone(shared), this, driver, config.wait)))
+}
+
+/// For how long sockets should ask to be busy-polled when they are read, where the epoll instance
+/// can't do it: the step below `EPIOCSPARAMS`.
+pub(crate) fn socket_busy_poll(shared: &Shared, worker: &WorkerShared) -> Option<Duration> {
+    let report = worker.report.lock().unwrap_or_else(PoisonError::into_inner);
+    let fallback = report.as_ref().is_some_and(|report| report.running == crate::Running::SoBusyPoll);
+    fallback.then(|| shared.config.busy_poll.max(Duration::from_micros(1)))
+}

@@ -1,0 +1,187 @@
+//! What a worker really runs, read back from the kernel, and why it isn't more.
+
+use std::fmt;
+
+use policies::netlink::netdev::{Napi, Netdev};
+use policies::{Applied, Policy};
+use serde::Serialize;
+
+use crate::driver::{EpollDriver, EpollParams};
+
+/// What a worker's wait really is, best first within what busy-polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Running {
+    /// Blocks; the network's work interrupts.
+    Vanilla,
+    /// Blocks; the network's work is gathered on packing cores.
+    Packing,
+    /// Busy-polls, with the queue's interrupts deferred.
+    Suppression,
+    /// Polls the queue in its wait; the queue's interrupt stays suspended while there is work.
+    KernelPolling,
+    /// Asked for kernel polling; busy-polls with deferral, without suspension.
+    BusyPollingWithDeferral,
+    /// Busy-polls, but interrupts come as ever between the polls.
+    BusyPolling,
+    /// Sockets ask to be polled when they are read (`SO_BUSY_POLL`); the wait itself doesn't poll.
+    SoBusyPoll,
+    /// Asked for more; blocks.
+    Blocking,
+}
+
+impl fmt::Display for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Running::Vanilla => "vanilla",
+            Running::Packing => "packing",
+            Running::Suppression => "suppression",
+            Running::KernelPolling => "kernel-polling",
+            Running::BusyPollingWithDeferral => "busy-polling-with-deferral",
+            Running::BusyPolling => "busy-polling",
+            Running::SoBusyPoll => "so-busy-poll",
+            Running::Blocking => "blocking",
+        })
+    }
+}
+
+/// A worker's policy, asked and real.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkerReport {
+    /// Which worker, from 0.
+    pub worker: usize,
+    /// Its thread's id.
+    pub thread: i32,
+    /// The core that it is pinned to.
+    pub core: Option<u32>,
+    /// The policy that was asked for.
+    pub asked: Policy,
+    /// What runs.
+    pub running: Running,
+    /// Why it isn't what was asked for, a sentence each. Empty where it is.
+    pub steps_down: Vec<String>,
+    /// The NAPI whose sockets its epoll instance holds.
+    pub napi: Option<Napi>,
+    /// How its epoll instance busy-polls (`EPIOCGPARAMS`).
+    pub epoll: Option<EpollParams>,
+}
+
+impl fmt::Display for WorkerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {}: {}", self.worker, self.running)?;
+        if let Some(napi) = &self.napi {
+            write!(f, ", NAPI {}", napi.id)?;
+        }
+        if let Some(core) = self.core {
+            write!(f, ", core {core}")?;
+        }
+        if self.steps_down.is_empty() {
+            return Ok(());
+        }
+        write!(f, " ({} asked: {})", self.asked, self.steps_down.join("; "))
+    }
+}
+
+/// What a worker needs to know to tell what it runs.
+pub(crate) struct Circumstances<'a> {
+    pub(crate) worker: usize,
+    pub(crate) core: Option<u32>,
+    pub(crate) asked: Policy,
+    pub(crate) napi_id: u32,
+    pub(crate) interface: Option<&'a str>,
+    pub(crate) applied: &'a [Applied],
+    pub(crate) host_notes: &'a [String],
+    /// Why the epoll instance could not be told to busy-poll.
+    pub(crate) params_error: Option<String>,
+    /// Whether sockets may fall back to `SO_BUSY_POLL`.
+    pub(crate) so_busy_poll: bool,
+}
+
+impl Circumstances<'_> {
+    /// Reads back what the kernel has, and draws the conclusion.
+    pub(crate) fn report(&self, driver: &EpollDriver) -> WorkerReport {
+        let napi = (self.napi_id != 0)
+            .then(|| Netdev::open().and_then(|mut netdev| netdev.napi(self.napi_id)).ok())
+            .flatten();
+        let epoll = driver.params().ok().filter(|params| params.prefer_busy_poll == 1);
+        let (running, steps_down) = self.conclude(napi.as_ref(), epoll);
+        WorkerReport {
+            worker: self.worker,
+            thread: rustix::thread::gettid().as_raw_nonzero().get(),
+            core: self.core,
+            asked: self.asked,
+            running,
+            steps_down,
+            napi,
+            epoll,
+        }
+    }
+
+    fn failed_knobs(&self) -> Vec<String> {
+        let failed = self.applied.iter().filter(|step| !step.outcome.is_ok());
+        failed.map(ToString::to_string).collect()
+    }
+
+    fn conclude(&self, napi: Option<&Napi>, epoll: Option<EpollParams>) -> (Running, Vec<String>) {
+        let mut why = self.failed_knobs();
+        why.extend(self.host_notes.iter().cloned());
+        match self.asked {
+            // Vanilla is what Linux does by itself: a knob that failed leaves it vanilla, but not
+            // with its interrupts where the policy wants them, and that is in the reasons.
+            Policy::Vanilla => (Running::Vanilla, self.failed_knobs()),
+            Policy::Packing => {
+                if self.interface.is_none() {
+                    why.push("no interface is named, so no queue can be moved to a packing core".into());
+                } else if self.applied.is_empty() && why.is_empty() {
+                    why.push("the interface has nothing that could be moved to a packing core".into());
+                }
+                if why.is_empty() { (Running::Packing, why) } else { (Running::Vanilla, why) }
+            }
+            Policy::Suppression | Policy::KernelPolling => self.conclude_polling(napi, epoll, why),
+        }
+    }
+
+    fn conclude_polling(
+        &self,
+        napi: Option<&Napi>,
+        epoll: Option<EpollParams>,
+        mut why: Vec<String>,
+    ) -> (Running, Vec<String>) {
+        if self.napi_id == 0 {
+            why.push(match self.interface {
+                None => "no interface is named, so there is no queue to poll".to_owned(),
+                Some(name) => format!("{name} has no NAPI for this worker"),
+            });
+            return (Running::Blocking, why);
+        }
+        if epoll.is_none() {
+            let error = self.params_error.as_deref().unwrap_or("the kernel took the values but reads back others");
+            why.push(format!("the epoll instance can't busy-poll (EPIOCSPARAMS, Linux 6.9): {error}"));
+            return (if self.so_busy_poll { Running::SoBusyPoll } else { Running::Blocking }, why);
+        }
+        let set = |value: Option<u64>| value.is_some_and(|value| value > 0);
+        let Some(napi) = napi else {
+            why.push("the NAPI's settings can't be read back".to_owned());
+            return (Running::BusyPolling, why);
+        };
+        let mut missing = Vec::new();
+        if !set(napi.defer_hard_irqs) {
+            missing.push("defer-hard-irqs is 0");
+        }
+        if !set(napi.gro_flush_timeout) {
+            missing.push("gro-flush-timeout is 0");
+        }
+        if !missing.is_empty() {
+            why.push(format!("{} on NAPI {}, so interrupts come back after each poll", missing.join(" and "), napi.id));
+            return (Running::BusyPolling, why);
+        }
+        if self.asked == Policy::Suppression {
+            return (Running::Suppression, why);
+        }
+        if !set(napi.irq_suspend_timeout) {
+            why.push(format!("irq-suspend-timeout is 0 on NAPI {} (it needs Linux 6.13)", napi.id));
+            return (Running::BusyPollingWithDeferral, why);
+        }
+        (Running::KernelPolling, why)
+    }
+}

@@ -1,0 +1,58 @@
+//! SIGINT and SIGTERM as a future, for a graceful stop.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use policies::signals::{Registration, intercept};
+
+#[derive(Default)]
+struct State {
+    came: bool,
+    waker: Option<Waker>,
+}
+
+/// Waits for SIGINT or SIGTERM.
+///
+/// From the call on, the first of them no longer kills the process; the second one does, after the
+/// host's settings have been put back.
+pub fn terminated() -> io::Result<Terminated> {
+    let state = Arc::new(Mutex::new(State::default()));
+    let shared = Arc::clone(&state);
+    let registration = intercept(move || {
+        let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        state.came = true;
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    })?;
+    Ok(Terminated { state, _registration: registration })
+}
+
+/// The future of [`terminated`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Terminated {
+    state: Arc<Mutex<State>>,
+    _registration: Registration,
+}
+
+impl Future for Terminated {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.came {
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl std::fmt::Debug for Terminated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Terminated").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,301 @@
+//! A worker: one thread with its tasks, its timers, its driver, and the loop over them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+
+use crate::driver::{EpollDriver, Wait};
+use crate::inbox::Remote;
+use crate::join::{Cell as JoinCell, Completing, JoinHandle};
+use crate::lifecycle::Shared;
+use crate::shared::WorkerShared;
+use crate::task::{Header, ROOT};
+use crate::timer::Timers;
+use crate::wait::WaitStrategy;
+
+/// How many tasks one turn runs before it looks at the network again.
+const BUDGET: usize = 128;
+
+type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+pub(crate) struct Worker {
+    pub(crate) runtime: Arc<Shared>,
+    pub(crate) shared: Arc<WorkerShared>,
+    pub(crate) driver: EpollDriver,
+    pub(crate) timers: RefCell<Timers>,
+    wait: WaitStrategy,
+    queue: RefCell<VecDeque<Arc<Header>>>,
+    tasks: RefCell<Slab<Task>>,
+    root_woken: Cell<bool>,
+    stopping: Cell<bool>,
+}
+
+struct Task {
+    header: Arc<Header>,
+    /// Taken out while it is polled, so that what it does (spawn, wake) finds the slab free.
+    future: Option<LocalFuture>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+}
+
+/// Runs `action` with this thread's worker.
+///
+/// # Panics
+/// Outside of a runtime.
+pub(crate) fn with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> R {
+    try_with(action).expect(
+        "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a spawned task",
+    )
+}
+
+/// Runs `action` with this thread's worker, if it has one.
+pub(crate) fn try_with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> Option<R> {
+    let worker = CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()?;
+    Some(action(&worker))
+}
+
+/// Queues a task if this thread is its worker.
+pub(crate) fn push_if_current(header: &Arc<Header>) -> bool {
+    CURRENT
+        .try_with(|current| {
+            let current = current.borrow();
+            let Some(worker) = current.as_ref().filter(|worker| Arc::ptr_eq(&worker.shared, &header.worker))
+            else {
+                return false;
+            };
+            worker.queue.borrow_mut().push_back(Arc::clone(header));
+            true
+        })
+        .unwrap_or(false)
+}
+
+/// Spawns on this thread's worker.
+pub(crate) fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    with(|worker| {
+        let cell = JoinCell::new();
+        let header = Header::new(Arc::clone(&worker.shared), crate::task::UNBORN);
+        worker.adopt(&header, Box::pin(Completing::new(future, Arc::clone(&cell))));
+        JoinHandle::new(header, cell)
+    })
+}
+
+impl Worker {
+    pub(crate) fn new(
+        runtime: Arc<Shared>,
+        shared: Arc<WorkerShared>,
+        driver: EpollDriver,
+        wait: WaitStrategy,
+    ) -> Self {
+        Self {
+            runtime,
+            shared,
+            driver,
+            timers: RefCell::default(),
+            wait,
+            queue: RefCell::default(),
+            tasks: RefCell::default(),
+            root_woken: Cell::new(false),
+            stopping: Cell::new(false),
+        }
+    }
+
+    /// Takes a new task in and queues it.
+    pub(crate) fn adopt(&self, header: &Arc<Header>, future: LocalFuture) {
+        if self.stopping.get() {
+            // Spawned by something that is being dropped: dropped too, and its joiner is told.
+            header.finish();
+            return;
+        }
+        let key = self.tasks.borrow_mut().insert(Task { header: Arc::clone(header), future: Some(future) });
+        header.set_key(key);
+        header.schedule();
+    }
+
+    /// Runs the loop until `root` is ready, or without one until the worker is told to stop.
+    pub(crate) fn run<R>(self: &Rc<Self>, root: Option<Pin<&mut dyn Future<Output = R>>>) -> io::Result<Option<R>> {
+        let entered = Enter::new(self);
+        let result = self.turns(root);
+        self.shut_down();
+        drop(entered);
+        result
+    }
+
+    fn turns<R>(&self, mut root: Option<Pin<&mut dyn Future<Output = R>>>) -> io::Result<Option<R>> {
+        let header = Header::new(Arc::clone(&self.shared), ROOT);
+        let waker = Waker::from(Arc::clone(&header));
+        header.schedule();
+        let metrics = &self.shared.metrics;
+        let mut started = Instant::now();
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            metrics.turns.add(1);
+            self.take_messages();
+            let mut ran = 0;
+            while ran < BUDGET {
+                let Some(next) = self.queue.borrow_mut().pop_front() else { break };
+                ran += 1;
+                if next.key() == ROOT {
+                    self.root_woken.set(true);
+                    next.begin_poll();
+                } else {
+                    self.run_task(&next);
+                }
+                if self.root_woken.take()
+                    && let Some(root) = &mut root
+                {
+                    metrics.polls.add(1);
+                    if let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker)) {
+                        return Ok(Some(output));
+                    }
+                }
+            }
+            if self.shared.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let now = Instant::now();
+            metrics.running_ns.add(nanos(now - started));
+            if ran > 0 {
+                idle_since = None;
+            }
+            let next_timer = self.timers.borrow().next();
+            let wait = self.choose_wait(now, next_timer, &mut idle_since);
+            let parked = matches!(wait, Wait::Park(_));
+            let woken = self.driver.wait(&self.shared, wait);
+            if parked {
+                self.shared.inbox.unpark();
+            }
+            let woken = woken?;
+            started = Instant::now();
+            let waited = if parked { &metrics.parked_ns } else { &metrics.polling_ns };
+            waited.add(nanos(started - now));
+            metrics.waits.add(woken.calls as u64);
+            metrics.events.add(woken.events as u64);
+            metrics.forced_passes.add(u64::from(woken.forced));
+            if next_timer.is_some_and(|deadline| deadline <= started) {
+                let due = self.timers.borrow_mut().take_due(started);
+                due.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// Parks only if there is nothing to run and no timer is due, and spinning is over.
+    fn choose_wait(&self, now: Instant, next_timer: Option<Instant>, idle_since: &mut Option<Instant>) -> Wait {
+        let timeout = next_timer.map(|deadline| deadline.saturating_duration_since(now));
+        if !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
+            return Wait::Pass;
+        }
+        let since = *idle_since.get_or_insert(now);
+        let spinning = self.wait.spin_for().is_none_or(|limit| now - since < limit);
+        if spinning || !self.shared.inbox.park() {
+            return Wait::Pass;
+        }
+        Wait::Park(timeout)
+    }
+
+    fn take_messages(&self) {
+        for message in self.shared.inbox.take() {
+            match message {
+                // It counts as queued since it was sent, so it goes in as it is.
+                Remote::Wake(header) => self.queue.borrow_mut().push_back(header),
+                Remote::Run(action) => action(),
+            }
+        }
+    }
+
+    fn run_task(&self, header: &Arc<Header>) {
+        if header.is_finished() {
+            return;
+        }
+        let key = header.key();
+        let future = self.tasks.borrow_mut().get_mut(key).and_then(|task| task.future.take());
+        let Some(mut future) = future else { return };
+        if header.is_aborted() {
+            self.forget(header, key);
+            drop(future);
+            return;
+        }
+        header.begin_poll();
+        self.shared.metrics.polls.add(1);
+        let waker = Waker::from(Arc::clone(header));
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(()) => self.forget(header, key),
+            Poll::Pending => {
+                if let Some(task) = self.tasks.borrow_mut().get_mut(key) {
+                    task.future = Some(future);
+                }
+            }
+        }
+    }
+
+    fn forget(&self, header: &Header, key: usize) {
+        header.finish();
+        let task = self.tasks.borrow_mut().try_remove(key);
+        drop(task);
+    }
+
+    /// Drops everything that is left, on the thread that it belongs to.
+    fn shut_down(&self) {
+        self.stopping.set(true);
+        drop(self.shared.inbox.close());
+        self.queue.borrow_mut().clear();
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for (_, task) in tasks {
+            task.header.finish();
+            // Futures catch the panics of what they own; this is for those of wakers.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(task.future)));
+        }
+        self.queue.borrow_mut().clear();
+        let timers = std::mem::take(&mut *self.timers.borrow_mut());
+        drop(timers);
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Makes a worker the thread's current one, and takes it off again, also when unwinding.
+struct Enter;
+
+impl Enter {
+    fn new(worker: &Rc<Worker>) -> Self {
+        CURRENT.with(|current| {
+            let mut current = current.borrow_mut();
+            assert!(current.is_none(), "a runtime can't be started from within a runtime");
+            *current = Some(Rc::clone(worker));
+        });
+        Enter
+    }
+}
+
+impl Drop for Enter {
+    fn drop(&mut self) {
+        let worker = CURRENT.with(|current| current.borrow().clone());
+        if let Some(worker) = worker {
+            // While unwinding from the root future the tasks still need their worker to be dropped.
+            let result = catch_unwind(AssertUnwindSafe(|| worker.shut_down()));
+            CURRENT.with(|current| current.borrow_mut().take());
+            if let Err(panic) = result
+                && !std::thread::panicking()
+            {
+                resume_unwind(panic);
+            }
+        }
+    }
+}
