@@ -114,6 +114,11 @@ impl<T> JoinHandle<T> {
         self.header.abort();
     }
 
+    /// A handle that can abort the task, from any thread, and nothing else.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(Arc::clone(&self.header))
+    }
+
     /// Whether the task has finished, panicked or been dropped.
     pub fn is_finished(&self) -> bool {
         self.cell.lock().complete
@@ -138,6 +143,17 @@ impl<T> Future for JoinHandle<T> {
 impl<T> fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// Aborts a task; see [`JoinHandle::abort`].
+#[derive(Debug, Clone)]
+pub struct AbortHandle(Arc<Header>);
+
+impl AbortHandle {
+    /// Drops the task's future at its worker's next turn.
+    pub fn abort(&self) {
+        self.0.abort();
     }
 }
 

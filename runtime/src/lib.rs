@@ -54,7 +54,7 @@ mod worker;
 pub use async_fd::AsyncFd;
 pub use builder::{BuildError, Builder};
 pub use driver::{Direction, EpollParams, SourceKind};
-pub use join::{JoinError, JoinHandle};
+pub use join::{AbortHandle, JoinError, JoinHandle};
 pub use metrics::Metrics;
 pub use policies::Policy;
 pub use report::{Running, WorkerReport};

@@ -1,0 +1,51 @@
+//! Sockets on the runtime's drivers, served where the kernel polls for them.
+//!
+//! ```
+//! use futures_util::{AsyncReadExt, AsyncWriteExt};
+//! use net::{TcpListener, TcpStream};
+//!
+//! #[runtime::main(workers = 2)]
+//! async fn main() -> std::io::Result<()> {
+//!     let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap())?;
+//!     let address = listener.local_addr()?;
+//!     let echo = listener.serve(|mut stream: TcpStream| async move {
+//!         let mut buffer = [0; 1024];
+//!         while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+//!             if stream.write_all(&buffer[..length]).await.is_err() {
+//!                 break;
+//!             }
+//!         }
+//!     })?;
+//!
+//!     let mut client = TcpStream::connect(address).await?;
+//!     client.write_all(b"hello").await?;
+//!     let mut answer = [0; 5];
+//!     client.read_exact(&mut answer).await?;
+//!     assert_eq!(&answer, b"hello");
+//!     drop(client);
+//!     echo.shutdown(std::time::Duration::from_secs(1)).await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! [`Listener::serve`] is the point of the crate: a connection's packets come from one receive queue,
+//! that queue has one NAPI, and the worker that polls this NAPI serves the connection. Sockets of two
+//! NAPIs in one epoll instance would be worse than none: the instance polls the last one it heard of,
+//! and the others wait for a timer.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
+);
+
+mod buffers;
+mod listener;
+mod serve;
+mod sockopt;
+mod stream;
+
+pub use listener::{Listener, TcpListener, UnixListener};
+pub use serve::{Alignment, Serving, ShutdownReport};
+pub use stream::{
+    OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, Tcp, TcpStream, Unix, UnixStream, WriteHalf,
+};

@@ -1,0 +1,133 @@
+//! Listening sockets.
+
+use std::io;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use runtime::{AsyncFd, Direction, SourceKind};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::stream::{Stream, Tcp, Unix, internet_address};
+
+/// A listening TCP socket.
+pub type TcpListener = Listener<Tcp>;
+
+/// A listening Unix domain socket.
+pub type UnixListener = Listener<Unix>;
+
+/// A listening socket on its worker's driver.
+#[derive(Debug)]
+pub struct Listener<K> {
+    fd: AsyncFd<Socket>,
+    backlog: i32,
+    kind: PhantomData<K>,
+}
+
+/// How many connections may wait to be accepted unless told otherwise; the kernel caps it at
+/// `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+impl<K> Listener<K> {
+    pub(crate) fn from_socket(socket: Socket, backlog: i32) -> io::Result<Self> {
+        // A listener has no NAPI, and is not for the epoll instance that polls one.
+        Ok(Self { fd: AsyncFd::new(socket, SourceKind::Other)?, backlog, kind: PhantomData })
+    }
+
+    pub(crate) fn into_socket(self) -> io::Result<(Socket, i32)> {
+        Ok((self.fd.into_inner()?, self.backlog))
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        self.fd.get_ref()
+    }
+
+    /// Accepts a connection without taking it onto this worker's driver.
+    pub(crate) async fn accept_socket(&self) -> io::Result<Arc<Socket>> {
+        let (socket, _) = self.fd.io(Direction::Read, Socket::accept).await?;
+        socket.set_nonblocking(true)?;
+        Ok(Arc::new(socket))
+    }
+}
+
+/// A TCP socket that is bound, and not yet listening.
+fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
+    // Connections of an earlier run that linger in TIME_WAIT don't keep the address taken.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_port(reuse_port)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+impl Listener<Tcp> {
+    /// Listens on an address; port 0 takes any free one.
+    ///
+    /// # Errors
+    /// `AddrInUse` where another socket has the address, even one of the same user with
+    /// `SO_REUSEPORT`: two programs never share it by mistake.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Self::bind_with_backlog(address, BACKLOG)
+    }
+
+    /// Like [`Listener::bind`], with room for so many connections that wait to be accepted.
+    pub fn bind_with_backlog(address: SocketAddr, backlog: i32) -> io::Result<Self> {
+        let socket = bound(address, false)?;
+        socket.listen(backlog)?;
+        Self::from_socket(socket, backlog)
+    }
+
+    /// Accepts one connection, onto this worker.
+    pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
+        let stream = Stream::from_socket(self.accept_socket().await?)?;
+        let peer = stream.peer_addr()?;
+        Ok((stream, peer))
+    }
+
+    /// The address that is listened on.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        internet_address(&self.socket().local_addr()?)
+    }
+}
+
+/// Further listening sockets on the address of `first`, so that all are a reuseport group.
+///
+/// The first was bound without `SO_REUSEPORT`, which made sure that the address was free. It gets the
+/// option now, and with it the kernel lets others of this user join (`inet_csk_bind_conflict`).
+pub(crate) fn join_group(first: &Socket, backlog: i32, others: usize) -> io::Result<Vec<Socket>> {
+    let address = internet_address(&first.local_addr()?)?;
+    first.set_reuse_port(true)?;
+    (0..others)
+        .map(|_| {
+            let socket = bound(address, true)?;
+            socket.listen(backlog)?;
+            Ok(socket)
+        })
+        .collect()
+}
+
+impl Listener<Unix> {
+    /// Listens on a path, which must not exist.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        socket.listen(BACKLOG)?;
+        Self::from_socket(socket, BACKLOG)
+    }
+
+    /// Accepts one connection, onto this worker.
+    pub async fn accept(&self) -> io::Result<Stream<Unix>> {
+        Stream::from_socket(self.accept_socket().await?)
+    }
+}
+
+impl<K> AsFd for Listener<K> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}

@@ -1,0 +1,70 @@
+//! The socket options that socket2 has no method for. All of the crate's `unsafe` is here.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
+const SO_INCOMING_NAPI_ID: libc::c_int = 56;
+
+/// The NAPI that a socket's packets come from; 0 where there is none (loopback, Unix sockets,
+/// listeners, kernels without busy polling).
+pub(crate) fn incoming_napi_id(socket: &impl AsFd) -> u32 {
+    let mut id: libc::c_uint = 0;
+    let mut length = size_of::<libc::c_uint>() as libc::socklen_t;
+    // SAFETY: the option's value is one `unsigned int`; both pointers are to live values, and
+    // `length` holds the size of the first.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_INCOMING_NAPI_ID,
+            (&raw mut id).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { id } else { 0 }
+}
+
+/// Asks the kernel to busy-poll for so long when the socket is read (`SO_BUSY_POLL`).
+pub(crate) fn set_busy_poll(socket: &impl AsFd, micros: u32) -> io::Result<()> {
+    let micros = libc::c_int::try_from(micros).unwrap_or(libc::c_int::MAX);
+    set(socket, libc::SO_BUSY_POLL, &micros)
+}
+
+/// Has a reuseport group choose the listener by the packet's receive queue: listener
+/// `(queue + shift) % listeners`, in the order in which they joined the group.
+pub(crate) fn steer_by_queue(socket: &impl AsFd, listeners: u32, shift: u32) -> io::Result<()> {
+    // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the
+    // packet's queue. On hardware and tun that is the queue plus one, on veth the queue: a constant
+    // shift either way, which the caller finds out.
+    const LOAD_ABSOLUTE: u16 = 0x20;
+    const ADD: u16 = 0x04;
+    const MODULO: u16 = 0x94;
+    const RETURN_A: u16 = 0x16;
+    const QUEUE: u32 = 0xffff_f000 + 24;
+    let instruction = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    let mut program = [
+        instruction(LOAD_ABSOLUTE, QUEUE),
+        instruction(ADD, shift),
+        instruction(MODULO, listeners),
+        instruction(RETURN_A, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set(socket, SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+fn set<T>(socket: &impl AsFd, option: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe one live value, of the type that the option takes:
+    // `int` for SO_BUSY_POLL; for SO_ATTACH_REUSEPORT_CBPF a `sock_fprog` whose `filter` points to
+    // `len` instructions that live in the caller's frame, which the kernel copies during the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (value as *const T).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
