@@ -1,0 +1,27 @@
+//! Servers on Lull's runtime.
+//!
+//! ```
+//! use futures_util::{AsyncReadExt, AsyncWriteExt};
+//! use net::TcpStream;
+//! use servers::memcached::{Config, Server};
+//!
+//! #[runtime::main(workers = 1)]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let config = Config { port: 0, ..Config::default() };
+//!     let server = Server::start(&config)?;
+//!     let mut client = TcpStream::connect(server.addresses()[0]).await?;
+//!     client.write_all(b"set greeting 0 0 5\r\nhello\r\nget greeting\r\n").await?;
+//!     let expected = b"STORED\r\nVALUE greeting 0 5\r\nhello\r\nEND\r\n";
+//!     let mut answer = vec![0; expected.len()];
+//!     client.read_exact(&mut answer).await?;
+//!     assert_eq!(answer, expected);
+//!     Ok(())
+//! }
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
+);
+
+pub mod memcached;
