@@ -175,6 +175,12 @@ impl Server {
         })
     }
 
+    /// Requests that looked at an item so far.
+    pub fn requests(&self) -> u64 {
+        let totals = self.shared.stats.totals();
+        totals.cmd_get + totals.cmd_set
+    }
+
     /// The store.
     pub fn store(&self) -> &Store {
         &self.shared.store

@@ -1,0 +1,312 @@
+//! The comparison of the four policies, in rounds.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use policies::{Cpus, Policy};
+use serde::Serialize;
+
+use crate::party::{LOOPBACK, LoadOrder, LoadSide, Party, Role, ServerOrder, ServerSide};
+use crate::statistics::{Interval, interval, median};
+use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+
+/// How much is measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// Rounds at saturation, each with every policy once.
+    pub rounds: usize,
+    /// Seconds of one measurement.
+    pub duration: f64,
+    /// Seconds of load before it.
+    pub warm_up: f64,
+    /// Rates of the open loop, as shares of the best policy's saturation.
+    pub load_shares: Vec<f64>,
+    /// Rounds a rate.
+    pub load_rounds: usize,
+    /// Seconds of a measurement at a rate.
+    pub load_duration: f64,
+    /// Grace times to choose from, in microseconds.
+    pub grace_candidates: Vec<u64>,
+    /// Passes over them.
+    pub grace_rounds: usize,
+    /// Seconds of one trial of a grace time.
+    pub grace_duration: f64,
+    /// Connections of the load.
+    pub connections: usize,
+    /// How the server's worker waits.
+    pub wait: String,
+    /// All in all no more time than this, in seconds, goes into rounds that are run again.
+    pub repeat_budget: f64,
+}
+
+/// The policies to compare, in the order of the table.
+pub const POLICIES: [Policy; 4] = Policy::ALL;
+
+/// Steal above this spoils a round.
+pub const STEAL_LIMIT: f64 = 0.02;
+
+/// A grace time this near to the best is as good, and the shorter the better for thin traffic.
+const AS_GOOD: f64 = 0.97;
+
+/// Which core does what.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Cores {
+    /// The server's worker.
+    pub server: u32,
+    /// The load.
+    pub client: u32,
+    /// Packing's network work.
+    pub packing: u32,
+}
+
+impl Cores {
+    /// Chooses from the cores that this process may use.
+    pub fn choose() -> io::Result<Self> {
+        let cores: Vec<u32> = Cpus::allowed()?.iter().collect();
+        let first = *cores.first().ok_or(io::ErrorKind::NotFound)?;
+        let client = cores.get(1).copied().unwrap_or(first);
+        Ok(Self { server: first, client, packing: cores.get(2).copied().unwrap_or(client) })
+    }
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize)]
+pub struct Round {
+    /// The policy asked.
+    pub asked: Policy,
+    /// What the server's worker really ran.
+    pub ran: String,
+    /// Why that isn't what was asked.
+    pub steps_down: Vec<String>,
+    /// The rate asked, in an open loop.
+    pub rate: Option<f64>,
+    /// The load's side.
+    pub load: LoadSide,
+    /// The server's side.
+    pub server: ServerSide,
+    /// What the server said of itself at its start: reports, and knobs read back.
+    pub ready: serde_json::Value,
+}
+
+impl Round {
+    /// Busy time of the server's core for a request, µs.
+    pub fn cpu_us(&self) -> f64 {
+        self.server.core_busy * 1e6 / self.server.requests.max(1) as f64
+    }
+}
+
+/// One policy's row of a table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The policy asked.
+    pub asked: Policy,
+    /// What ran.
+    pub ran: String,
+    /// The rate asked, in an open loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_qps: Option<f64>,
+    /// Requests a second, median.
+    pub qps: f64,
+    /// Latency, µs, median of the rounds.
+    pub p50_us: f64,
+    /// Latency, µs, median of the rounds.
+    pub p99_us: f64,
+    /// Latency, µs, median of the rounds.
+    pub p999_us: f64,
+    /// Busy time of the server's core a request, µs, median.
+    pub cpu_us_per_request: f64,
+    /// CPU time of the server's worker thread a request, µs, median.
+    pub thread_cpu_us_per_request: f64,
+    /// Packets a softirq (or an interrupt), median.
+    pub packets_per_softirq: f64,
+    /// The share of packets that a busy poll got, median.
+    pub busy_poll_share: f64,
+    /// How busy the client was, 0 to 1, median.
+    pub client_busy: f64,
+    /// Throughput over vanilla's of the same round.
+    pub ratio_to_vanilla: Interval,
+}
+
+/// Where and how rounds are run.
+#[derive(Debug)]
+pub struct Bench {
+    testbed: Option<Testbed>,
+    /// Which core does what.
+    pub cores: Cores,
+    /// The plan.
+    pub plan: Plan,
+    /// The grace time in use, in microseconds.
+    pub grace_us: u64,
+    /// Rounds that were run again, a sentence each.
+    pub repeated: Vec<String>,
+    /// Rounds that were spoilt and could not be run again, for lack of time.
+    pub spoilt: Vec<String>,
+    spent_repeating: Duration,
+}
+
+impl Bench {
+    /// On the testbed, or on loopback where there is none.
+    pub fn new(testbed: Option<Testbed>, cores: Cores, plan: Plan, grace_us: u64) -> Self {
+        Self {
+            testbed,
+            cores,
+            plan,
+            grace_us,
+            repeated: Vec::new(),
+            spoilt: Vec::new(),
+            spent_repeating: Duration::ZERO,
+        }
+    }
+
+    /// Whether this is the testbed, not loopback.
+    pub fn has_testbed(&self) -> bool {
+        self.testbed.is_some()
+    }
+
+    /// Runs one measurement, again if the hypervisor spoilt it.
+    pub fn round(&mut self, policy: Policy, rate: Option<f64>, warm_up: f64, duration: f64) -> io::Result<Round> {
+        loop {
+            let started = Instant::now();
+            let round = self.measure(policy, rate, warm_up, duration)?;
+            if round.server.steal <= STEAL_LIMIT {
+                return Ok(round);
+            }
+            let at = rate.map_or_else(String::new, |rate| format!(" at {rate:.0}/s"));
+            let what = format!("{policy}{at}: the hypervisor stole {:.1} % of a core", round.server.steal * 100.0);
+            if self.spent_repeating.as_secs_f64() >= self.plan.repeat_budget {
+                self.spoilt.push(what);
+                return Ok(round);
+            }
+            self.repeated.push(what);
+            self.spent_repeating += started.elapsed();
+        }
+    }
+
+    fn measure(&self, policy: Policy, rate: Option<f64>, warm_up: f64, duration: f64) -> io::Result<Round> {
+        let on_testbed = |name: &str| self.testbed.as_ref().map(|_| name.to_owned());
+        let order = Role::Server(ServerOrder {
+            policy,
+            interface: on_testbed(SERVER_INTERFACE),
+            address: if self.has_testbed() { SERVER_ADDRESS.into() } else { LOOPBACK },
+            core: self.cores.server,
+            packing_core: self.cores.packing,
+            grace_us: self.grace_us,
+            wait: self.plan.wait.clone(),
+        });
+        let mut server = Party::start(&order, self.testbed.as_ref().map(|testbed| &testbed.server))?;
+        let (address, ready) = server.server_ready()?;
+        let order = Role::Load(LoadOrder {
+            interface: on_testbed(CLIENT_INTERFACE),
+            server: address,
+            core: self.cores.client,
+            connections: self.plan.connections,
+            rate,
+            warm_up,
+            duration,
+            records: 10_000,
+            load_records: true,
+        });
+        let mut load = Party::start(&order, self.testbed.as_ref().map(|testbed| &testbed.client))?;
+        let (load_side, server_side) = load.measure(&mut server)?;
+        load.finish()?;
+        server.finish()?;
+        let report = &ready["reports"][0];
+        let steps_down = serde_json::from_value(report["steps_down"].clone()).unwrap_or_default();
+        Ok(Round {
+            asked: policy,
+            ran: report["running"].as_str().unwrap_or("unknown").to_owned(),
+            steps_down,
+            rate,
+            load: load_side,
+            server: server_side,
+            ready,
+        })
+    }
+
+    /// Finds the grace time under which kernel polling is fastest here: candidates interleaved, the
+    /// shortest of those that are as good as the best.
+    pub fn calibrate(&mut self, mut tick: impl FnMut(&str)) -> io::Result<Vec<(u64, f64)>> {
+        let candidates = self.plan.grace_candidates.clone();
+        let mut seen: Vec<Vec<f64>> = vec![Vec::new(); candidates.len()];
+        for _ in 0..self.plan.grace_rounds {
+            for (candidate, seen) in candidates.iter().zip(&mut seen) {
+                self.grace_us = *candidate;
+                tick(&format!("grace time {candidate} µs"));
+                let round = self.round(Policy::KernelPolling, None, 0.1, self.plan.grace_duration)?;
+                seen.push(round.load.qps);
+            }
+        }
+        let tried: Vec<(u64, f64)> =
+            candidates.iter().zip(&seen).map(|(candidate, seen)| (*candidate, median(seen))).collect();
+        let best = tried.iter().map(|(_, qps)| *qps).fold(0.0, f64::max);
+        if let Some((grace, _)) = tried.iter().find(|(_, qps)| *qps >= best * AS_GOOD) {
+            self.grace_us = *grace;
+        }
+        Ok(tried)
+    }
+
+    /// All policies in rounds, each round beginning with another one.
+    pub fn compare(
+        &mut self,
+        rate: Option<f64>,
+        rounds: usize,
+        duration: f64,
+        mut tick: impl FnMut(&str),
+    ) -> io::Result<Vec<Vec<Round>>> {
+        let mut all = Vec::new();
+        for round in 0..rounds {
+            let mut results = Vec::new();
+            for turn in 0..POLICIES.len() {
+                let policy = POLICIES[(turn + round) % POLICIES.len()];
+                let at = rate.map_or_else(|| "saturated".to_owned(), |rate| format!("{rate:.0}/s"));
+                tick(&format!("{policy}, {at}, round {} of {rounds}", round + 1));
+                results.push(self.round(policy, rate, self.plan.warm_up, duration)?);
+            }
+            all.push(results);
+        }
+        Ok(all)
+    }
+}
+
+/// Puts rounds together, a row a policy.
+pub fn rows(rounds: &[Vec<Round>]) -> Vec<Row> {
+    POLICIES.iter().filter_map(|&policy| row(policy, rounds)).collect()
+}
+
+fn row(policy: Policy, rounds: &[Vec<Round>]) -> Option<Row> {
+    let of = |round: &[Round], policy| round.iter().position(|one| one.asked == policy);
+    let mine: Vec<&Round> =
+        rounds.iter().filter_map(|round| of(round, policy).map(|index| &round[index])).collect();
+    let first = mine.first()?;
+    let ratios: Vec<f64> = rounds
+        .iter()
+        .filter_map(|round| {
+            let vanilla = &round[of(round, Policy::Vanilla)?];
+            Some(round[of(round, policy)?].load.qps / vanilla.load.qps)
+        })
+        .collect();
+    let of_all = |figure: &dyn Fn(&Round) -> f64| {
+        median(&mine.iter().map(|round| figure(round)).collect::<Vec<_>>())
+    };
+    // Rounds that ran different things under one name would make the row mean nothing.
+    let mut ran: Vec<&str> = mine.iter().map(|round| round.ran.as_str()).collect();
+    ran.sort_unstable();
+    ran.dedup();
+    Some(Row {
+        asked: policy,
+        ran: ran.join(" or "),
+        asked_qps: first.rate,
+        qps: of_all(&|round| round.load.qps),
+        p50_us: of_all(&|round| round.load.latency.p50),
+        p99_us: of_all(&|round| round.load.latency.p99),
+        p999_us: of_all(&|round| round.load.latency.p999),
+        cpu_us_per_request: of_all(&Round::cpu_us),
+        thread_cpu_us_per_request: of_all(&|round| {
+            round.server.thread_cpu * 1e6 / round.server.requests.max(1) as f64
+        }),
+        packets_per_softirq: of_all(&|round| round.server.packets_per_event),
+        busy_poll_share: of_all(&|round| round.server.busy_poll_share),
+        client_busy: of_all(&|round| round.load.client_busy),
+        ratio_to_vanilla: interval(&ratios),
+    })
+}

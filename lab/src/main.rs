@@ -1,0 +1,214 @@
+//! The `lab` command.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use lab::experiment::{Bench, Cores, POLICIES, Plan, rows};
+use lab::party::{self, PARTY};
+use lab::report::Report;
+use lab::testbed::Testbed;
+use runtime::WaitStrategy;
+
+/// Would kernel polling help this machine, and how much?
+#[derive(Parser)]
+#[command(name = "lab", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    compare: Options,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compare the four policies (this is what lab does unless told otherwise)
+    Compare(Options),
+    /// Find the grace time (gro-flush-timeout) under which kernel polling is fastest here
+    Calibrate(Options),
+    /// A process of an experiment
+    #[command(name = PARTY, hide = true)]
+    Party { order: String, namespace: Option<String> },
+}
+
+#[derive(Args, Clone)]
+struct Options {
+    /// Half a minute instead of five
+    #[arg(long)]
+    quick: bool,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Write the JSON to a file, too
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Connections of the load
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    connections: u16,
+    /// Rounds at saturation; unless set 7, or 3 with --quick
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    rounds: Option<u8>,
+    /// Use this grace time, in microseconds, rather than look for the best one
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    gro_flush_timeout: Option<u64>,
+    /// How the server's worker waits: block, spin or spin-then-block
+    #[arg(long, default_value_t = WaitStrategy::Block)]
+    wait: WaitStrategy,
+    /// Loopback instead of the testbed
+    #[arg(long)]
+    loopback: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    Json,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Some(Command::Party { order, namespace }) => party::run(&order, namespace.as_deref()),
+        Some(Command::Calibrate(options)) => calibrate(&options),
+        Some(Command::Compare(options)) => compare(&options),
+        None => compare(&cli.compare),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn plan(options: &Options) -> Plan {
+    let quick = options.quick;
+    let grace_candidates = match options.gro_flush_timeout {
+        Some(_) => Vec::new(),
+        None if quick => vec![50, 200],
+        None => vec![20, 50, 100, 200, 500],
+    };
+    Plan {
+        rounds: options.rounds.map_or(if quick { 3 } else { 7 }, usize::from),
+        duration: if quick { 0.8 } else { 2.5 },
+        warm_up: if quick { 0.2 } else { 0.5 },
+        load_shares: if quick { vec![0.5] } else { vec![0.2, 0.4, 0.6, 0.8] },
+        load_rounds: if quick { 1 } else { 2 },
+        load_duration: if quick { 0.8 } else { 2.0 },
+        grace_candidates,
+        grace_rounds: if quick { 1 } else { 3 },
+        grace_duration: 0.5,
+        connections: options.connections.into(),
+        wait: options.wait.to_string(),
+        repeat_budget: if quick { 4.0 } else { 60.0 },
+    }
+}
+
+/// The grace time where none is looked for.
+const DEFAULT_GRACE_US: u64 = 200;
+
+fn bench(options: &Options) -> io::Result<Bench> {
+    let testbed = if options.loopback { None } else { make_testbed()? };
+    let grace = options.gro_flush_timeout.unwrap_or(DEFAULT_GRACE_US);
+    let mut plan = plan(options);
+    if testbed.is_none() {
+        // Without a NAPI there is no grace time.
+        plan.grace_candidates.clear();
+    }
+    Ok(Bench::new(testbed, Cores::choose()?, plan, grace))
+}
+
+/// Loopback is for those who may not make namespaces; any other failure is one.
+fn make_testbed() -> io::Result<Option<Testbed>> {
+    match Testbed::new(1) {
+        Ok(testbed) => Ok(Some(testbed)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            eprintln!("lab: {error}; on loopback instead, which can't show what the policies do (it has no queue to poll)");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn progress(steps: usize) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(steps as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({eta} left)") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn compare(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
+    // Opened first, so that a bad path doesn't cost a run.
+    let mut output = match &options.output {
+        Some(path) => Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?),
+        None => None,
+    };
+    let mut bench = bench(options)?;
+    let plan = bench.plan.clone();
+    let trials = plan.grace_candidates.len() * plan.grace_rounds;
+    let bar = progress(trials + POLICIES.len() * (plan.rounds + plan.load_shares.len() * plan.load_rounds));
+    let tick = |message: &str| {
+        bar.inc(1);
+        bar.set_message(message.to_owned());
+    };
+    let tried = if trials > 0 { bench.calibrate(tick)? } else { Vec::new() };
+    let rounds = bench.compare(None, plan.rounds, plan.duration, tick)?;
+    let best = rows(&rounds).iter().map(|row| row.qps).fold(0.0, f64::max);
+    let (mut curve, mut curve_rounds) = (Vec::new(), Vec::new());
+    for share in &plan.load_shares {
+        // A round rate reads better, and is the same for all policies.
+        let rate = ((best * share / 1000.0).round() * 1000.0).max(1000.0);
+        let at_rate = bench.compare(Some(rate), plan.load_rounds, plan.load_duration, tick)?;
+        curve.extend(rows(&at_rate));
+        curve_rounds.extend(at_rate);
+    }
+    bar.finish_and_clear();
+    let report = Report::new(&bench, tried, rounds, curve_rounds, curve);
+    let json = serde_json::to_string_pretty(&report)?;
+    if let Some(file) = &mut output {
+        writeln!(file, "{json}")?;
+    }
+    let mut out = io::stdout().lock();
+    match options.format {
+        Format::Table => write!(out, "{}", report.text())?,
+        Format::Json => writeln!(out, "{json}")?,
+    }
+    Ok(())
+}
+
+fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
+    let mut bench = bench(options)?;
+    if !bench.has_testbed() {
+        return Err("the grace time is a setting of a NAPI, and loopback has none; run it as root".into());
+    }
+    let bar = progress(bench.plan.grace_candidates.len() * bench.plan.grace_rounds);
+    let tried = bench.calibrate(|message| {
+        bar.inc(1);
+        bar.set_message(message.to_owned());
+    })?;
+    bar.finish_and_clear();
+    let mut out = io::stdout().lock();
+    match options.format {
+        Format::Json => {
+            let tried: Vec<_> = tried.iter().map(|(us, qps)| serde_json::json!({ "gro_flush_timeout_us": us, "qps": qps })).collect();
+            let value = serde_json::json!({ "gro_flush_timeout_us": bench.grace_us, "tried": tried });
+            writeln!(out, "{value:#}")?;
+        }
+        Format::Table => {
+            for (grace, qps) in &tried {
+                writeln!(out, "{grace:>6} µs  {qps:>9.0} requests/s")?;
+            }
+            writeln!(out, "use: memcached --policy kernel-polling --gro-flush-timeout {}", bench.grace_us)?;
+        }
+    }
+    Ok(())
+}
