@@ -164,7 +164,13 @@ impl Bench {
     }
 
     /// Runs one measurement, again if the hypervisor spoilt it.
-    pub fn round(&mut self, policy: Policy, rate: Option<f64>, warm_up: f64, duration: f64) -> io::Result<Round> {
+    pub fn round(
+        &mut self,
+        policy: Policy,
+        rate: Option<f64>,
+        warm_up: f64,
+        duration: f64,
+    ) -> io::Result<Round> {
         loop {
             let started = Instant::now();
             let round = self.measure(policy, rate, warm_up, duration)?;
@@ -172,7 +178,8 @@ impl Bench {
                 return Ok(round);
             }
             let at = rate.map_or_else(String::new, |rate| format!(" at {rate:.0}/s"));
-            let what = format!("{policy}{at}: the hypervisor stole {:.1} % of a core", round.server.steal * 100.0);
+            let what =
+                format!("{policy}{at}: the hypervisor stole {:.1} % of a core", round.server.steal * 100.0);
             if self.spent_repeating.as_secs_f64() >= self.plan.repeat_budget {
                 self.spoilt.push(what);
                 return Ok(round);
@@ -285,9 +292,8 @@ fn row(policy: Policy, rounds: &[Vec<Round>]) -> Option<Row> {
             Some(round[of(round, policy)?].load.qps / vanilla.load.qps)
         })
         .collect();
-    let of_all = |figure: &dyn Fn(&Round) -> f64| {
-        median(&mine.iter().map(|round| figure(round)).collect::<Vec<_>>())
-    };
+    let of_all =
+        |figure: &dyn Fn(&Round) -> f64| median(&mine.iter().map(|round| figure(round)).collect::<Vec<_>>());
     // Rounds that ran different things under one name would make the row mean nothing.
     let mut ran: Vec<&str> = mine.iter().map(|round| round.ran.as_str()).collect();
     ran.sort_unstable();

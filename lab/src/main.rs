@@ -128,7 +128,9 @@ fn make_testbed() -> io::Result<Option<Testbed>> {
     match Testbed::new(1) {
         Ok(testbed) => Ok(Some(testbed)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            eprintln!("lab: {error}; on loopback instead, which can't show what the policies do (it has no queue to poll)");
+            eprintln!(
+                "lab: {error}; on loopback instead, which can't show what the policies do (it has no queue to poll)"
+            );
             Ok(None)
         }
         Err(error) => Err(error),
@@ -199,7 +201,10 @@ fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout().lock();
     match options.format {
         Format::Json => {
-            let tried: Vec<_> = tried.iter().map(|(us, qps)| serde_json::json!({ "gro_flush_timeout_us": us, "qps": qps })).collect();
+            let tried: Vec<_> = tried
+                .iter()
+                .map(|(us, qps)| serde_json::json!({ "gro_flush_timeout_us": us, "qps": qps }))
+                .collect();
             let value = serde_json::json!({ "gro_flush_timeout_us": bench.grace_us, "tried": tried });
             writeln!(out, "{value:#}")?;
         }

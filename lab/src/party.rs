@@ -250,9 +250,10 @@ enum LoadWord {
 fn load(order: &LoadOrder) -> Result<(), Box<dyn std::error::Error>> {
     let mut builder = Builder::new().ignore_environment().workers(1).cores(Cpus::one(order.core));
     if let Some(name) = &order.interface {
-        // Vanilla places the client's receive work on the client's core: else the server's core
-        // would pay for it, as a veth's packets are received by whoever sends them.
-        builder = builder.interface(name);
+        // The client's queue is polled by a kernel thread on the client's core, under every policy of
+        // the server. Else the server's core would pay for the client's receiving: a veth's packets
+        // are received by whoever sends them, and packet steering (RPS) leaves the queue's poll there.
+        builder = builder.interface(name).policy(Policy::Packing).packing_cores(Cpus::one(order.core));
     }
     let mut runtime = builder.build()?;
     let config = LoadConfig {

@@ -104,10 +104,8 @@ impl Report {
     /// The report for people.
     pub fn text(&self) -> String {
         let machine = &self.machine;
-        let mut text = format!(
-            "{}, {} cores, Linux {}; {}\n",
-            machine.cpu, machine.cores, machine.kernel, self.place
-        );
+        let mut text =
+            format!("{}, {} cores, Linux {}; {}\n", machine.cpu, machine.cores, machine.kernel, self.place);
         self.routing.iter().for_each(|line| text.push_str(&format!("{line}\n")));
         if !self.grace_tried.is_empty() {
             let tried: Vec<String> =
@@ -149,7 +147,15 @@ impl Report {
 fn table(rows: &[Row], with_rate: bool) -> String {
     let mut table = Table::new();
     let mut header = vec![
-        "asked", "ran", "QPS", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req", "pkts/softirq", "busy-poll share",
+        "asked",
+        "ran",
+        "QPS",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "CPU µs/req",
+        "pkts/softirq",
+        "busy-poll share",
         "ratio to vanilla",
     ];
     if with_rate {
@@ -191,7 +197,10 @@ fn verdict(rows: &[Row]) -> String {
         return "Nothing was measured.".to_owned();
     };
     if polling.ran != "kernel-polling" {
-        return format!("Kernel polling could not run here ({} ran instead), so this says nothing about it.", polling.ran);
+        return format!(
+            "Kernel polling could not run here ({} ran instead), so this says nothing about it.",
+            polling.ran
+        );
     }
     let ratio = &polling.ratio_to_vanilla;
     let cpu = polling.cpu_us_per_request / vanilla.cpu_us_per_request;
@@ -220,8 +229,12 @@ fn routing(bench: &Bench) -> Vec<String> {
         return vec![format!("routing: loopback; server on core {server}, client on core {client}")];
     }
     vec![
-        format!("routing: server on core {server}, client on core {client}, packing on core {packing}; a veth pair in two network namespaces"),
-        format!("routing: each side's packets are handed to its own core (RPS), so that under vanilla the network's work comes asynchronously to core {server}"),
+        format!(
+            "routing: server on core {server}, client on core {client}, packing on core {packing}; a veth pair in two network namespaces"
+        ),
+        format!(
+            "routing: under vanilla the server's packets are handed to core {server} (RPS), asynchronously to its worker; the client's queue is polled by a kernel thread on core {client}"
+        ),
     ]
 }
 
@@ -233,10 +246,17 @@ fn notes(bench: &Bench, rows: &[Row], rounds: &[Vec<Round>], curve: &[Vec<Round>
     if bench.cores.server == bench.cores.client {
         notes.push("one core: server and client take it from each other".to_owned());
     } else if bench.cores.packing == bench.cores.client {
-        notes.push("there is no third core: packing's network work and the client share one, which packing pays for".to_owned());
+        notes.push(
+            "there is no third core: packing's network work and the client share one, which packing pays for"
+                .to_owned(),
+        );
     }
     for row in rows.iter().filter(|row| row.client_busy > CLIENT_LIMIT) {
-        notes.push(format!("{}: the client's thread was {:.0} % busy, so the server may be able to do more", row.asked, row.client_busy * 100.0));
+        notes.push(format!(
+            "{}: the client's thread was {:.0} % busy, so the server may be able to do more",
+            row.asked,
+            row.client_busy * 100.0
+        ));
     }
     let all = || rounds.iter().chain(curve).flatten();
     let mut reasons: Vec<String> = all()
@@ -249,14 +269,19 @@ fn notes(bench: &Bench, rows: &[Row], rounds: &[Vec<Round>], curve: &[Vec<Round>
     let failed: u64 = all().map(|round| round.load.errors).sum();
     let misses: u64 = all().map(|round| round.load.misses).sum();
     if failed + misses > 0 {
-        notes.push(format!("{failed} requests failed and {misses} found nothing: the figures are not to be trusted"));
+        notes.push(format!(
+            "{failed} requests failed and {misses} found nothing: the figures are not to be trusted"
+        ));
     }
     let misaligned: u64 = all().map(|round| round.server.misaligned).sum();
     if misaligned > 0 {
         notes.push(format!("{misaligned} connections were not on their NAPI's worker"));
     }
     if all().all(|round| round.server.ipc.is_none()) {
-        notes.push("cycles and instructions: not supported by this machine; CPU time a request stands for them".to_owned());
+        notes.push(
+            "cycles and instructions: not supported by this machine; CPU time a request stands for them"
+                .to_owned(),
+        );
     }
     notes
 }

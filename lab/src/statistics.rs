@@ -50,7 +50,8 @@ pub fn interval(values: &[f64]) -> Interval {
 }
 
 fn binomial_half(count: usize, successes: usize) -> f64 {
-    let choose = (0..successes).fold(1.0, |product, index| product * (count - index) as f64 / (index + 1) as f64);
+    let choose =
+        (0..successes).fold(1.0, |product, index| product * (count - index) as f64 / (index + 1) as f64);
     choose * 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX))
 }
 

@@ -4,12 +4,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use netlink_packet_route::AddressFamily;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use policies::netlink::generic::{Attribute, Family, GenericConnection};
 use policies::netlink::{Connection, Request, route};
@@ -50,9 +50,7 @@ impl Testbed {
                 set_up(SERVER_INTERFACE, SERVER_ADDRESS)
             })
             .map_err(step("set up the server's end"))?;
-        client
-            .run(|| set_up(CLIENT_INTERFACE, CLIENT_ADDRESS))
-            .map_err(step("set up the client's end"))?;
+        client.run(|| set_up(CLIENT_INTERFACE, CLIENT_ADDRESS)).map_err(step("set up the client's end"))?;
         Ok(Self { server, client })
     }
 }
@@ -148,7 +146,5 @@ fn set_features(interface: &str) -> io::Result<()> {
         Attribute::nested(HEADER, &[Attribute::text(HEADER_DEV_NAME, interface)]),
         Attribute::nested(WANTED, &[Attribute::nested(BITS, &bits)]),
     ];
-    GenericConnection::<Ethtool>::open()?
-        .request(FEATURES_SET, request, Request::Acknowledged(0))
-        .map(drop)
+    GenericConnection::<Ethtool>::open()?.request(FEATURES_SET, request, Request::Acknowledged(0)).map(drop)
 }

@@ -40,7 +40,9 @@ const LONGEST: u64 = 600_000_000_000;
 impl Tally {
     pub(crate) fn new() -> Self {
         // Both arguments are constants that the crate takes (at least 2, at most 5 digits).
-        let histogram = |largest| Histogram::new_with_bounds(1, largest, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits"));
+        let histogram = |largest| {
+            Histogram::new_with_bounds(1, largest, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits"))
+        };
         Self {
             reads: histogram(LONGEST),
             updates: histogram(LONGEST),
@@ -342,11 +344,7 @@ impl Answers {
         Ok(())
     }
 
-    fn line(
-        &mut self,
-        line: &[u8],
-        each: &mut impl FnMut(Answer) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn line(&mut self, line: &[u8], each: &mut impl FnMut(Answer) -> Result<(), Error>) -> Result<(), Error> {
         let unknown = || Error::Protocol(format!("unexpected answer {:?}", String::from_utf8_lossy(line)));
         if line.starts_with(b"VALUE ") {
             let text = std::str::from_utf8(line).map_err(|_| unknown())?;
@@ -357,14 +355,21 @@ impl Answers {
         }
         let answer = match line {
             b"END\r\n" => {
-                if std::mem::take(&mut self.hit) { Answer::Hit } else { Answer::Miss }
+                if std::mem::take(&mut self.hit) {
+                    Answer::Hit
+                } else {
+                    Answer::Miss
+                }
             }
             b"STORED\r\n" => Answer::Stored,
             b"NOT_STORED\r\n" => Answer::Refused,
             b"ERROR Too many open connections\r\n" => {
                 return Err(Error::Protocol("the server has too many open connections".to_owned()));
             }
-            _ if line.starts_with(b"ERROR") || line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR") => {
+            _ if line.starts_with(b"ERROR")
+                || line.starts_with(b"CLIENT_ERROR")
+                || line.starts_with(b"SERVER_ERROR") =>
+            {
                 Answer::Refused
             }
             _ => return Err(unknown()),
@@ -383,9 +388,18 @@ mod tests {
         for piece in 1..=input.len() {
             let (mut answers, mut seen) = (Answers::default(), Vec::new());
             for part in input.chunks(piece) {
-                answers.feed(part, |answer| { seen.push(answer); Ok(()) }).unwrap();
+                answers
+                    .feed(part, |answer| {
+                        seen.push(answer);
+                        Ok(())
+                    })
+                    .unwrap();
             }
-            assert_eq!(seen, [Answer::Hit, Answer::Miss, Answer::Stored, Answer::Refused], "pieces of {piece}");
+            assert_eq!(
+                seen,
+                [Answer::Hit, Answer::Miss, Answer::Stored, Answer::Refused],
+                "pieces of {piece}"
+            );
         }
     }
 

@@ -190,7 +190,9 @@ mod tests {
 
     #[test]
     fn drawn_means_are_near_the_stated_ones() {
-        for text in ["30", "uniform:10,30", "normal:100,5", "exponential:50", "pareto:0,16,0.15", "fb_ia", "fb_value"] {
+        for text in
+            ["30", "uniform:10,30", "normal:100,5", "exponential:50", "pareto:0,16,0.15", "fb_ia", "fb_value"]
+        {
             let distribution: Distribution = text.parse().unwrap();
             let (drawn, stated) = (mean_of(distribution), distribution.mean());
             assert!((drawn / stated - 1.0).abs() < 0.03, "{text}: drawn {drawn}, stated {stated}");
@@ -209,20 +211,41 @@ mod tests {
     #[test]
     fn etc_keys_are_mostly_between_20_and_60_bytes() {
         let mut random = StdRng::seed_from_u64(7);
-        let inside = (0..10_000).filter(|_| (15.0..70.0).contains(&Distribution::EtcKey.draw(&mut random))).count();
+        let inside =
+            (0..10_000).filter(|_| (15.0..70.0).contains(&Distribution::EtcKey.draw(&mut random))).count();
         assert!(inside > 9_500, "{inside}");
     }
 
     #[test]
     fn every_distribution_parses_back_from_what_it_prints() {
-        for text in ["fixed:3", "uniform:1,2", "normal:1,2", "exponential:5", "pareto:1,2,0.5", "gev:1,2,0.1", "fb_key", "fb_value", "fb_ia"] {
+        for text in [
+            "fixed:3",
+            "uniform:1,2",
+            "normal:1,2",
+            "exponential:5",
+            "pareto:1,2,0.5",
+            "gev:1,2,0.1",
+            "fb_key",
+            "fb_value",
+            "fb_ia",
+        ] {
             assert_eq!(text.parse::<Distribution>().unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn nonsense_is_refused_with_the_known_forms() {
-        for text in ["", "x", "normal:1", "uniform:3,1", "exponential:0", "pareto:0,1,1", "-3", "fixed:nan", "gev:a,b,c"] {
+        for text in [
+            "",
+            "x",
+            "normal:1",
+            "uniform:3,1",
+            "exponential:0",
+            "pareto:0,1,1",
+            "-3",
+            "fixed:nan",
+            "gev:a,b,c",
+        ] {
             let error = text.parse::<Distribution>().unwrap_err().to_string();
             assert!(error.contains("fb_value"), "{error}");
         }

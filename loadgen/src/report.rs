@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use hdrhistogram::serialization::V2Serializer;
+use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::Serialize;
 
 use crate::client::Tally;
@@ -109,11 +109,8 @@ impl Report {
         let seconds = config.duration.as_secs_f64();
         let mut histogram = tally.reads.clone();
         histogram.add(&tally.updates).expect("histograms of the same bounds");
-        let answered = if config.pacing == Loop::Closed {
-            histogram.len()
-        } else {
-            histogram.len() - tally.unanswered
-        };
+        let answered =
+            if config.pacing == Loop::Closed { histogram.len() } else { histogram.len() - tally.unanswered };
         let requests = answered;
         let qps = requests as f64 / seconds;
         let latency = Summary::new(&histogram, 1e3);

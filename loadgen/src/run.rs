@@ -128,7 +128,11 @@ pub async fn load_records(config: &Config) -> Result<(), Error> {
                 return Err(Error::Connection(io::ErrorKind::UnexpectedEof.into()));
             }
             answers.feed(&buffer[..length], |answer| {
-                if answer == Answer::Stored { stored += 1 } else { refused += 1 }
+                if answer == Answer::Stored {
+                    stored += 1
+                } else {
+                    refused += 1
+                }
                 Ok(())
             })?;
         }

@@ -216,8 +216,8 @@ impl Listener<Tcp> {
         let aligned = workers > 1 && runtime::reports().iter().any(|report| report.napi.is_some());
         // Without the program the kernel spreads connections by hash, and they are handed over.
         let steered = aligned && sockopt::steer_by_queue(&first, workers as u32, 0).is_ok();
-        let steering = steered
-            .then(|| Arc::new(Steering { listeners: workers as u32, state: Mutex::default() }));
+        let steering =
+            steered.then(|| Arc::new(Steering { listeners: workers as u32, state: Mutex::default() }));
         let shared = Arc::new(Shared::default());
         // The i-th member of the group is worker i's.
         let accepting = std::iter::once(first)

@@ -274,9 +274,7 @@ impl Stream<Unix> {
 }
 
 pub(crate) fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {
-    address
-        .as_socket()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))
+    address.as_socket().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))
 }
 
 impl<K> AsFd for Stream<K> {
@@ -339,9 +337,10 @@ macro_rules! reads {
                 let this = self.get_mut();
                 if this.unread.is_empty() {
                     let length: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-                    let result = ready!(this.io.fd.poll_io(Direction::Read, context, |socket| {
-                        (&**socket).read_vectored(buffers)
-                    }));
+                    let result =
+                        ready!(this.io.fd.poll_io(Direction::Read, context, |socket| {
+                            (&**socket).read_vectored(buffers)
+                        }));
                     if result.as_ref().is_ok_and(|&read| 0 < read && read < length) {
                         this.io.fd.drained();
                     }

@@ -203,8 +203,7 @@ pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<
     let undo = if entries.is_empty() {
         None
     } else {
-        let journal =
-            Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, entries);
+        let journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, entries);
         let path = directory.write(&journal)?;
         Some(Undo { directory: directory.clone(), path, journal })
     };
@@ -242,9 +241,7 @@ fn turn(knob: &Knob, target: &Value, device: &Device) -> Outcome {
 
 /// Puts back what processes that are gone left in this network namespace.
 pub fn recover(directory: &JournalDir) -> Result<Vec<RestoreReport>, Error> {
-    restore_where(directory, |journal| {
-        journal.lifetime == Lifetime::Process && !journal.writer.is_alive()
-    })
+    restore_where(directory, |journal| journal.lifetime == Lifetime::Process && !journal.writer.is_alive())
 }
 
 /// Puts back everything that `policies apply` set and what processes that are gone left. The

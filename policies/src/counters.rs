@@ -171,10 +171,7 @@ impl Delta {
 
     /// The largest share of a core that the hypervisor took, 0 to 1.
     pub fn worst_steal(&self) -> f64 {
-        self.cpus
-            .iter()
-            .map(|cpu| cpu.steal.as_secs_f64() / self.elapsed.as_secs_f64())
-            .fold(0.0, f64::max)
+        self.cpus.iter().map(|cpu| cpu.steal.as_secs_f64() / self.elapsed.as_secs_f64()).fold(0.0, f64::max)
     }
 }
 

@@ -69,7 +69,8 @@ impl Cpus {
         (0..words)
             .rev()
             .map(|word| {
-                let bits = self.0.range(word * 32..word * 32 + 32).fold(0u32, |bits, cpu| bits | 1 << (cpu % 32));
+                let bits =
+                    self.0.range(word * 32..word * 32 + 32).fold(0u32, |bits, cpu| bits | 1 << (cpu % 32));
                 format!("{bits:08x}")
             })
             .collect::<Vec<_>>()

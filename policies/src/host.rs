@@ -139,9 +139,7 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
         ));
     }
     if link.up && napis.is_empty() && link.name != "lo" {
-        notes.push(
-            "no NAPI: the driver has none, or (veth) generic receive offload is off".to_owned(),
-        );
+        notes.push("no NAPI: the driver has none, or (veth) generic receive offload is off".to_owned());
     }
     let named_irqs = irq::rx_irqs_by_name(&link.name);
     let queues = indices

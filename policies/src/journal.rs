@@ -144,11 +144,7 @@ impl JournalDir {
 
     /// Writes a journal so that it is there whole or not at all.
     pub(crate) fn write(&self, journal: &Journal) -> Result<PathBuf, Error> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&self.0)
-            .map_err(Self::error(&self.0))?;
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).map_err(Self::error(&self.0))?;
         let owner = match journal.lifetime {
             Lifetime::Process => journal.writer.pid.to_string(),
             Lifetime::Host => "host".to_owned(),
@@ -156,8 +152,7 @@ impl JournalDir {
         // An interface name can't hold a slash, so it is safe in a file name.
         let path = self.0.join(format!("{}-{}-{owner}.json", journal.namespace, journal.interface));
         let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Self::error(&self.0))?;
-        serde_json::to_writer_pretty(&mut file, journal)
-            .map_err(|error| Self::error(&path)(error.into()))?;
+        serde_json::to_writer_pretty(&mut file, journal).map_err(|error| Self::error(&path)(error.into()))?;
         file.flush().map_err(Self::error(&path))?;
         file.as_file().sync_all().map_err(Self::error(&path))?;
         file.persist(&path).map_err(|error| Self::error(&path)(error.error))?;
@@ -199,9 +194,7 @@ impl Journal {
 }
 
 fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map(|id| id.trim().to_owned())
-        .unwrap_or_default()
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
 fn network_namespace() -> u64 {

@@ -157,9 +157,7 @@ impl Knob {
         match *self {
             Knob::NapiDeferHardIrqs { queue } => number(device.fresh_napi(queue)?.defer_hard_irqs),
             Knob::NapiGroFlushTimeout { queue } => number(device.fresh_napi(queue)?.gro_flush_timeout),
-            Knob::NapiIrqSuspendTimeout { queue } => {
-                number(device.fresh_napi(queue)?.irq_suspend_timeout)
-            }
+            Knob::NapiIrqSuspendTimeout { queue } => number(device.fresh_napi(queue)?.irq_suspend_timeout),
             Knob::NapiThreaded { queue } => number(device.fresh_napi(queue)?.threaded),
             Knob::NapiThreadAffinity { queue } => {
                 let set = sched_getaffinity(Some(device.napi_thread(queue)?))?;

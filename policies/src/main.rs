@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comfy_table::{Table, presets};
 use policies::{
-    Cpus, Error, Interface, JournalDir, Lifetime, Plan, Policy, RestoreReport, Restored, Settings,
-    host, missing_capabilities,
+    Cpus, Error, Interface, JournalDir, Lifetime, Plan, Policy, RestoreReport, Restored, Settings, host,
+    missing_capabilities,
 };
 use serde_json::json;
 
@@ -188,7 +188,15 @@ fn show(interface: &Interface) {
         if interface.up { "up" } else { "down" }
     );
     let mut table = table(&[
-        "queue", "NAPI", "irq", "irq cpus", "rps cpus", "defer", "gro-flush ns", "suspend ns", "threaded",
+        "queue",
+        "NAPI",
+        "irq",
+        "irq cpus",
+        "rps cpus",
+        "defer",
+        "gro-flush ns",
+        "suspend ns",
+        "threaded",
     ]);
     for queue in &interface.queues {
         let napi = queue.napi.as_ref();
@@ -197,9 +205,10 @@ fn show(interface: &Interface) {
             (Some(on), _) => Some(on.to_string()),
             _ => None,
         });
-        let rps = queue.rps_cpus.as_ref().map(|cpus| {
-            if cpus.is_empty() { "off".to_owned() } else { cpus.to_string() }
-        });
+        let rps = queue
+            .rps_cpus
+            .as_ref()
+            .map(|cpus| if cpus.is_empty() { "off".to_owned() } else { cpus.to_string() });
         table.add_row([
             format!("rx-{}", queue.index),
             or_dash(napi.map(|napi| napi.id)),

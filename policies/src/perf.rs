@@ -53,7 +53,9 @@ impl PerfCounters {
             counter.enable()?;
             io::Result::Ok(counter)
         };
-        let counters = (|| Ok(Self { cycles: open(Hardware::CPU_CYCLES)?, instructions: open(Hardware::INSTRUCTIONS)? }))();
+        let counters = (|| {
+            Ok(Self { cycles: open(Hardware::CPU_CYCLES)?, instructions: open(Hardware::INSTRUCTIONS)? })
+        })();
         counters.map_err(|error: io::Error| match error.raw_os_error() {
             Some(libc_errno::ENOENT | libc_errno::EOPNOTSUPP | libc_errno::ENODEV) => io::Error::new(
                 io::ErrorKind::Unsupported,

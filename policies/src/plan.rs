@@ -147,10 +147,10 @@ impl Compiler {
         for (position, queue) in interface.queues.iter().enumerate() {
             match &packing {
                 Some(cores) => self.pack(queue, &pick(cores, position)),
-                None => self.follow_worker(
-                    queue,
-                    settings.worker_cores[position % settings.worker_cores.len()],
-                ),
+                None if policy.busy_polls() && queue.irq.is_none() => self.stop_steering(queue),
+                None => {
+                    self.follow_worker(queue, settings.worker_cores[position % settings.worker_cores.len()])
+                }
             }
         }
         None
@@ -173,6 +173,18 @@ impl Compiler {
         }
     }
 
+    /// A worker that polls its queue receives on its own core by that: packet steering would only
+    /// put each packet into a backlog first, and a softirq between the poll and the socket.
+    fn stop_steering(&mut self, queue: &RxQueue) {
+        if queue.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) {
+            self.set(
+                Knob::RpsCpus { queue: queue.index },
+                Value::Cpus(Cpus::none()),
+                "packets stay on the core that polled them",
+            );
+        }
+    }
+
     fn pack(&mut self, queue: &RxQueue, core: &Cpus) {
         let (index, core) = (queue.index, Value::Cpus(core.clone()));
         match queue.irq {
@@ -182,13 +194,7 @@ impl Compiler {
                 "the queue's interrupt goes to a packing core",
             ),
             None if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some()) => {
-                if queue.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) {
-                    self.set(
-                        Knob::RpsCpus { queue: index },
-                        Value::Cpus(Cpus::none()),
-                        "packets stay on the core that polled them",
-                    );
-                }
+                self.stop_steering(queue);
                 self.set(
                     Knob::NapiThreaded { queue: index },
                     Value::Number(1),
@@ -210,7 +216,8 @@ impl Compiler {
     }
 
     fn defer(&mut self, policy: Policy, interface: &Interface, settings: &Settings) {
-        let nanos = |duration: Duration| Value::Number(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+        let nanos =
+            |duration: Duration| Value::Number(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
         let suspend = match policy {
             Policy::KernelPolling => settings.irq_suspend_timeout,
             _ => Duration::ZERO,
@@ -227,8 +234,7 @@ impl Compiler {
                 nanos(settings.gro_flush_timeout),
                 "the grace time in which the application may poll first (ns)",
             );
-            let napi_suspends =
-                queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some());
+            let napi_suspends = queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some());
             if napi_suspends {
                 self.set(
                     Knob::NapiIrqSuspendTimeout { queue: index },

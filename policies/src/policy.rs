@@ -52,9 +52,7 @@ impl fmt::Display for Policy {
 
 /// A policy name that is none of the four.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling"
-)]
+#[error("unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling")]
 pub struct UnknownPolicy {
     /// What was given.
     pub given: String,

@@ -177,17 +177,20 @@ impl Builder {
     }
 
     fn resolve(self) -> Result<Config, BuildError> {
-        let environment =
-            |name: &str| if self.ignore_environment { None } else { env::var(name).ok().filter(|value| !value.is_empty()) };
+        let environment = |name: &str| {
+            if self.ignore_environment { None } else { env::var(name).ok().filter(|value| !value.is_empty()) }
+        };
         let attribute = self.attribute;
-        let policy = layered(self.policy, "RUNTIME_POLICY", &environment, "policy", attribute.policy, |text| {
-            Policy::from_str(text).map_err(|error: UnknownPolicy| error.to_string())
-        })?;
+        let policy =
+            layered(self.policy, "RUNTIME_POLICY", &environment, "policy", attribute.policy, |text| {
+                Policy::from_str(text).map_err(|error: UnknownPolicy| error.to_string())
+            })?;
         let wait = layered(self.wait, "RUNTIME_WAIT", &environment, "wait", attribute.wait, |text| {
             WaitStrategy::from_str(text).map_err(|error: UnknownWaitStrategy| error.to_string())
         })?;
         let workers = attribute.workers.map(|workers| workers.to_string());
-        let workers = layered(self.workers, "RUNTIME_WORKERS", &environment, "workers", workers, parse_workers)?;
+        let workers =
+            layered(self.workers, "RUNTIME_WORKERS", &environment, "workers", workers, parse_workers)?;
         let interface = layered(
             self.interface,
             "RUNTIME_INTERFACE",
@@ -202,8 +205,7 @@ impl Builder {
         })?;
         let policy = policy.unwrap_or_default();
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
-        let mut settings =
-            Settings { packing_cores: self.packing_cores, ..Settings::default() };
+        let mut settings = Settings { packing_cores: self.packing_cores, ..Settings::default() };
         if let Some(timeout) = self.gro_flush_timeout {
             settings.gro_flush_timeout = timeout;
         }
@@ -257,7 +259,11 @@ fn layered<T: fmt::Debug>(
 mod tests {
     use super::*;
 
-    fn policy_of(code: Option<Policy>, environment: Option<&str>, attribute: Option<&str>) -> Result<Option<Policy>, BuildError> {
+    fn policy_of(
+        code: Option<Policy>,
+        environment: Option<&str>,
+        attribute: Option<&str>,
+    ) -> Result<Option<Policy>, BuildError> {
         layered(
             code,
             "RUNTIME_POLICY",

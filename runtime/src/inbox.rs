@@ -60,10 +60,8 @@ impl Inbox {
     /// Sequentially consistent against [`Inbox::park`]: either the sender sees `PARKED`, or the
     /// worker sees `filled`.
     pub(crate) fn notify(&self) -> Notify {
-        let claimed = self
-            .state
-            .compare_exchange(PARKED, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok();
+        let claimed =
+            self.state.compare_exchange(PARKED, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if claimed { Notify::Yes } else { Notify::No }
     }
 

@@ -129,9 +129,8 @@ impl Runtime {
 }
 
 pub(crate) fn reports(shared: &Shared) -> Vec<WorkerReport> {
-    let report = |worker: &Arc<WorkerShared>| {
-        worker.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    };
+    let report =
+        |worker: &Arc<WorkerShared>| worker.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
     shared.workers.iter().filter_map(report).collect()
 }
 

@@ -155,7 +155,8 @@ impl Circumstances<'_> {
             return (Running::Blocking, why);
         }
         if epoll.is_none() {
-            let error = self.params_error.as_deref().unwrap_or("the kernel took the values but reads back others");
+            let error =
+                self.params_error.as_deref().unwrap_or("the kernel took the values but reads back others");
             why.push(format!("the epoll instance can't busy-poll (EPIOCSPARAMS, Linux 6.9): {error}"));
             return (if self.so_busy_poll { Running::SoBusyPoll } else { Running::Blocking }, why);
         }
@@ -172,7 +173,11 @@ impl Circumstances<'_> {
             missing.push("gro-flush-timeout is 0");
         }
         if !missing.is_empty() {
-            why.push(format!("{} on NAPI {}, so interrupts come back after each poll", missing.join(" and "), napi.id));
+            why.push(format!(
+                "{} on NAPI {}, so interrupts come back after each poll",
+                missing.join(" and "),
+                napi.id
+            ));
             return (Running::BusyPolling, why);
         }
         if self.asked == Policy::Suppression {

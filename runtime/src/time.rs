@@ -53,9 +53,9 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         let deadline = self.deadline;
-        let kept = self.key.filter(|&key| {
-            worker::with(|worker| worker.timers.borrow_mut().update(key, context.waker()))
-        });
+        let kept = self
+            .key
+            .filter(|&key| worker::with(|worker| worker.timers.borrow_mut().update(key, context.waker())));
         self.key = Some(kept.unwrap_or_else(|| {
             worker::with(|worker| worker.timers.borrow_mut().insert(deadline, context.waker().clone()))
         }));

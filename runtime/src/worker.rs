@@ -128,7 +128,10 @@ impl Worker {
     }
 
     /// Runs the loop until `root` is ready, or without one until the worker is told to stop.
-    pub(crate) fn run<R>(self: &Rc<Self>, root: Option<Pin<&mut dyn Future<Output = R>>>) -> io::Result<Option<R>> {
+    pub(crate) fn run<R>(
+        self: &Rc<Self>,
+        root: Option<Pin<&mut dyn Future<Output = R>>>,
+    ) -> io::Result<Option<R>> {
         let entered = Enter::new(self);
         let result = self.turns(root);
         self.shut_down();
@@ -195,7 +198,12 @@ impl Worker {
     }
 
     /// Parks only if there is nothing to run and no timer is due, and spinning is over.
-    fn choose_wait(&self, now: Instant, next_timer: Option<Instant>, idle_since: &mut Option<Instant>) -> Wait {
+    fn choose_wait(
+        &self,
+        now: Instant,
+        next_timer: Option<Instant>,
+        idle_since: &mut Option<Instant>,
+    ) -> Wait {
         let timeout = next_timer.map(|deadline| deadline.saturating_duration_since(now));
         if !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
             return Wait::Pass;

@@ -171,8 +171,7 @@ impl<F: Family> GenericConnection<F> {
         attributes: Vec<Attribute>,
         request: Request,
     ) -> io::Result<Vec<Frame<F>>> {
-        let mut message =
-            GenlMessage::from_payload(Frame::<F> { command, attributes, family: PhantomData });
+        let mut message = GenlMessage::from_payload(Frame::<F> { command, attributes, family: PhantomData });
         message.set_resolved_family_id(self.family_id);
         let answers = self.connection.request(message, request)?;
         Ok(answers.into_iter().map(|answer| answer.payload).collect())

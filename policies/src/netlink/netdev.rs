@@ -164,8 +164,7 @@ impl Netdev {
         let value = u32::try_from(value).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{value} does not fit 32 bits"))
         })?;
-        let attributes =
-            vec![Attribute::number(napi::ID, id), Attribute::number(setting.attribute(), value)];
+        let attributes = vec![Attribute::number(napi::ID, id), Attribute::number(setting.attribute(), value)];
         self.0.request(NAPI_SET, attributes, Request::Acknowledged(0)).map(drop)
     }
 

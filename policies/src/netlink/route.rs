@@ -28,8 +28,7 @@ pub struct Link {
 /// Lists the interfaces of this thread's network namespace.
 pub fn links() -> io::Result<Vec<Link>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
-    let answers = connection
-        .request(RouteNetlinkMessage::GetLink(LinkMessage::default()), Request::Dump)?;
+    let answers = connection.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), Request::Dump)?;
     Ok(answers
         .into_iter()
         .filter_map(|answer| match answer {
@@ -66,8 +65,8 @@ fn parse_link(message: LinkMessage) -> Option<Link> {
 /// The addresses of this thread's network namespace, with the index of their interface.
 pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
-    let answers = connection
-        .request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), Request::Dump)?;
+    let answers =
+        connection.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), Request::Dump)?;
     Ok(answers
         .into_iter()
         .filter_map(|answer| match answer {

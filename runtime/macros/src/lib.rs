@@ -101,7 +101,9 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
     });
     let (test_attribute, start) = match kind {
         Kind::Main => (quote!(), quote!(::runtime::__private::start(#attribute))),
-        Kind::Test => (quote!(#[::core::prelude::v1::test]), quote!(::runtime::__private::start_test(#attribute))),
+        Kind::Test => {
+            (quote!(#[::core::prelude::v1::test]), quote!(::runtime::__private::start_test(#attribute)))
+        }
     };
     quote! {
         #test_attribute

@@ -128,9 +128,7 @@ impl EpollDriver {
     pub(crate) fn deregister(&self, descriptor: BorrowedFd<'_>, key: usize) -> io::Result<()> {
         let Some(source) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
         self.in_polling.set(self.in_polling.get() - usize::from(source.in_polling_epoll));
-        self.instance(source.in_polling_epoll)
-            .registry()
-            .deregister(&mut SourceFd(&descriptor.as_raw_fd()))
+        self.instance(source.in_polling_epoll).registry().deregister(&mut SourceFd(&descriptor.as_raw_fd()))
     }
 
     fn instance(&self, polling: bool) -> &Poll {
@@ -152,8 +150,14 @@ impl EpollDriver {
             }
         };
         let mut woken = Woken { events: 0, calls: 1, forced: false };
+        if wait == Wait::Pass && !self.other_armed.get() {
+            // A worker that never parks (spinning, or always at work) never arms the guest again, so
+            // it has to look itself.
+            self.collect_other(&mut woken)?;
+        }
         let network = self.collect(shared, timeout, &mut woken)?;
-        let guests_only = !network && self.other.is_some() && !(self.wake_armed.get() && self.other_armed.get());
+        let guests_only =
+            !network && self.other.is_some() && !(self.wake_armed.get() && self.other_armed.get());
         if guests_only && self.in_polling.get() > 0 {
             // The guests that fired are disarmed now, so this pass can't return before it has polled,
             // unless the other guest fires too; then the next one does.
@@ -165,7 +169,12 @@ impl EpollDriver {
     }
 
     /// One `epoll_pwait2`. Returns whether it brought network events, or ended with none at all.
-    fn collect(&self, shared: &WorkerShared, timeout: Option<Duration>, woken: &mut Woken) -> io::Result<bool> {
+    fn collect(
+        &self,
+        shared: &WorkerShared,
+        timeout: Option<Duration>,
+        woken: &mut Woken,
+    ) -> io::Result<bool> {
         let mut events = self.events.borrow_mut();
         let count = sys::epoll_wait(fd(&self.polling), &mut events, timeout)?;
         let (mut network, mut other) = (count == 0, false);
@@ -186,14 +195,23 @@ impl EpollDriver {
                 }
             }
         }
-        if other && let Some(instance) = &self.other {
-            let count = sys::epoll_wait(fd(instance), &mut events, Some(Duration::ZERO))?;
-            woken.events += count;
-            for &event in &events[..count] {
-                self.dispatch(event.token(), event);
-            }
+        drop(events);
+        if other {
+            self.collect_other(woken)?;
         }
         Ok(network)
+    }
+
+    /// Takes what the other instance has. It holds nothing that is polled, so 0 will do as timeout.
+    fn collect_other(&self, woken: &mut Woken) -> io::Result<()> {
+        let Some(instance) = &self.other else { return Ok(()) };
+        let mut events = self.events.borrow_mut();
+        let count = sys::epoll_wait(fd(instance), &mut events, Some(Duration::ZERO))?;
+        woken.events += count;
+        for &event in &events[..count] {
+            self.dispatch(event.token(), event);
+        }
+        Ok(())
     }
 
     fn dispatch(&self, key: usize, event: Event) {

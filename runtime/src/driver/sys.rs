@@ -100,7 +100,8 @@ pub(crate) fn epoll_wait(
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     });
-    let timespec_pointer = timespec.as_ref().map_or(std::ptr::null(), |timespec| timespec as *const libc::timespec);
+    let timespec_pointer =
+        timespec.as_ref().map_or(std::ptr::null(), |timespec| timespec as *const libc::timespec);
     let capacity = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
     let buffer = events.as_mut_ptr().cast::<libc::epoll_event>();
     // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent wrapper),

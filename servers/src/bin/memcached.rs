@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use policies::{Cpus, Policy, host};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use runtime::{Builder, WaitStrategy};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use servers::memcached::{Config, Server, VERSION};
 
 /// A server that speaks memcached's ASCII protocol and keeps the network card quiet meanwhile

@@ -72,7 +72,10 @@ pub async fn run(
 enum Expected {
     Line,
     /// The data block of a storing command.
-    Block { pending: Pending, data: Vec<u8> },
+    Block {
+        pending: Pending,
+        data: Vec<u8>,
+    },
     /// A data block that will not be stored.
     Swallow(usize),
 }
@@ -118,19 +121,15 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(shared: &'a Shared, stats: &'a WorkerStats) -> Self {
-        Self {
-            shared,
-            stats,
-            expected: Expected::Line,
-            out: Vec::new(),
-            searched: 0,
-            answered: 0,
-            now: 0,
-        }
+        Self { shared, stats, expected: Expected::Line, out: Vec::new(), searched: 0, answered: 0, now: 0 }
     }
 
     /// Answers all that is whole in `input`; returns how much that was, and whether to go on.
-    async fn answer(&mut self, input: &[u8], writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<(usize, bool)> {
+    async fn answer(
+        &mut self,
+        input: &[u8],
+        writer: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<(usize, bool)> {
         self.now = self.shared.store.clock().now();
         let mut used = 0;
         loop {
@@ -224,14 +223,22 @@ impl<'a> Session<'a> {
             Command::Store(command) => self.begin_store(&command),
             Command::Delete { key, noreply } => {
                 let found = store.delete(key, now);
-                if found { stats.delete_hits.add(1) } else { stats.delete_misses.add(1) }
+                if found {
+                    stats.delete_hits.add(1)
+                } else {
+                    stats.delete_misses.add(1)
+                }
                 self.reply(noreply, if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
             }
             Command::Count { key, delta, up, noreply } => self.count(key, delta, up, noreply),
             Command::Touch { key, expiry, noreply } => {
                 let found = store.touch(key, store.clock().expiry(expiry), now).is_some();
                 stats.cmd_touch.add(1);
-                if found { stats.touch_hits.add(1) } else { stats.touch_misses.add(1) }
+                if found {
+                    stats.touch_hits.add(1)
+                } else {
+                    stats.touch_misses.add(1)
+                }
                 self.reply(noreply, if found { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
             }
             Command::Flush { delay, noreply } => {
@@ -270,7 +277,11 @@ impl<'a> Session<'a> {
                 Some(expiry) => {
                     let item = store.touch(key, store.clock().expiry(expiry), self.now);
                     self.stats.cmd_touch.add(1);
-                    if item.is_some() { self.stats.touch_hits.add(1) } else { self.stats.touch_misses.add(1) }
+                    if item.is_some() {
+                        self.stats.touch_hits.add(1)
+                    } else {
+                        self.stats.touch_misses.add(1)
+                    }
                     item
                 }
             };
@@ -322,10 +333,9 @@ impl<'a> Session<'a> {
                 self.reply(noreply, b"\r\n");
             }
             Counted::NotFound => self.reply(noreply, b"NOT_FOUND\r\n"),
-            Counted::NotANumber => self.reply(
-                noreply,
-                b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
-            ),
+            Counted::NotANumber => {
+                self.reply(noreply, b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n")
+            }
             Counted::OutOfMemory => {
                 self.reply(noreply, b"SERVER_ERROR out of memory in incr\r\n");
             }
@@ -378,14 +388,14 @@ impl<'a> Session<'a> {
         let stored = store.store(pending.condition, &pending.key, pending.flags, expiry, data, self.now);
         if let Condition::Unchanged(_) = pending.condition {
             match stored {
-                Stored::Stored => stats.cas_hits.add(1),
+                Stored::Done => stats.cas_hits.add(1),
                 Stored::Exists => stats.cas_badval.add(1),
                 _ => stats.cas_misses.add(1),
             }
         }
         let answer: &[u8] = match stored {
-            Stored::Stored => b"STORED\r\n",
-            Stored::NotStored => b"NOT_STORED\r\n",
+            Stored::Done => b"STORED\r\n",
+            Stored::Refused => b"NOT_STORED\r\n",
             Stored::Exists => b"EXISTS\r\n",
             Stored::NotFound => b"NOT_FOUND\r\n",
             Stored::TooLarge => b"SERVER_ERROR out of memory storing object\r\n",

@@ -20,9 +20,9 @@ pub fn signed(text: &[u8]) -> Option<i64> {
     i64::try_from(if negative { -value } else { value }).ok()
 }
 
-/// Flags: 32 bits.
+/// Flags: the lower 32 bits of what is given, as memcached keeps them.
 pub fn flags(text: &[u8]) -> Option<u32> {
-    unsigned(text).and_then(|value| u32::try_from(value).ok())
+    unsigned(text).map(|value| value as u32)
 }
 
 /// A length: 32 bits, signed.
@@ -44,9 +44,7 @@ fn split(text: &[u8]) -> Option<(bool, &[u8])> {
 }
 
 fn parse(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0u64, |value, digit| {
-        value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
-    })
+    digits.iter().try_fold(0u64, |value, digit| value.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
 }
 
 fn trim_start(text: &[u8]) -> &[u8] {
@@ -79,7 +77,7 @@ mod tests {
     #[test]
     fn limits_of_flags_lengths_and_expiries() {
         assert_eq!(flags(b"4294967295"), Some(u32::MAX));
-        assert_eq!(flags(b"4294967296"), None);
+        assert_eq!(flags(b"4294967297"), Some(1));
         assert_eq!(length(b"2147483647"), Some(i32::MAX));
         assert_eq!(length(b"2147483648"), None);
         assert_eq!(signed(b"-9223372036854775808"), Some(i64::MIN));

@@ -127,8 +127,7 @@ impl Server {
     /// Outside of a runtime.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let shared = Arc::new(Shared::new(config, runtime::workers()));
-        let mut server =
-            Self { shared, serving: Vec::new(), addresses: Vec::new(), unix_socket: None };
+        let mut server = Self { shared, serving: Vec::new(), addresses: Vec::new(), unix_socket: None };
         if let Some(path) = &config.unix_socket {
             let failed = |source| StartError::Listen { address: path.display().to_string(), source };
             remove_stale(path).map_err(failed)?;

@@ -60,9 +60,9 @@ impl Lifecycle<Box<[u8]>, Item> for Evictions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
     /// It is stored.
-    Stored,
+    Done,
     /// Its condition does not hold.
-    NotStored,
+    Refused,
     /// `cas`: someone else has changed it.
     Exists,
     /// `cas`: there is none.
@@ -249,16 +249,11 @@ impl Store {
             Condition::Always => None,
             _ => self.get(key, now),
         };
-        let item = |data: Arc<[u8]>, flags, expiry| Item {
-            flags,
-            cas: self.next_cas(),
-            data,
-            expiry,
-            stored: now,
-        };
+        let item =
+            |data: Arc<[u8]>, flags, expiry| Item { flags, cas: self.next_cas(), data, expiry, stored: now };
         let new = match (condition, &old) {
-            (Condition::Absent, Some(_)) | (Condition::Present, None) => return Stored::NotStored,
-            (Condition::Append | Condition::Prepend, None) => return Stored::NotStored,
+            (Condition::Absent, Some(_)) | (Condition::Present, None) => return Stored::Refused,
+            (Condition::Append | Condition::Prepend, None) => return Stored::Refused,
             (Condition::Unchanged(_), None) => return Stored::NotFound,
             (Condition::Unchanged(cas), Some(old)) if old.cas != cas => return Stored::Exists,
             (Condition::Append | Condition::Prepend, Some(old)) => {
@@ -274,7 +269,7 @@ impl Store {
             }
             _ => item(data.into(), flags, expiry),
         };
-        if self.insert(key, new) { Stored::Stored } else { Stored::OutOfMemory }
+        if self.insert(key, new) { Stored::Done } else { Stored::OutOfMemory }
     }
 
     /// Takes an item out; `false` if there was none.
@@ -324,7 +319,6 @@ impl Store {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,7 +330,7 @@ mod tests {
     }
 
     fn set(store: &Store, key: &[u8], data: &[u8]) -> u64 {
-        assert_eq!(store.store(Condition::Always, key, 0, 0, data, NOW), Stored::Stored);
+        assert_eq!(store.store(Condition::Always, key, 0, 0, data, NOW), Stored::Done);
         store.get(key, NOW).unwrap().cas
     }
 
@@ -344,17 +338,17 @@ mod tests {
     fn conditions_hold_or_do_not() {
         let store = store();
         let put = |condition, data: &[u8]| store.store(condition, b"k", 1, 0, data, NOW);
-        assert_eq!(put(Condition::Present, b"x"), Stored::NotStored);
-        assert_eq!(put(Condition::Append, b"x"), Stored::NotStored);
+        assert_eq!(put(Condition::Present, b"x"), Stored::Refused);
+        assert_eq!(put(Condition::Append, b"x"), Stored::Refused);
         assert_eq!(put(Condition::Unchanged(1), b"x"), Stored::NotFound);
-        assert_eq!(put(Condition::Absent, b"b"), Stored::Stored);
-        assert_eq!(put(Condition::Absent, b"x"), Stored::NotStored);
-        assert_eq!(put(Condition::Append, b"c"), Stored::Stored);
-        assert_eq!(put(Condition::Prepend, b"a"), Stored::Stored);
+        assert_eq!(put(Condition::Absent, b"b"), Stored::Done);
+        assert_eq!(put(Condition::Absent, b"x"), Stored::Refused);
+        assert_eq!(put(Condition::Append, b"c"), Stored::Done);
+        assert_eq!(put(Condition::Prepend, b"a"), Stored::Done);
         let item = store.get(b"k", NOW).unwrap();
         assert_eq!(&item.data[..], b"abc");
         assert_eq!(put(Condition::Unchanged(item.cas + 1), b"x"), Stored::Exists);
-        assert_eq!(put(Condition::Unchanged(item.cas), b"new"), Stored::Stored);
+        assert_eq!(put(Condition::Unchanged(item.cas), b"new"), Stored::Done);
         assert_eq!(put(Condition::Unchanged(item.cas), b"x"), Stored::Exists);
     }
 
@@ -416,7 +410,7 @@ mod tests {
         let store = store();
         for key in 0..20u8 {
             set(&store, &[b'k', key], b"");
-            while store.store(Condition::Append, &[b'k', key], 0, 0, &[0; 60_000], NOW) == Stored::Stored {
+            while store.store(Condition::Append, &[b'k', key], 0, 0, &[0; 60_000], NOW) == Stored::Done {
                 assert!(store.bytes() <= store.limit());
             }
         }

@@ -1,0 +1,181 @@
+//! Sockets between workers over loopback: halves, buffers, timeouts, shutdown.
+
+use std::time::Duration;
+
+use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use net::{TcpListener, TcpStream};
+
+fn local() -> std::net::SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+#[runtime::test]
+async fn both_halves_work_in_two_tasks_and_dropping_the_writer_ends_the_stream() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    let (mut reader, writer) = server.into_split();
+    let (mut client_reader, mut client_writer) = client.into_split();
+    let reading = runtime::spawn(async move {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).await.unwrap();
+        text
+    });
+    client_writer.write_all(&b"x".repeat(1 << 20)).await.unwrap();
+    drop(client_writer);
+    assert_eq!(reading.await.unwrap().len(), 1 << 20);
+    drop(writer);
+    let mut rest = Vec::new();
+    client_reader.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.is_empty());
+}
+
+#[runtime::test]
+async fn lines_are_read_through_the_lent_buffer_and_the_rest_stays() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    client.write_all(b"first\nsecond\nrest").await.unwrap();
+    let mut line = String::new();
+    server.read_line(&mut line).await.unwrap();
+    server.read_line(&mut line).await.unwrap();
+    assert_eq!(line, "first\nsecond\n");
+    let mut rest = [0; 4];
+    server.read_exact(&mut rest).await.unwrap();
+    assert_eq!(&rest, b"rest");
+}
+
+#[runtime::test]
+async fn vectored_writes_arrive_in_order() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let parts = [std::io::IoSlice::new(b"one "), std::io::IoSlice::new(b"two")];
+    assert_eq!(client.write_vectored(&parts).await.unwrap(), 7);
+    let mut buffer = [0; 7];
+    server.read_exact(&mut buffer).await.unwrap();
+    assert_eq!(&buffer, b"one two");
+}
+
+#[runtime::test]
+async fn a_connect_that_is_refused_says_so_and_one_that_hangs_times_out() {
+    let gone = TcpListener::bind(local()).unwrap().local_addr().unwrap();
+    let refused = TcpStream::connect(gone).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    // A full backlog drops the SYN: the connect hangs.
+    let full = TcpListener::bind_with_backlog(local(), 0).unwrap();
+    let address = full.local_addr().unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        match TcpStream::connect_timeout(address, Duration::from_millis(50)).await {
+            Ok(stream) => held.push(stream),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 100, "the backlog never filled");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[runtime::test]
+async fn an_address_is_never_shared_by_mistake() {
+    let first = TcpListener::bind(local()).unwrap();
+    let address = first.local_addr().unwrap();
+    let serving = first.serve(|_| async {}).unwrap();
+    assert_eq!(TcpListener::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    drop(serving);
+}
+
+#[runtime::test(workers = 3)]
+async fn connections_without_a_napi_are_spread_over_the_workers() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = listener
+        .serve(|mut stream: TcpStream| async move {
+            let here = [runtime::current_worker() as u8];
+            stream.write_all(&here).await.unwrap();
+            let _ = stream.read(&mut [0]).await;
+        })
+        .unwrap();
+    let (mut seen, mut held) = ([0; 3], Vec::new());
+    for _ in 0..12 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let mut worker = [0];
+        client.read_exact(&mut worker).await.unwrap();
+        seen[worker[0] as usize] += 1;
+        held.push(client);
+    }
+    assert_eq!(seen, [4, 4, 4]);
+    assert_eq!(serving.alignment().without_napi, 12);
+    assert_eq!(serving.connections(), 12);
+}
+
+#[runtime::test(workers = 2)]
+async fn a_shutdown_lets_handlers_finish_and_cuts_off_those_that_do_not() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = listener
+        .serve(|mut stream: TcpStream| async move {
+            let mut kind = [0];
+            let _ = stream.read_exact(&mut kind).await;
+            if kind[0] == b'h' {
+                std::future::pending::<()>().await;
+            }
+            let _ = stream.read(&mut kind).await;
+            let _ = stream.write_all(b"bye").await;
+        })
+        .unwrap();
+    let mut polite = TcpStream::connect(address).await.unwrap();
+    polite.write_all(b"p").await.unwrap();
+    let mut hanging = TcpStream::connect(address).await.unwrap();
+    hanging.write_all(b"h").await.unwrap();
+    runtime::sleep(Duration::from_millis(50)).await;
+    let report = serving.shutdown(Duration::from_millis(200)).await;
+    assert_eq!((report.finished, report.aborted), (1, 1));
+    let mut answer = Vec::new();
+    polite.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"bye");
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[test]
+fn an_open_loop_shows_a_stall_that_a_closed_loop_hides() {
+    let mut runtime = runtime::Builder::new().workers(2).ignore_environment().build().unwrap();
+    let report = runtime.block_on(async {
+        let listener = TcpListener::bind(local()).unwrap();
+        let server = listener.local_addr().unwrap();
+        let started = std::time::Instant::now();
+        // Answers every get with a miss, but for a pause of 300 ms after 500 ms.
+        let serving = listener
+            .serve(move |mut stream: TcpStream| async move {
+                let mut line = String::new();
+                let mut paused = false;
+                while stream.read_line(&mut line).await.is_ok_and(|length| length > 0) {
+                    if !paused && started.elapsed() > Duration::from_millis(500) {
+                        paused = true;
+                        runtime::sleep(Duration::from_millis(300)).await;
+                    }
+                    line.clear();
+                    if stream.write_all(b"END\r\n").await.is_err() {
+                        break;
+                    }
+                }
+            })
+            .unwrap();
+        let config = loadgen::Config {
+            server,
+            connections: 1,
+            depth: 1,
+            pacing: loadgen::Loop::Open { rate: 1000.0, arrival: loadgen::Arrival::Exponential },
+            warm_up: Duration::ZERO,
+            duration: Duration::from_millis(1200),
+            ..loadgen::Config::default()
+        };
+        let report = loadgen::run(&config).await.unwrap();
+        drop(serving);
+        report
+    });
+    // A quarter of the requests were due in the pause, and waited 150 ms on average.
+    assert!(report.latency.p90 > 100_000.0, "{:?}", report.latency);
+    assert!((report.latency.max - 300_000.0).abs() < 100_000.0, "{:?}", report.latency);
+    assert!(report.unanswered == 0 && report.requests > 1000, "{}", report.table());
+}
