@@ -91,7 +91,7 @@ fn plan(options: &Options) -> Plan {
     let grace_candidates = match options.gro_flush_timeout {
         Some(_) => Vec::new(),
         None if quick => vec![50, 200],
-        None => vec![20, 50, 100, 200, 500],
+        None => vec![50, 100, 200, 500],
     };
     Plan {
         rounds: options.rounds.map_or(if quick { 3 } else { 7 }, usize::from),
