@@ -96,8 +96,8 @@ fn run(candidate: &dyn Candidate, threads: u64, seed: u64) -> (f64, f64) {
 fn main() {
     let quick = Quick(quick_cache::sync::Cache::with_weighter(200_000, LIMIT, Bytes));
     let moka = Moka(
-        moka::sync::Cache::builder()
-            .weigher(|key: &Box<[u8]>, value: &Arc<[u8]>| (key.len() + value.len() + 150) as u32)
+        moka::sync::Cache::<Box<[u8]>, Arc<[u8]>>::builder()
+            .weigher(|key, value| (key.len() + value.len() + 150) as u32)
             .max_capacity(LIMIT)
             .build(),
     );
