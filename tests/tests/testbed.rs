@@ -295,7 +295,7 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
         )
     };
     let fresh = state();
-    for policy in Policy::ALL {
+    let hold = |policy: Policy| {
         use std::io::BufRead;
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--nocapture", "--test-threads=1"])
@@ -306,6 +306,17 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
         let out = std::io::BufReader::new(child.stdout.take().unwrap());
         assert!(out.lines().map_while(Result::ok).any(|line| line.contains("applied")), "{policy}");
         assert_ne!(state(), fresh, "{policy} set nothing");
+        child
+    };
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let mut child = hold(Policy::KernelPolling);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(state(), fresh, "{signal:?} left something set");
+        assert!(!std::path::Path::new("/run/lull").exists(), "{signal:?} left the journal");
+    }
+    for policy in Policy::ALL {
+        let mut child = hold(policy);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_ne!(state(), fresh, "{policy} was put back by nobody");
