@@ -269,12 +269,25 @@ fn load(order: &LoadOrder) -> Result<(), Box<dyn std::error::Error>> {
         duration: Duration::from_secs_f64(order.duration),
         ..LoadConfig::default()
     };
+    let dropped = ring_drops(order.interface.as_deref())?;
     let outcome = make_load(&mut runtime, &config, order.load_records);
     match outcome {
-        Ok(report) => say(&LoadWord::Done { report: serde_json::to_value(report)? })?,
+        Ok(report) => {
+            let mut report = serde_json::to_value(report)?;
+            report["ring_drops"] = (ring_drops(order.interface.as_deref())? - dropped).into();
+            say(&LoadWord::Done { report })?;
+        }
         Err(error) => say(&LoadWord::Failed { error: error.to_string() })?,
     }
     Ok(())
+}
+
+/// Requests' packets that found the server's receive ring full so far: a veth counts them as dropped by
+/// the sender.
+fn ring_drops(interface: Option<&str>) -> io::Result<u64> {
+    let links = policies::netlink::route::links()?;
+    let link = links.into_iter().find(|link| Some(link.name.as_str()) == interface);
+    Ok(link.and_then(|link| link.tx_dropped).unwrap_or(0))
 }
 
 fn make_load(
@@ -321,6 +334,8 @@ pub struct LoadSide {
     pub unanswered: u64,
     /// Gets that found nothing.
     pub misses: u64,
+    /// Packets that found the server's receive ring full, warm-up included.
+    pub ring_drops: u64,
     /// What to know before believing the figures.
     pub warnings: Vec<String>,
 }

@@ -273,6 +273,13 @@ fn notes(bench: &Bench, rows: &[Row], rounds: &[Vec<Round>], curve: &[Vec<Round>
             "{failed} requests failed and {misses} found nothing: the figures are not to be trusted"
         ));
     }
+    for round in all().filter(|round| round.load.ring_drops > 0) {
+        let at = round.rate.map_or_else(|| "saturated".to_owned(), |rate| format!("at {rate:.0}/s"));
+        notes.push(format!(
+            "{}, {at}: {} packets found the server's receive ring full, and TCP had to send them again (p99 {:.0} µs)",
+            round.asked, round.load.ring_drops, round.load.latency.p99
+        ));
+    }
     let misaligned: u64 = all().map(|round| round.server.misaligned).sum();
     if misaligned > 0 {
         notes.push(format!("{misaligned} connections were not on their NAPI's worker"));

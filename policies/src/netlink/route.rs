@@ -23,6 +23,8 @@ pub struct Link {
     pub kind: Option<String>,
     /// Packets received since the interface was made.
     pub rx_packets: Option<u64>,
+    /// Packets that could not be sent; on a veth those that found the peer's receive ring full.
+    pub tx_dropped: Option<u64>,
 }
 
 /// Lists the interfaces of this thread's network namespace.
@@ -45,11 +47,15 @@ fn parse_link(message: LinkMessage) -> Option<Link> {
         up: message.header.flags.contains(LinkFlags::Up),
         kind: None,
         rx_packets: None,
+        tx_dropped: None,
     };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Stats64(stats) => link.rx_packets = Some(stats.rx_packets),
+            LinkAttribute::Stats64(stats) => {
+                link.rx_packets = Some(stats.rx_packets);
+                link.tx_dropped = Some(stats.tx_dropped);
+            }
             LinkAttribute::LinkInfo(infos) => {
                 link.kind = infos.into_iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),
