@@ -109,9 +109,8 @@ impl Report {
         let seconds = config.duration.as_secs_f64();
         let mut histogram = tally.reads.clone();
         histogram.add(&tally.updates).expect("histograms of the same bounds");
-        let answered =
+        let requests =
             if config.pacing == Loop::Closed { histogram.len() } else { histogram.len() - tally.unanswered };
-        let requests = answered;
         let qps = requests as f64 / seconds;
         let latency = Summary::new(&histogram, 1e3);
         let slip = (config.pacing != Loop::Closed).then(|| Summary::new(&tally.slip, 1e3));

@@ -148,17 +148,6 @@ impl Netdev {
         frames.iter().find_map(parse_napi).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Which interface a NAPI is of.
-    pub fn interface_of(&mut self, id: u32) -> io::Result<u32> {
-        let frames =
-            self.0.request(NAPI_GET, vec![Attribute::number(napi::ID, id)], Request::Acknowledged(0))?;
-        frames
-            .iter()
-            .find_map(|frame| frame.number(napi::IFINDEX))
-            .map(|index| index as u32)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
     /// Sets one value of one NAPI (Linux 6.13). Needs `CAP_NET_ADMIN` in the initial user namespace.
     pub fn set_napi(&mut self, id: u32, setting: NapiSetting, value: u64) -> io::Result<()> {
         let value = u32::try_from(value).map_err(|_| {

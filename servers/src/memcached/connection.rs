@@ -398,8 +398,7 @@ impl<'a> Session<'a> {
             Stored::Refused => b"NOT_STORED\r\n",
             Stored::Exists => b"EXISTS\r\n",
             Stored::NotFound => b"NOT_FOUND\r\n",
-            Stored::TooLarge => b"SERVER_ERROR out of memory storing object\r\n",
-            Stored::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
+            Stored::TooLarge | Stored::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
         };
         self.reply(pending.noreply, answer);
     }
