@@ -16,7 +16,7 @@ use loadgen::{Arrival, Config as LoadConfig, Loop, Report as LoadReport, Workloa
 use policies::counters::{CpuTime, Delta, Model, Observed, PerfCounters, Snapshot, thread_cpu_time};
 use policies::{Applied, Cpus, Policy, host};
 use runtime::{AsyncFd, Builder, Direction, Runtime, SourceKind, WaitStrategy, WorkerReport};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, set_parent_process_death_signal, setpriority_process};
 use serde::{Deserialize, Serialize};
 use servers::memcached::{Config as ServerConfig, Server};
 
@@ -256,6 +256,9 @@ fn load(order: &LoadOrder) -> Result<(), Box<dyn std::error::Error>> {
         builder = builder.interface(name).policy(Policy::Packing).packing_cores(Cpus::one(order.core));
     }
     let mut runtime = builder.build()?;
+    if let Some(name) = &order.interface {
+        yield_to_load(name)?;
+    }
     let config = LoadConfig {
         server: order.server,
         connections: order.connections,
@@ -278,6 +281,19 @@ fn load(order: &LoadOrder) -> Result<(), Box<dyn std::error::Error>> {
             say(&LoadWord::Done { report })?;
         }
         Err(error) => say(&LoadWord::Failed { error: error.to_string() })?,
+    }
+    Ok(())
+}
+
+/// Has the load's thread go before the kernel threads that poll the client's queues. At the same
+/// weight they would hold the thread up as long as answers come in, all of which would then be taken
+/// up at once: client and server would take turns, and every policy would be measured against that.
+fn yield_to_load(interface: &str) -> Result<(), Box<dyn std::error::Error>> {
+    const LEAST_WEIGHT: i32 = 19;
+    for napi in host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi) {
+        if let Some(pid) = napi.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+            setpriority_process(Some(pid), LEAST_WEIGHT)?;
+        }
     }
     Ok(())
 }

@@ -226,9 +226,9 @@ impl Connection {
             Pin::new(&mut *stream).consume(length);
             self.issue(now);
             // What was asked in return goes out before more is read.
-            self.poll_send(context, stream)?;
+            self.poll_send(context, stream, Some(now))?;
         }
-        self.poll_send(context, stream)?;
+        self.poll_send(context, stream, None)?;
         let idle = self.in_flight.borrow().is_empty() && self.waiting.borrow().is_empty();
         if self.shared.stopping.get() && (self.shared.closed || idle) {
             return Poll::Ready(Ok(()));
@@ -240,7 +240,13 @@ impl Connection {
         Poll::Pending
     }
 
-    fn poll_send(&self, context: &mut Context<'_>, stream: &mut TcpStream) -> Result<(), Error> {
+    /// `now` where it is known: a look at the clock costs as much as writing a request.
+    fn poll_send(
+        &self,
+        context: &mut Context<'_>,
+        stream: &mut TcpStream,
+        now: Option<Instant>,
+    ) -> Result<(), Error> {
         let mut out = self.out.borrow_mut();
         let mut sent = 0;
         while sent < out.len() {
@@ -250,7 +256,7 @@ impl Connection {
             }
         }
         out.drain(..sent);
-        if sent > 0 && self.shared.window.holds(Instant::now()) {
+        if sent > 0 && self.shared.window.holds(now.unwrap_or_else(Instant::now)) {
             self.shared.tally.borrow_mut().sent += sent as u64;
         }
         Ok(())
@@ -347,10 +353,11 @@ impl Answers {
     fn line(&mut self, line: &[u8], each: &mut impl FnMut(Answer) -> Result<(), Error>) -> Result<(), Error> {
         let unknown = || Error::Protocol(format!("unexpected answer {:?}", String::from_utf8_lossy(line)));
         if line.starts_with(b"VALUE ") {
-            let text = std::str::from_utf8(line).map_err(|_| unknown())?;
-            let length: usize =
-                text.split_whitespace().nth(3).and_then(|length| length.parse().ok()).ok_or_else(unknown)?;
-            (self.value, self.hit) = (length + 2, true);
+            // VALUE <key> <flags> <bytes>, and perhaps the CAS number.
+            let length = line.trim_ascii_end().split(|&byte| byte == b' ').nth(3);
+            let length = length.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<usize>().ok());
+            let with_end = length.and_then(|length| length.checked_add(2));
+            (self.value, self.hit) = (with_end.ok_or_else(unknown)?, true);
             return Ok(());
         }
         let answer = match line {

@@ -1,6 +1,6 @@
 //! What is asked: keys, values, and the share of updates.
 
-use rand::rngs::StdRng;
+use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::Distribution;
@@ -57,7 +57,7 @@ pub(crate) struct Gaps {
 }
 
 impl Gaps {
-    pub(crate) fn draw(&self, random: &mut StdRng) -> f64 {
+    pub(crate) fn draw(&self, random: &mut SmallRng) -> f64 {
         self.distribution.draw(random) * self.scale
     }
 }
@@ -66,7 +66,7 @@ impl Gaps {
 pub(crate) struct Requests {
     workload: Workload,
     digits: usize,
-    random: StdRng,
+    random: SmallRng,
 }
 
 /// What kind of request was written.
@@ -84,10 +84,10 @@ const VALUE_MAX: f64 = (1 << 30) as f64;
 impl Requests {
     pub(crate) fn new(workload: &Workload, seed: u64) -> Self {
         let digits = workload.records.saturating_sub(1).to_string().len();
-        Self { workload: workload.clone(), digits, random: StdRng::seed_from_u64(seed) }
+        Self { workload: workload.clone(), digits, random: SmallRng::seed_from_u64(seed) }
     }
 
-    pub(crate) fn random(&mut self) -> &mut StdRng {
+    pub(crate) fn random(&mut self) -> &mut SmallRng {
         &mut self.random
     }
 
@@ -127,7 +127,7 @@ impl Requests {
         let drawn = match self.workload.key {
             Distribution::Fixed(size) => size,
             // The record is the seed, so that a record's key is the same each time.
-            ref other => other.draw(&mut StdRng::seed_from_u64(record)),
+            ref other => other.draw(&mut SmallRng::seed_from_u64(record)),
         };
         let size = (drawn as usize).clamp(self.digits, 250);
         let mut digits = itoa::Buffer::new();
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn gaps_have_the_asked_mean() {
-        let mut random = StdRng::seed_from_u64(3);
+        let mut random = SmallRng::seed_from_u64(3);
         for arrival in [Arrival::Exponential, Arrival::Etc] {
             let gaps = arrival.gaps(0.001);
             let mean = (0..100_000).map(|_| gaps.draw(&mut random)).sum::<f64>() / 100_000.0;
