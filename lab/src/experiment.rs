@@ -1,9 +1,11 @@
 //! The comparison of the four policies, in rounds.
 
+use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
 use policies::{Cpus, Policy};
+use runtime::DriverKind;
 use serde::Serialize;
 
 use crate::party::{LOOPBACK, LoadOrder, LoadSide, Party, Role, ServerOrder, ServerSide};
@@ -35,12 +37,46 @@ pub struct Plan {
     pub connections: usize,
     /// How the server's worker waits.
     pub wait: String,
+    /// What is compared.
+    pub contestants: Vec<Contestant>,
     /// All in all no more time than this, in seconds, goes into rounds that are run again.
     pub repeat_budget: f64,
 }
 
-/// The policies to compare, in the order of the table.
-pub const POLICIES: [Policy; 4] = Policy::ALL;
+/// What is compared: a policy on a driver. The first of a comparison is what the others are measured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Contestant {
+    /// The policy.
+    pub policy: Policy,
+    /// The server's driver.
+    pub driver: DriverKind,
+}
+
+impl Contestant {
+    /// The four policies on one driver: what differs is the policy alone.
+    pub fn policies(driver: DriverKind) -> Vec<Self> {
+        Policy::ALL.map(|policy| Self { policy, driver }).into()
+    }
+
+    /// Vanilla and kernel polling on each driver.
+    pub fn drivers() -> Vec<Self> {
+        [
+            (Policy::Vanilla, DriverKind::Epoll),
+            (Policy::Vanilla, DriverKind::Uring),
+            (Policy::KernelPolling, DriverKind::Epoll),
+            (Policy::KernelPolling, DriverKind::Uring),
+            (Policy::KernelPolling, DriverKind::Hybrid),
+        ]
+        .map(|(policy, driver)| Self { policy, driver })
+        .into()
+    }
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}", self.policy, self.driver)
+    }
+}
 
 /// Steal above this spoils a round.
 pub const STEAL_LIMIT: f64 = 0.02;
@@ -74,6 +110,8 @@ impl Cores {
 pub struct Round {
     /// The policy asked.
     pub asked: Policy,
+    /// The server's driver.
+    pub driver: DriverKind,
     /// What the server's worker really ran.
     pub ran: String,
     /// Why that isn't what was asked.
@@ -100,6 +138,8 @@ impl Round {
 pub struct Row {
     /// The policy asked.
     pub asked: Policy,
+    /// The server's driver.
+    pub driver: DriverKind,
     /// What ran.
     pub ran: String,
     /// The rate asked, in an open loop.
@@ -123,8 +163,10 @@ pub struct Row {
     pub busy_poll_share: f64,
     /// How busy the client was, 0 to 1, median.
     pub client_busy: f64,
-    /// Throughput over vanilla's of the same round.
+    /// Throughput over that of the first contestant (vanilla) in the same round.
     pub ratio_to_vanilla: Interval,
+    /// Busy time of the server's core a request, over the first contestant's in the same round.
+    pub cpu_ratio_to_vanilla: Interval,
 }
 
 /// Where and how rounds are run.
@@ -166,20 +208,22 @@ impl Bench {
     /// Runs one measurement, again if the hypervisor spoilt it.
     pub fn round(
         &mut self,
-        policy: Policy,
+        contestant: Contestant,
         rate: Option<f64>,
         warm_up: f64,
         duration: f64,
     ) -> io::Result<Round> {
         loop {
             let started = Instant::now();
-            let round = self.measure(policy, rate, warm_up, duration)?;
+            let round = self.measure(contestant, rate, warm_up, duration)?;
             if round.server.steal <= STEAL_LIMIT {
                 return Ok(round);
             }
             let at = rate.map_or_else(String::new, |rate| format!(" at {rate:.0}/s"));
-            let what =
-                format!("{policy}{at}: the hypervisor stole {:.1} % of a core", round.server.steal * 100.0);
+            let what = format!(
+                "{contestant}{at}: the hypervisor stole {:.1} % of a core",
+                round.server.steal * 100.0
+            );
             if self.spent_repeating.as_secs_f64() >= self.plan.repeat_budget {
                 self.spoilt.push(what);
                 return Ok(round);
@@ -189,10 +233,17 @@ impl Bench {
         }
     }
 
-    fn measure(&self, policy: Policy, rate: Option<f64>, warm_up: f64, duration: f64) -> io::Result<Round> {
+    fn measure(
+        &self,
+        contestant: Contestant,
+        rate: Option<f64>,
+        warm_up: f64,
+        duration: f64,
+    ) -> io::Result<Round> {
         let on_testbed = |name: &str| self.testbed.as_ref().map(|_| name.to_owned());
         let order = Role::Server(ServerOrder {
-            policy,
+            policy: contestant.policy,
+            driver: contestant.driver.to_string(),
             interface: on_testbed(SERVER_INTERFACE),
             address: if self.has_testbed() { SERVER_ADDRESS.into() } else { LOOPBACK },
             core: self.cores.server,
@@ -220,7 +271,8 @@ impl Bench {
         let report = &ready["reports"][0];
         let steps_down = serde_json::from_value(report["steps_down"].clone()).unwrap_or_default();
         Ok(Round {
-            asked: policy,
+            asked: contestant.policy,
+            driver: contestant.driver,
             ran: report["running"].as_str().unwrap_or("unknown").to_owned(),
             steps_down,
             rate,
@@ -234,12 +286,16 @@ impl Bench {
     /// shortest of those that are as good as the best.
     pub fn calibrate(&mut self, mut tick: impl FnMut(&str)) -> io::Result<Vec<(u64, f64)>> {
         let candidates = self.plan.grace_candidates.clone();
+        let polling = |one: &&Contestant| one.policy == Policy::KernelPolling;
+        let Some(polling) = self.plan.contestants.iter().find(polling).copied() else {
+            return Ok(Vec::new());
+        };
         let mut seen: Vec<Vec<f64>> = vec![Vec::new(); candidates.len()];
         for _ in 0..self.plan.grace_rounds {
             for (candidate, seen) in candidates.iter().zip(&mut seen) {
                 self.grace_us = *candidate;
                 tick(&format!("grace time {candidate} µs"));
-                let round = self.round(Policy::KernelPolling, None, 0.1, self.plan.grace_duration)?;
+                let round = self.round(polling, None, 0.1, self.plan.grace_duration)?;
                 seen.push(round.load.qps);
             }
         }
@@ -252,7 +308,7 @@ impl Bench {
         Ok(tried)
     }
 
-    /// All policies in rounds, each round beginning with another one.
+    /// All contestants in rounds, each round beginning with another one.
     pub fn compare(
         &mut self,
         rate: Option<f64>,
@@ -263,11 +319,12 @@ impl Bench {
         let mut all = Vec::new();
         for round in 0..rounds {
             let mut results = Vec::new();
-            for turn in 0..POLICIES.len() {
-                let policy = POLICIES[(turn + round) % POLICIES.len()];
+            let contestants = self.plan.contestants.clone();
+            for turn in 0..contestants.len() {
+                let contestant = contestants[(turn + round) % contestants.len()];
                 let at = rate.map_or_else(|| "saturated".to_owned(), |rate| format!("{rate:.0}/s"));
-                tick(&format!("{policy}, {at}, round {} of {rounds}", round + 1));
-                results.push(self.round(policy, rate, self.plan.warm_up, duration)?);
+                tick(&format!("{contestant}, {at}, round {} of {rounds}", round + 1));
+                results.push(self.round(contestant, rate, self.plan.warm_up, duration)?);
             }
             all.push(results);
         }
@@ -275,23 +332,25 @@ impl Bench {
     }
 }
 
-/// Puts rounds together, a row a policy.
-pub fn rows(rounds: &[Vec<Round>]) -> Vec<Row> {
-    POLICIES.iter().filter_map(|&policy| row(policy, rounds)).collect()
+/// Puts rounds together, a row a contestant.
+pub fn rows(contestants: &[Contestant], rounds: &[Vec<Round>]) -> Vec<Row> {
+    let Some(&reference) = contestants.first() else { return Vec::new() };
+    contestants.iter().filter_map(|&contestant| row(contestant, reference, rounds)).collect()
 }
 
-fn row(policy: Policy, rounds: &[Vec<Round>]) -> Option<Row> {
-    let of = |round: &[Round], policy| round.iter().position(|one| one.asked == policy);
+fn row(contestant: Contestant, reference: Contestant, rounds: &[Vec<Round>]) -> Option<Row> {
+    let of = |round: &[Round], who: Contestant| {
+        round.iter().position(|one| one.asked == who.policy && one.driver == who.driver)
+    };
     let mine: Vec<&Round> =
-        rounds.iter().filter_map(|round| of(round, policy).map(|index| &round[index])).collect();
+        rounds.iter().filter_map(|round| of(round, contestant).map(|index| &round[index])).collect();
     let first = mine.first()?;
-    let ratios: Vec<f64> = rounds
-        .iter()
-        .filter_map(|round| {
-            let vanilla = &round[of(round, Policy::Vanilla)?];
-            Some(round[of(round, policy)?].load.qps / vanilla.load.qps)
-        })
-        .collect();
+    let ratios = |figure: &dyn Fn(&Round) -> f64| -> Interval {
+        let ratio = |round: &Vec<Round>| {
+            Some(figure(&round[of(round, contestant)?]) / figure(&round[of(round, reference)?]))
+        };
+        interval(&rounds.iter().filter_map(ratio).collect::<Vec<_>>())
+    };
     let of_all =
         |figure: &dyn Fn(&Round) -> f64| median(&mine.iter().map(|round| figure(round)).collect::<Vec<_>>());
     // Rounds that ran different things under one name would make the row mean nothing.
@@ -299,7 +358,8 @@ fn row(policy: Policy, rounds: &[Vec<Round>]) -> Option<Row> {
     ran.sort_unstable();
     ran.dedup();
     Some(Row {
-        asked: policy,
+        asked: contestant.policy,
+        driver: contestant.driver,
         ran: ran.join(" or "),
         asked_qps: first.rate,
         qps: of_all(&|round| round.load.qps),
@@ -313,6 +373,7 @@ fn row(policy: Policy, rounds: &[Vec<Round>]) -> Option<Row> {
         packets_per_softirq: of_all(&|round| round.server.packets_per_event),
         busy_poll_share: of_all(&|round| round.server.busy_poll_share),
         client_busy: of_all(&|round| round.load.client_busy),
-        ratio_to_vanilla: interval(&ratios),
+        ratio_to_vanilla: ratios(&|round| round.load.qps),
+        cpu_ratio_to_vanilla: ratios(&Round::cpu_us),
     })
 }

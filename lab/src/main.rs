@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use lab::experiment::{Bench, Cores, POLICIES, Plan, rows};
+use lab::experiment::{Bench, Contestant, Cores, Plan, rows};
 use lab::party::{self, PARTY};
 use lab::report::Report;
 use lab::testbed::Testbed;
-use runtime::WaitStrategy;
+use runtime::{DriverKind, WaitStrategy};
 
 /// Would kernel polling help this machine, and how much?
 #[derive(Parser)]
@@ -27,6 +27,8 @@ struct Cli {
 enum Command {
     /// Compare the four policies (this is what lab does unless told otherwise)
     Compare(Options),
+    /// Compare the drivers, under vanilla and under kernel polling, at saturation
+    Drivers(Options),
     /// Find the grace time (gro-flush-timeout) under which kernel polling is fastest here
     Calibrate(Options),
     /// A process of an experiment
@@ -57,6 +59,9 @@ struct Options {
     /// How the server's worker waits: block, spin or spin-then-block
     #[arg(long, default_value_t = WaitStrategy::Block)]
     wait: WaitStrategy,
+    /// The server's driver: epoll, uring, hybrid or auto; the same for all policies
+    #[arg(long, default_value_t = DriverKind::Epoll)]
+    driver: DriverKind,
     /// Loopback instead of the testbed
     #[arg(long)]
     loopback: bool,
@@ -74,8 +79,9 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Some(Command::Party { order, namespace }) => party::run(&order, namespace.as_deref()),
         Some(Command::Calibrate(options)) => calibrate(&options),
-        Some(Command::Compare(options)) => compare(&options),
-        None => compare(&cli.compare),
+        Some(Command::Compare(options)) => compare(&options, Contestant::policies(options.driver)),
+        Some(Command::Drivers(options)) => compare(&options, Contestant::drivers()),
+        None => compare(&cli.compare, Contestant::policies(cli.compare.driver)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -86,8 +92,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn plan(options: &Options) -> Plan {
+fn plan(options: &Options, contestants: Vec<Contestant>) -> Plan {
     let quick = options.quick;
+    let curve = contestants.iter().all(|one| one.driver == contestants[0].driver);
     let grace_candidates = match options.gro_flush_timeout {
         Some(_) => Vec::new(),
         None if quick => vec![50, 200],
@@ -97,7 +104,11 @@ fn plan(options: &Options) -> Plan {
         rounds: options.rounds.map_or(if quick { 3 } else { 7 }, usize::from),
         duration: if quick { 0.8 } else { 2.5 },
         warm_up: if quick { 0.2 } else { 0.5 },
-        load_shares: if quick { vec![0.5] } else { vec![0.2, 0.4, 0.6, 0.8] },
+        load_shares: match (curve, quick) {
+            (false, _) => Vec::new(),
+            (true, true) => vec![0.5],
+            (true, false) => vec![0.2, 0.4, 0.6, 0.8],
+        },
         load_rounds: if quick { 1 } else { 2 },
         load_duration: if quick { 0.8 } else { 2.0 },
         grace_candidates,
@@ -105,6 +116,7 @@ fn plan(options: &Options) -> Plan {
         grace_duration: 0.5,
         connections: options.connections.into(),
         wait: options.wait.to_string(),
+        contestants,
         repeat_budget: if quick { 4.0 } else { 60.0 },
     }
 }
@@ -112,10 +124,10 @@ fn plan(options: &Options) -> Plan {
 /// The grace time where none is looked for.
 const DEFAULT_GRACE_US: u64 = 200;
 
-fn bench(options: &Options) -> io::Result<Bench> {
+fn bench(options: &Options, contestants: Vec<Contestant>) -> io::Result<Bench> {
     let testbed = if options.loopback { None } else { make_testbed()? };
     let grace = options.gro_flush_timeout.unwrap_or(DEFAULT_GRACE_US);
-    let mut plan = plan(options);
+    let mut plan = plan(options, contestants);
     if testbed.is_none() {
         // Without a NAPI there is no grace time.
         plan.grace_candidates.clear();
@@ -148,29 +160,30 @@ fn progress(steps: usize) -> ProgressBar {
     bar
 }
 
-fn compare(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
+fn compare(options: &Options, contestants: Vec<Contestant>) -> Result<(), Box<dyn std::error::Error>> {
     // Opened first, so that a bad path doesn't cost a run.
     let mut output = match &options.output {
         Some(path) => Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?),
         None => None,
     };
-    let mut bench = bench(options)?;
+    let mut bench = bench(options, contestants)?;
     let plan = bench.plan.clone();
     let trials = plan.grace_candidates.len() * plan.grace_rounds;
-    let bar = progress(trials + POLICIES.len() * (plan.rounds + plan.load_shares.len() * plan.load_rounds));
+    let bar =
+        progress(trials + plan.contestants.len() * (plan.rounds + plan.load_shares.len() * plan.load_rounds));
     let tick = |message: &str| {
         bar.inc(1);
         bar.set_message(message.to_owned());
     };
     let tried = if trials > 0 { bench.calibrate(tick)? } else { Vec::new() };
     let rounds = bench.compare(None, plan.rounds, plan.duration, tick)?;
-    let best = rows(&rounds).iter().map(|row| row.qps).fold(0.0, f64::max);
+    let best = rows(&plan.contestants, &rounds).iter().map(|row| row.qps).fold(0.0, f64::max);
     let (mut curve, mut curve_rounds) = (Vec::new(), Vec::new());
     for share in &plan.load_shares {
         // A round rate reads better, and is the same for all policies.
         let rate = ((best * share / 1000.0).round() * 1000.0).max(1000.0);
         let at_rate = bench.compare(Some(rate), plan.load_rounds, plan.load_duration, tick)?;
-        curve.extend(rows(&at_rate));
+        curve.extend(rows(&plan.contestants, &at_rate));
         curve_rounds.extend(at_rate);
     }
     bar.finish_and_clear();
@@ -188,7 +201,7 @@ fn compare(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
-    let mut bench = bench(options)?;
+    let mut bench = bench(options, Contestant::policies(options.driver))?;
     if !bench.has_testbed() {
         return Err("the grace time is a setting of a NAPI, and loopback has none; run it as root".into());
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use loadgen::{Arrival, Config as LoadConfig, Loop, Report as LoadReport, Workload};
 use policies::counters::{CpuTime, Delta, Model, Observed, PerfCounters, Snapshot, thread_cpu_time};
 use policies::{Applied, Cpus, Policy, host};
-use runtime::{AsyncFd, Builder, Direction, Runtime, SourceKind, WaitStrategy, WorkerReport};
+use runtime::{AsyncFd, Builder, Direction, DriverKind, Runtime, SourceKind, WaitStrategy, WorkerReport};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal, setpriority_process};
 use serde::{Deserialize, Serialize};
 use servers::memcached::{Config as ServerConfig, Server};
@@ -52,6 +52,8 @@ pub struct ServerOrder {
     pub grace_us: u64,
     /// How workers wait.
     pub wait: String,
+    /// The worker's driver.
+    pub driver: String,
 }
 
 /// What load there is to be.
@@ -148,7 +150,8 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
         .cores(Cpus::one(order.core))
         .packing_cores(Cpus::one(order.packing_core))
         .gro_flush_timeout(Duration::from_micros(order.grace_us))
-        .wait(order.wait.parse::<WaitStrategy>()?);
+        .wait(order.wait.parse::<WaitStrategy>()?)
+        .driver(order.driver.parse::<DriverKind>()?);
     if let Some(name) = &order.interface {
         builder = builder.interface(name);
     }
@@ -248,7 +251,9 @@ enum LoadWord {
 }
 
 fn load(order: &LoadOrder) -> Result<(), Box<dyn std::error::Error>> {
-    let mut builder = Builder::new().ignore_environment().workers(1).cores(Cpus::one(order.core));
+    // The same driver for all that is compared.
+    let mut builder =
+        Builder::new().ignore_environment().workers(1).cores(Cpus::one(order.core)).driver(DriverKind::Epoll);
     if let Some(name) = &order.interface {
         // The client's queue is polled by a kernel thread on the client's core, under every policy of
         // the server. Else the server's core would pay for the client's receiving: a veth's packets
@@ -285,14 +290,14 @@ fn load(order: &LoadOrder) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Has the load's thread go before the kernel threads that poll the client's queues. At the same
-/// weight they would hold the thread up as long as answers come in, all of which would then be taken
-/// up at once: client and server would take turns, and every policy would be measured against that.
+/// Gives the kernel threads that poll the client's queues half the weight of the load's thread, with
+/// which they share a core. At the same weight they hold the load up while answers come in, and client
+/// and server take turns more than clients on other machines would.
 fn yield_to_load(interface: &str) -> Result<(), Box<dyn std::error::Error>> {
-    const LEAST_WEIGHT: i32 = 19;
+    const HALF_WEIGHT: i32 = 3;
     for napi in host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi) {
         if let Some(pid) = napi.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-            setpriority_process(Some(pid), LEAST_WEIGHT)?;
+            setpriority_process(Some(pid), HALF_WEIGHT)?;
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use policies::Policy;
 use serde::Serialize;
 
 use crate::experiment::{Bench, Cores, Plan, Round, Row};
+use crate::statistics::Interval;
 
 /// The machine that it was measured on.
 #[derive(Debug, Clone, Serialize)]
@@ -80,7 +81,7 @@ impl Report {
         curve_rounds: Vec<Vec<Round>>,
         curve: Vec<Row>,
     ) -> Self {
-        let rows = crate::experiment::rows(&rounds);
+        let rows = crate::experiment::rows(&bench.plan.contestants, &rounds);
         let notes = notes(bench, &rows, &rounds, &curve_rounds);
         Self {
             machine: Machine::read(),
@@ -148,6 +149,7 @@ fn table(rows: &[Row], with_rate: bool) -> String {
     let mut table = Table::new();
     let mut header = vec![
         "asked",
+        "driver",
         "ran",
         "QPS",
         "p50 µs",
@@ -157,15 +159,18 @@ fn table(rows: &[Row], with_rate: bool) -> String {
         "pkts/softirq",
         "busy-poll share",
         "ratio to vanilla",
+        "CPU ratio",
     ];
     if with_rate {
         header.insert(0, "rate");
     }
     table.load_style(presets::NOTHING).set_header(header);
     for row in rows {
-        let ratio = &row.ratio_to_vanilla;
+        let interval =
+            |ratio: &Interval| format!("{:.2} [{:.2}, {:.2}]", ratio.median, ratio.low, ratio.high);
         let mut cells = vec![
             row.asked.to_string(),
+            row.driver.to_string(),
             row.ran.clone(),
             format!("{:.0}", row.qps),
             format!("{:.0}", row.p50_us),
@@ -174,14 +179,15 @@ fn table(rows: &[Row], with_rate: bool) -> String {
             format!("{:.2}", row.cpu_us_per_request),
             format!("{:.1}", row.packets_per_softirq),
             format!("{:.3}", row.busy_poll_share),
-            format!("{:.2} [{:.2}, {:.2}]", ratio.median, ratio.low, ratio.high),
+            interval(&row.ratio_to_vanilla),
+            interval(&row.cpu_ratio_to_vanilla),
         ];
         if let Some(rate) = row.asked_qps.filter(|_| with_rate) {
             cells.insert(0, format!("{rate:.0}"));
         }
         table.add_row(cells);
     }
-    let text_columns = if with_rate { 1..3 } else { 0..2 };
+    let text_columns = if with_rate { 1..4 } else { 0..3 };
     for index in 0..table.column_count() {
         if let Some(column) = table.column_mut(index).filter(|_| !text_columns.contains(&index)) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -192,8 +198,8 @@ fn table(rows: &[Row], with_rate: bool) -> String {
 
 /// One sentence: would kernel polling help here, and how much.
 fn verdict(rows: &[Row]) -> String {
-    let of = |policy| rows.iter().find(|row| row.asked == policy);
-    let (Some(vanilla), Some(polling)) = (of(Policy::Vanilla), of(Policy::KernelPolling)) else {
+    let polling = rows.iter().rfind(|row| row.asked == Policy::KernelPolling);
+    let (Some(vanilla), Some(polling)) = (rows.first(), polling) else {
         return "Nothing was measured.".to_owned();
     };
     if polling.ran != "kernel-polling" {
@@ -232,6 +238,7 @@ fn routing(bench: &Bench) -> Vec<String> {
         format!(
             "routing: server on core {server}, client on core {client}, packing on core {packing}; a veth pair in two network namespaces"
         ),
+        "routing: the client is on the epoll driver, whatever the server's is".to_owned(),
         format!(
             "routing: under vanilla the server's packets are handed to core {server} (RPS), asynchronously to its worker; the client's queue is polled by a kernel thread on core {client}"
         ),
@@ -253,8 +260,9 @@ fn notes(bench: &Bench, rows: &[Row], rounds: &[Vec<Round>], curve: &[Vec<Round>
     }
     for row in rows.iter().filter(|row| row.client_busy > CLIENT_LIMIT) {
         notes.push(format!(
-            "{}: the client's thread was {:.0} % busy, so the server may be able to do more",
+            "{} on {}: the client's thread was {:.0} % busy, so the server may be able to do more",
             row.asked,
+            row.driver,
             row.client_busy * 100.0
         ));
     }

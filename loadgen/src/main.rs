@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use loadgen::{Arrival, Config, Distribution, Loop, Workload};
 use policies::{Cpus, Policy};
-use runtime::{Builder, WaitStrategy};
+use runtime::{Builder, DriverKind, WaitStrategy};
 
 /// Load for a memcached-protocol server, with honest latencies
 #[derive(Parser)]
@@ -77,6 +77,9 @@ struct Flags {
     /// The interface that the server is reached by, for the policy
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
+    /// The generator's driver: auto, epoll, uring or hybrid
+    #[arg(long)]
+    driver: Option<DriverKind>,
     /// How the generator's threads wait
     #[arg(long)]
     wait: Option<WaitStrategy>,
@@ -177,6 +180,9 @@ fn run(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
     }
     if let Some(wait) = flags.wait {
         builder = builder.wait(wait);
+    }
+    if let Some(driver) = flags.driver {
+        builder = builder.driver(driver);
     }
     if let Some(cores) = flags.cores.clone() {
         builder = builder.cores(cores);

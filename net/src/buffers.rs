@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::io::{self, Read};
 
+use runtime::Received;
+
 /// The size of one read buffer.
 pub(crate) const SIZE: usize = 16 << 10;
 /// How many free buffers a thread keeps: 1 MiB.
@@ -32,9 +34,29 @@ fn give_back(buffer: Box<[u8]>) {
 /// What a stream has read and its user not yet consumed.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
-    buffer: Option<Box<[u8]>>,
+    buffer: Option<Buffer>,
     start: usize,
     end: usize,
+}
+
+/// Whose memory it is.
+#[derive(Debug)]
+enum Buffer {
+    /// This thread's, read into.
+    Pooled(Box<[u8]>),
+    /// The ring's, received into by the kernel: no copy was made.
+    Ring(Received),
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Buffer::Pooled(buffer) => buffer,
+            Buffer::Ring(received) => received,
+        }
+    }
 }
 
 impl ReadBuffer {
@@ -52,7 +74,7 @@ impl ReadBuffer {
         let mut buffer = take();
         match reader.read(&mut buffer) {
             Ok(length @ 1..) => {
-                (self.buffer, self.start, self.end) = (Some(buffer), 0, length);
+                (self.buffer, self.start, self.end) = (Some(Buffer::Pooled(buffer)), 0, length);
                 Ok(length)
             }
             result => {
@@ -60,6 +82,22 @@ impl ReadBuffer {
                 result
             }
         }
+    }
+
+    /// Takes over what a ring has received.
+    pub(crate) fn hold(&mut self, received: Received) {
+        debug_assert!(self.is_empty());
+        (self.start, self.end) = (0, received.len());
+        self.buffer = Some(Buffer::Ring(received));
+    }
+
+    /// Copies out as much as there is and fits.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> usize {
+        let unread = self.unread();
+        let length = unread.len().min(into.len());
+        into[..length].copy_from_slice(&unread[..length]);
+        self.consume(length);
+        length
     }
 
     pub(crate) fn consume(&mut self, amount: usize) {
@@ -72,7 +110,7 @@ impl ReadBuffer {
 
     fn release(&mut self) {
         (self.start, self.end) = (0, 0);
-        if let Some(buffer) = self.buffer.take() {
+        if let Some(Buffer::Pooled(buffer)) = self.buffer.take() {
             give_back(buffer);
         }
     }

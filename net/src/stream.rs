@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
-use runtime::{AsyncFd, Direction, SourceKind};
+use runtime::{AsyncFd, Direction, RingSocket, SourceKind};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::buffers::ReadBuffer;
@@ -45,20 +45,42 @@ pub struct Stream<K> {
 /// The descriptor, without what was read ahead: what both halves of a split stream share.
 #[derive(Debug)]
 struct Io<K> {
-    fd: AsyncFd<Arc<Socket>>,
+    transport: Transport,
     kind: PhantomData<K>,
+}
+
+/// By what bytes move.
+#[derive(Debug)]
+enum Transport {
+    /// System calls, when the driver has said that the socket is ready.
+    Ready(AsyncFd<Arc<Socket>>),
+    /// Operations of the worker's ring.
+    Ring(RingSocket, Arc<Socket>),
 }
 
 impl<K> Io<K> {
     fn socket(&self) -> &Socket {
-        self.fd.get_ref()
+        match &self.transport {
+            Transport::Ready(fd) => fd.get_ref(),
+            Transport::Ring(_, socket) => socket,
+        }
     }
 
-    fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    /// Reads past an empty `unread`.
+    fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        unread: &mut ReadBuffer,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let Transport::Ready(fd) = &self.transport else {
+            ready!(self.poll_fill(context, unread))?;
+            return Poll::Ready(Ok(unread.read(buffer)));
+        };
         let length = buffer.len();
-        let result = ready!(self.fd.poll_io(Direction::Read, context, |socket| (&**socket).read(buffer)));
+        let result = ready!(fd.poll_io(Direction::Read, context, |socket| (&**socket).read(buffer)));
         if result.as_ref().is_ok_and(|&read| 0 < read && read < length) {
-            self.fd.drained();
+            fd.drained();
         }
         Poll::Ready(result)
     }
@@ -67,19 +89,71 @@ impl<K> Io<K> {
         if !unread.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        let read = ready!(self.fd.poll_io(Direction::Read, context, |socket| unread.fill(&**socket)))?;
-        if 0 < read && read < crate::buffers::SIZE {
-            self.fd.drained();
+        match &self.transport {
+            Transport::Ready(fd) => {
+                let read = ready!(fd.poll_io(Direction::Read, context, |socket| unread.fill(&**socket)))?;
+                if 0 < read && read < crate::buffers::SIZE {
+                    fd.drained();
+                }
+            }
+            Transport::Ring(ring, _) => {
+                if let Some(received) = ready!(ring.poll_receive(context))? {
+                    unread.hold(received);
+                }
+            }
         }
         Poll::Ready(Ok(()))
     }
 
     fn poll_write(&self, context: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.fd.poll_io(Direction::Write, context, |socket| match buffers {
-            // A broken connection is an error here, never a signal.
-            [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
-            several => socket.send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
-        })
+        match &self.transport {
+            Transport::Ready(fd) => fd.poll_io(Direction::Write, context, |socket| match buffers {
+                // A broken connection is an error here, never a signal.
+                [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
+                several => socket.send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
+            }),
+            Transport::Ring(ring, _) => {
+                let mut written = 0;
+                for buffer in buffers {
+                    match ring.poll_write(context, buffer) {
+                        Poll::Ready(Ok(length)) => {
+                            written += length;
+                            if length < buffer.len() {
+                                break;
+                            }
+                        }
+                        // What was taken over before counts; the error comes again.
+                        _ if written > 0 => break,
+                        other => return other,
+                    }
+                }
+                Poll::Ready(Ok(written))
+            }
+        }
+    }
+
+    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.transport {
+            Transport::Ready(_) => Poll::Ready(Ok(())),
+            Transport::Ring(ring, _) => ring.poll_flush(context),
+        }
+    }
+
+    /// What was written goes out before the end does.
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if let Transport::Ring(ring, _) = &self.transport
+            && how != Shutdown::Read
+            && ring.end_after_sends()
+        {
+            return if how == Shutdown::Both { self.socket().shutdown(Shutdown::Read) } else { Ok(()) };
+        }
+        self.socket().shutdown(how)
+    }
+
+    /// Ends the writing, after what was written.
+    fn poll_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(context))?;
+        Poll::Ready(end_writing(self.socket()))
     }
 }
 
@@ -90,14 +164,21 @@ fn poll_read_through<K>(
     context: &mut Context<'_>,
     buffer: &mut [u8],
 ) -> Poll<io::Result<usize>> {
-    let ahead = unread.unread();
-    if ahead.is_empty() {
-        return io.poll_read(context, buffer);
+    if buffer.is_empty() {
+        return Poll::Ready(Ok(0));
     }
-    let length = ahead.len().min(buffer.len());
-    buffer[..length].copy_from_slice(&ahead[..length]);
-    unread.consume(length);
-    Poll::Ready(Ok(length))
+    if unread.is_empty() {
+        return io.poll_read(context, unread, buffer);
+    }
+    Poll::Ready(Ok(unread.read(buffer)))
+}
+
+fn end_writing(socket: &Socket) -> io::Result<()> {
+    match socket.shutdown(Shutdown::Write) {
+        // Closed by the peer already: what is to be brought about.
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        result => result,
+    }
 }
 
 impl<K> Stream<K> {
@@ -108,8 +189,11 @@ impl<K> Stream<K> {
             let _ = sockopt::set_busy_poll(&socket, u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
         }
         let kind = source_kind(&socket);
-        let fd = AsyncFd::new(socket, kind)?;
-        Ok(Self { io: Io { fd, kind: PhantomData }, unread: ReadBuffer::default() })
+        let transport = match runtime::ring_socket(Arc::clone(&socket), kind)? {
+            Some(ring) => Transport::Ring(ring, socket),
+            None => Transport::Ready(AsyncFd::new(socket, kind)?),
+        };
+        Ok(Self { io: Io { transport, kind: PhantomData }, unread: ReadBuffer::default() })
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -124,7 +208,7 @@ impl<K> Stream<K> {
 
     /// Ends reading, writing or both, see `shutdown(2)`.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.socket().shutdown(how)
+        self.io.shutdown(how)
     }
 
     /// The size of the kernel's receive buffer, in bytes, see `socket(7)` `SO_RCVBUF`.
@@ -185,24 +269,21 @@ async fn connect<K>(address: &SockAddr, domain: Domain) -> io::Result<Stream<K>>
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
-    let stream = Stream::from_socket(Arc::new(socket))?;
+    // Not yet with a NAPI: that is known when the first packet has come in.
+    let connecting = AsyncFd::new(socket, SourceKind::Other)?;
     loop {
-        stream.io.fd.clear_ready(Direction::Write);
-        stream.io.fd.ready(Direction::Write).await;
-        if let Some(error) = stream.socket().take_error()? {
+        connecting.clear_ready(Direction::Write);
+        connecting.ready(Direction::Write).await;
+        if let Some(error) = connecting.get_ref().take_error()? {
             return Err(error);
         }
-        match stream.socket().peer_addr() {
+        match connecting.get_ref().peer_addr() {
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
             Err(error) => return Err(error),
         }
     }
-    // Only now has a packet come in, and with it the NAPI.
-    if let kind @ SourceKind::Napi(_) = source_kind(stream.socket()) {
-        stream.io.fd.set_kind(kind)?;
-    }
-    Ok(stream)
+    Stream::from_socket(Arc::new(connecting.into_inner()?))
 }
 
 impl Stream<Tcp> {
@@ -312,7 +393,7 @@ pub struct OwnedWriteHalf<K> {
 impl<K> Drop for OwnedWriteHalf<K> {
     fn drop(&mut self) {
         // Fails where the peer has broken the connection, and then there is nothing to end.
-        let _ = self.io.socket().shutdown(Shutdown::Write);
+        let _ = self.io.shutdown(Shutdown::Write);
     }
 }
 
@@ -335,14 +416,15 @@ macro_rules! reads {
                 buffers: &mut [IoSliceMut<'_>],
             ) -> Poll<io::Result<usize>> {
                 let this = self.get_mut();
-                if this.unread.is_empty() {
+                if let Transport::Ready(fd) = &this.io.transport
+                    && this.unread.is_empty()
+                {
                     let length: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-                    let result =
-                        ready!(this.io.fd.poll_io(Direction::Read, context, |socket| {
-                            (&**socket).read_vectored(buffers)
-                        }));
+                    let result = ready!(
+                        fd.poll_io(Direction::Read, context, |socket| (&**socket).read_vectored(buffers))
+                    );
                     if result.as_ref().is_ok_and(|&read| 0 < read && read < length) {
-                        this.io.fd.drained();
+                        fd.drained();
                     }
                     return Poll::Ready(result);
                 }
@@ -387,16 +469,12 @@ macro_rules! writes {
                 self.io.poll_write(context, buffers)
             }
 
-            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(Ok(()))
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.io.poll_flush(context)
             }
 
-            fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(match self.io.socket().shutdown(Shutdown::Write) {
-                    // Closed by the peer already: what close is to bring about.
-                    Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
-                    result => result,
-                })
+            fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.io.poll_close(context)
             }
         }
     };

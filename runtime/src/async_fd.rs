@@ -35,7 +35,7 @@ impl Registration {
     fn new(descriptor: &impl AsFd, kind: SourceKind) -> io::Result<Self> {
         worker::with(|worker| {
             let napi = worker.shared.napi.load(std::sync::atomic::Ordering::Relaxed);
-            let (key, source) = worker.driver.register(descriptor.as_fd(), kind, napi)?;
+            let (key, source) = worker.driver.epoll().register(descriptor.as_fd(), kind, napi)?;
             Ok(Self { worker: Rc::clone(worker), key, source })
         })
     }
@@ -59,7 +59,7 @@ impl<T: AsFd> AsyncFd<T> {
     pub fn set_kind(&self, kind: SourceKind) -> io::Result<()> {
         let mut registration = self.registration.borrow_mut();
         let descriptor = self.get_ref().as_fd();
-        registration.worker.driver.deregister(descriptor, registration.key)?;
+        registration.worker.driver.epoll().deregister(descriptor, registration.key)?;
         *registration = Registration::new(&descriptor, kind)?;
         Ok(())
     }
@@ -77,7 +77,7 @@ impl<T: AsFd> AsyncFd<T> {
 
     fn deregister(&self) -> io::Result<()> {
         let registration = self.registration.borrow();
-        registration.worker.driver.deregister(self.get_ref().as_fd(), registration.key)
+        registration.worker.driver.epoll().deregister(self.get_ref().as_fd(), registration.key)
     }
 
     /// Tries `operation`, and whenever it would block waits until the descriptor is ready for it.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use policies::{Cpus, JournalDir, Policy, Settings, UnknownPolicy};
 
+use crate::driver::{DriverKind, UnknownDriver};
 use crate::lifecycle::Runtime;
 use crate::wait::{UnknownWaitStrategy, WaitStrategy};
 
@@ -37,19 +38,20 @@ pub enum BuildError {
 
 /// What `#[runtime::main(…)]` was given.
 #[doc(hidden)]
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Attribute {
     pub policy: Option<String>,
     pub workers: Option<usize>,
     pub interface: Option<String>,
     pub wait: Option<String>,
+    pub driver: Option<String>,
     pub cores: Option<String>,
 }
 
 /// Builds a [`Runtime`].
 ///
 /// What is set here is stronger than the environment (`RUNTIME_POLICY`, `RUNTIME_WORKERS`,
-/// `RUNTIME_INTERFACE`, `RUNTIME_WAIT`), and that is stronger than the attribute.
+/// `RUNTIME_INTERFACE`, `RUNTIME_WAIT`, `RUNTIME_DRIVER`), and that is stronger than the attribute.
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
@@ -57,6 +59,7 @@ pub struct Builder {
     workers: Option<usize>,
     interface: Option<String>,
     wait: Option<WaitStrategy>,
+    driver: Option<DriverKind>,
     cores: Option<Cpus>,
     packing_cores: Cpus,
     gro_flush_timeout: Option<Duration>,
@@ -74,6 +77,7 @@ pub(crate) struct Config {
     pub(crate) workers: Option<usize>,
     pub(crate) interface: Option<String>,
     pub(crate) wait: WaitStrategy,
+    pub(crate) driver: DriverKind,
     pub(crate) cores: Vec<u32>,
     pub(crate) settings: Settings,
     pub(crate) busy_poll: Duration,
@@ -119,6 +123,12 @@ impl Builder {
     /// How workers wait; block unless set.
     pub fn wait(mut self, wait: WaitStrategy) -> Self {
         self.wait = Some(wait);
+        self
+    }
+
+    /// The driver; auto unless set.
+    pub fn driver(mut self, driver: DriverKind) -> Self {
+        self.driver = Some(driver);
         self
     }
 
@@ -188,6 +198,10 @@ impl Builder {
         let wait = layered(self.wait, "RUNTIME_WAIT", &environment, "wait", attribute.wait, |text| {
             WaitStrategy::from_str(text).map_err(|error: UnknownWaitStrategy| error.to_string())
         })?;
+        let driver =
+            layered(self.driver, "RUNTIME_DRIVER", &environment, "driver", attribute.driver, |text| {
+                DriverKind::from_str(text).map_err(|error: UnknownDriver| error.to_string())
+            })?;
         let workers = attribute.workers.map(|workers| workers.to_string());
         let workers =
             layered(self.workers, "RUNTIME_WORKERS", &environment, "workers", workers, parse_workers)?;
@@ -218,6 +232,7 @@ impl Builder {
             workers,
             interface,
             wait: wait.unwrap_or_default(),
+            driver: driver.unwrap_or_default(),
             cores,
             settings,
             busy_poll,

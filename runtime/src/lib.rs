@@ -53,7 +53,7 @@ mod worker;
 
 pub use async_fd::AsyncFd;
 pub use builder::{BuildError, Builder};
-pub use driver::{Direction, EpollParams, SourceKind};
+pub use driver::{Direction, DriverKind, EpollParams, Received, RingSocket, SourceKind, UnknownDriver};
 pub use join::{AbortHandle, JoinError, JoinHandle};
 pub use lifecycle::Runtime;
 pub use metrics::Metrics;
@@ -201,6 +201,28 @@ pub fn socket_busy_poll() -> Option<Duration> {
     worker::with(|worker| lifecycle::socket_busy_poll(&worker.runtime, &worker.shared))
 }
 
+/// Takes a connected stream socket onto this worker's ring; `None` where the worker's driver has none
+/// ([`DriverKind::Epoll`]), and an [`AsyncFd`] is to be used.
+///
+/// # Errors
+/// Where the kernel refuses to watch it.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn ring_socket(
+    descriptor: impl std::os::fd::AsFd + 'static,
+    kind: SourceKind,
+) -> std::io::Result<Option<RingSocket>> {
+    worker::with(|worker| {
+        let Some(ring) = worker.driver.ring() else { return Ok(None) };
+        let in_napi = match kind {
+            SourceKind::Napi(id) => ring.polls_by_epoll() && id == worker.shared.napi.load(Ordering::Relaxed),
+            SourceKind::Other => false,
+        };
+        RingSocket::new(std::rc::Rc::clone(ring), Box::new(descriptor), in_napi).map(Some)
+    })
+}
+
 /// Counts a connection as this worker's load while it lives.
 #[derive(Debug)]
 pub struct Load(Arc<shared::WorkerShared>);
@@ -236,12 +258,51 @@ pub mod __private {
         })
     }
 
-    /// Starts the runtime of `#[runtime::test]`.
-    pub fn start_test(mut attribute: Attribute) -> Runtime {
+    /// Runs a `#[runtime::test]` on each driver, or on the one that it names. Its value is that of the
+    /// first run that ends in an error, else of the last one.
+    pub fn on_each_driver<R: Outcome>(mut attribute: Attribute, mut test: impl FnMut(Runtime) -> R) -> R {
         attribute.workers.get_or_insert(1);
-        match Builder::from_attribute(attribute).ignore_environment().build() {
-            Ok(runtime) => runtime,
-            Err(error) => panic!("the test's runtime: {error}"),
+        let drivers = match &attribute.driver {
+            Some(driver) => vec![driver.clone()],
+            None => ["epoll", "uring", "hybrid"].map(String::from).into(),
+        };
+        let mut last = None;
+        for driver in drivers {
+            attribute.driver = Some(driver.clone());
+            let runtime = match Builder::from_attribute(attribute.clone()).ignore_environment().build() {
+                Ok(runtime) => runtime,
+                Err(error) => panic!("the test's runtime: {error}"),
+            };
+            if let Err(error) = runtime.probe_driver() {
+                assert!(std::env::var_os("CI").is_none(), "skipped in CI, which must not be: {error}");
+                eprintln!("skipped on {driver}: {error}");
+                continue;
+            }
+            eprintln!("on {driver}");
+            let result = test(runtime);
+            if result.failed() {
+                return result;
+            }
+            last = Some(result);
+        }
+        last.unwrap_or_else(|| panic!("no driver could be had"))
+    }
+
+    /// What a test may end in.
+    pub trait Outcome {
+        /// Whether it is an error.
+        fn failed(&self) -> bool;
+    }
+
+    impl Outcome for () {
+        fn failed(&self) -> bool {
+            false
+        }
+    }
+
+    impl<E> Outcome for Result<(), E> {
+        fn failed(&self) -> bool {
+            self.is_err()
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use policies::{Applied, Guard, Lifetime, Plan, host};
 
 use crate::builder::{BuildError, Config};
-use crate::driver::{EpollDriver, EpollParams};
+use crate::driver::{Driver, DriverKind, EpollParams};
 use crate::metrics::Metrics;
 use crate::napi_map::NapiMap;
 use crate::report::{Circumstances, WorkerReport};
@@ -112,6 +112,12 @@ impl Runtime {
         }
     }
 
+    /// Whether this thread can have the driver that was asked for.
+    pub(crate) fn probe_driver(&self) -> io::Result<()> {
+        let config = &self.shared.config;
+        Driver::open(config.driver, false, config.max_events, &self.shared.workers[0]).map(drop)
+    }
+
     /// What each started worker really runs. Worker 0 reports from [`Runtime::block_on`] on.
     pub fn reports(&self) -> Vec<WorkerReport> {
         reports(&self.shared)
@@ -173,6 +179,9 @@ fn prepare_host(config: &Config, interface: &policies::Interface) -> (Option<Gua
     }
 }
 
+/// How long a ring busy-polls at least, where it is asked to: with 0 it would not poll at all.
+const RING_BUSY_POLL: Duration = Duration::from_micros(50);
+
 fn start_worker(shared: &Arc<Shared>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     let (started, start) = mpsc::channel();
     let shared = Arc::clone(shared);
@@ -228,22 +237,29 @@ fn make_worker(shared: &Arc<Shared>, index: usize) -> io::Result<Rc<Worker>> {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let config = &shared.config;
     let split = config.policy.busy_polls() && config.interface.is_some();
-    let driver = EpollDriver::new(split, config.max_events, &this)?;
+    let (driver, driver_note) = Driver::open(config.driver, split, config.max_events, &this)?;
     let mut params_error = None;
-    if split {
+    let mut ring_polls = None;
+    let napi_id = this.napi.load(Ordering::Relaxed);
+    if split && let Some(ring) = driver.ring().filter(|_| driver.kind() == DriverKind::Uring) {
+        let polled = ring.poll_napi(napi_id, config.busy_poll.max(RING_BUSY_POLL));
+        ring_polls = Some(polled.map_err(|error| error.to_string()));
+    } else if split {
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
         let wanted = EpollParams::new(micros, 64);
-        params_error = driver.set_params(wanted).err().map(|error| error.to_string());
+        params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
     }
     let report = Circumstances {
         worker: index,
         core,
         asked: config.policy,
-        napi_id: this.napi.load(Ordering::Relaxed),
+        napi_id,
         interface: config.interface.as_deref(),
         applied: &shared.applied,
         host_notes: &shared.host_notes,
         params_error,
+        ring_polls,
+        driver_note,
         so_busy_poll: split,
     }
     .report(&driver);

@@ -6,7 +6,7 @@ use policies::netlink::netdev::{Napi, Netdev};
 use policies::{Applied, Policy};
 use serde::Serialize;
 
-use crate::driver::{EpollDriver, EpollParams};
+use crate::driver::{Driver, DriverKind, EpollParams};
 
 /// What a worker's wait really is, best first within what busy-polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -64,16 +64,25 @@ pub struct WorkerReport {
     pub napi: Option<Napi>,
     /// How its epoll instance busy-polls (`EPIOCGPARAMS`).
     pub epoll: Option<EpollParams>,
+    /// The driver in use.
+    pub driver: DriverKind,
+    /// What of io_uring the driver makes use of, by the kernel's names.
+    pub features: Vec<&'static str>,
+    /// Why `auto` didn't take a driver on io_uring.
+    pub driver_note: Option<String>,
 }
 
 impl fmt::Display for WorkerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "worker {}: {}", self.worker, self.running)?;
+        write!(f, "worker {}: {} on {}", self.worker, self.running, self.driver)?;
         if let Some(napi) = &self.napi {
             write!(f, ", NAPI {}", napi.id)?;
         }
         if let Some(core) = self.core {
             write!(f, ", core {core}")?;
+        }
+        if let Some(note) = &self.driver_note {
+            write!(f, " (no io_uring: {note})")?;
         }
         if self.steps_down.is_empty() {
             return Ok(());
@@ -93,17 +102,21 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) host_notes: &'a [String],
     /// Why the epoll instance could not be told to busy-poll.
     pub(crate) params_error: Option<String>,
+    /// Whether the ring busy-polls the NAPI itself, where it was told to.
+    pub(crate) ring_polls: Option<Result<(), String>>,
+    /// Why there is no ring, where one would have been taken.
+    pub(crate) driver_note: Option<String>,
     /// Whether sockets may fall back to `SO_BUSY_POLL`.
     pub(crate) so_busy_poll: bool,
 }
 
 impl Circumstances<'_> {
     /// Reads back what the kernel has, and draws the conclusion.
-    pub(crate) fn report(&self, driver: &EpollDriver) -> WorkerReport {
+    pub(crate) fn report(&self, driver: &Driver) -> WorkerReport {
         let napi = (self.napi_id != 0)
             .then(|| Netdev::open().and_then(|mut netdev| netdev.napi(self.napi_id)).ok())
             .flatten();
-        let epoll = driver.params().ok().filter(|params| params.prefer_busy_poll == 1);
+        let epoll = driver.epoll().params().ok().filter(|params| params.prefer_busy_poll == 1);
         let (running, steps_down) = self.conclude(napi.as_ref(), epoll);
         WorkerReport {
             worker: self.worker,
@@ -114,6 +127,9 @@ impl Circumstances<'_> {
             steps_down,
             napi,
             epoll,
+            driver: driver.kind(),
+            features: driver.features().to_vec(),
+            driver_note: self.driver_note.clone(),
         }
     }
 
@@ -154,7 +170,11 @@ impl Circumstances<'_> {
             });
             return (Running::Blocking, why);
         }
-        if epoll.is_none() {
+        if let Some(Err(error)) = &self.ring_polls {
+            why.push(format!("the ring can't busy-poll (IORING_REGISTER_NAPI, Linux 6.13): {error}"));
+            return (Running::Blocking, why);
+        }
+        if epoll.is_none() && self.ring_polls.is_none() {
             let error =
                 self.params_error.as_deref().unwrap_or("the kernel took the values but reads back others");
             why.push(format!("the epoll instance can't busy-poll (EPIOCSPARAMS, Linux 6.9): {error}"));
@@ -182,6 +202,10 @@ impl Circumstances<'_> {
         }
         if self.asked == Policy::Suppression {
             return (Running::Suppression, why);
+        }
+        if self.ring_polls.is_some() {
+            why.push("io_uring's own polling never suspends interrupts; the hybrid driver does".to_owned());
+            return (Running::BusyPollingWithDeferral, why);
         }
         if !set(napi.irq_suspend_timeout) {
             why.push(format!("irq-suspend-timeout is 0 on NAPI {} (it needs Linux 6.13)", napi.id));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 
-use crate::driver::{EpollDriver, Wait};
+use crate::driver::{Driver, Wait};
 use crate::inbox::Remote;
 use crate::join::{Cell as JoinCell, Completing, JoinHandle};
 use crate::lifecycle::Shared;
@@ -31,7 +31,7 @@ type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) struct Worker {
     pub(crate) runtime: Arc<Shared>,
     pub(crate) shared: Arc<WorkerShared>,
-    pub(crate) driver: EpollDriver,
+    pub(crate) driver: Driver,
     pub(crate) timers: RefCell<Timers>,
     wait: WaitStrategy,
     queue: RefCell<VecDeque<Arc<Header>>>,
@@ -99,7 +99,7 @@ impl Worker {
     pub(crate) fn new(
         runtime: Arc<Shared>,
         shared: Arc<WorkerShared>,
-        driver: EpollDriver,
+        driver: Driver,
         wait: WaitStrategy,
     ) -> Self {
         Self {
@@ -271,6 +271,7 @@ impl Worker {
         self.queue.borrow_mut().clear();
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         drop(timers);
+        self.driver.close();
     }
 }
 

@@ -10,9 +10,10 @@ use lab::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 use net::{TcpListener, TcpStream};
 use policies::counters::Snapshot;
 use policies::{Cpus, Policy, host};
-use runtime::{AsyncFd, Builder, Direction, Running, Runtime, SourceKind};
+use runtime::{AsyncFd, Builder, Direction, DriverKind, Running, Runtime, SourceKind};
 
-/// Runs the test `name` again in a process of its own, where `INSIDE` is set; `true` in there.
+/// Runs the test `name` again in a process of its own, where `INSIDE` is set; `true` in there. It runs
+/// on each driver that can poll with suspension, one after the other.
 fn in_own_process(name: &str) -> bool {
     if std::env::var_os("INSIDE").is_some() {
         return true;
@@ -23,18 +24,25 @@ fn in_own_process(name: &str) -> bool {
     // One at a time: they measure delays, and there may be two cores.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env("INSIDE", "1")
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}\n{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    for driver in [DriverKind::Epoll, DriverKind::Hybrid] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture", "--test-threads=1"])
+            .env("INSIDE", driver.to_string())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "on {driver}: {}\n{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
     false
+}
+
+/// The driver that this process is to test.
+fn driver() -> DriverKind {
+    std::env::var("INSIDE").unwrap().parse().unwrap()
 }
 
 /// Makes the testbed, and this process a citizen of the server's side.
@@ -50,6 +58,7 @@ fn server_runtime(policy: Policy, workers: usize) -> Runtime {
     Builder::new()
         .ignore_environment()
         .policy(policy)
+        .driver(driver())
         .interface(SERVER_INTERFACE)
         .cores(Cpus::one(0))
         .workers(workers)

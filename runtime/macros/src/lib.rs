@@ -10,17 +10,19 @@ use syn::{Error, Expr, ExprLit, ItemFn, Lit, MetaNameValue, Token, parse_macro_i
 
 /// Runs an `async fn main` on a runtime.
 ///
-/// Takes `policy = "…"`, `workers = N`, `interface = "…"`, `wait = "…"` and `cores = "…"`, all
-/// optional. `RUNTIME_POLICY`, `RUNTIME_WORKERS`, `RUNTIME_INTERFACE` and `RUNTIME_WAIT` in the
-/// environment are stronger.
+/// Takes `policy = "…"`, `workers = N`, `interface = "…"`, `wait = "…"`, `driver = "…"` and
+/// `cores = "…"`, all optional. `RUNTIME_POLICY`, `RUNTIME_WORKERS`, `RUNTIME_INTERFACE`,
+/// `RUNTIME_WAIT` and `RUNTIME_DRIVER` in the environment are stronger.
 #[proc_macro_attribute]
 pub fn main(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(attribute, item, Kind::Main)
 }
 
-/// Runs an `async fn` as a test, on a runtime of its own with one worker unless told otherwise.
+/// Runs an `async fn` as a test, on a runtime of its own with one worker unless told otherwise: on
+/// each driver that there is, one after the other, unless one is named. A driver that this machine
+/// doesn't have is passed over, with a printed reason; with `CI` in the environment that is a failure.
 ///
-/// Takes what `main` takes. The environment does not change a test.
+/// Takes what `main` takes. `RUNTIME_…` in the environment does not change a test.
 #[proc_macro_attribute]
 pub fn test(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(attribute, item, Kind::Test)
@@ -35,8 +37,9 @@ enum Kind {
 #[derive(Default)]
 struct Arguments(Vec<(String, Lit)>);
 
-const NAMES: [&str; 5] = ["policy", "workers", "interface", "wait", "cores"];
+const NAMES: [&str; 6] = ["policy", "workers", "interface", "wait", "driver", "cores"];
 const POLICIES: [&str; 4] = ["vanilla", "packing", "suppression", "kernel-polling"];
+const DRIVERS: [&str; 4] = ["auto", "epoll", "uring", "hybrid"];
 
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
@@ -58,6 +61,10 @@ impl Parse for Arguments {
                 ("workers", _) => return Err(Error::new(lit.span(), "a number from 1 is expected")),
                 ("policy", Lit::Str(text)) if !POLICIES.contains(&text.value().as_str()) => {
                     let message = format!("unknown policy; the policies are: {}", POLICIES.join(", "));
+                    return Err(Error::new(lit.span(), message));
+                }
+                ("driver", Lit::Str(text)) if !DRIVERS.contains(&text.value().as_str()) => {
+                    let message = format!("unknown driver; the drivers are: {}", DRIVERS.join(", "));
                     return Err(Error::new(lit.span(), message));
                 }
                 (_, Lit::Str(_)) => {}
@@ -99,17 +106,25 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
         #(#settings)*
         ..::core::default::Default::default()
     });
-    let (test_attribute, start) = match kind {
-        Kind::Main => (quote!(), quote!(::runtime::__private::start(#attribute))),
+    match kind {
+        Kind::Main => quote! {
+            #(#attrs)*
+            #vis #sig {
+                ::runtime::__private::start(#attribute).block_on(async move #block)
+            }
+        },
         Kind::Test => {
-            (quote!(#[::core::prelude::v1::test]), quote!(::runtime::__private::start_test(#attribute)))
-        }
-    };
-    quote! {
-        #test_attribute
-        #(#attrs)*
-        #vis #sig {
-            #start.block_on(async move #block)
+            let output = &sig.output;
+            quote! {
+                #[::core::prelude::v1::test]
+                #(#attrs)*
+                #vis #sig {
+                    ::runtime::__private::on_each_driver(#attribute, |mut runtime| {
+                        async fn body() #output #block
+                        runtime.block_on(body())
+                    })
+                }
+            }
         }
     }
     .into()

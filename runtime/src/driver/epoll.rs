@@ -27,6 +27,10 @@ use crate::shared::WorkerShared;
 
 const WAKE: usize = usize::MAX - 1;
 const OTHER: usize = usize::MAX - 2;
+/// A ring that waits by this driver.
+const RING: usize = usize::MAX - 3;
+/// A socket that is here for its NAPI alone.
+const LEARN: usize = usize::MAX - 4;
 
 /// The shortest wait that still polls the NAPI.
 const POLL_PASS: Duration = Duration::from_nanos(1);
@@ -98,6 +102,37 @@ impl EpollDriver {
     /// Reads what the kernel has for the polling instance.
     pub(crate) fn params(&self) -> io::Result<EpollParams> {
         sys::epoll_params(fd(&self.polling))
+    }
+
+    /// Whether sockets of the worker's NAPI are apart from all else.
+    pub(super) fn is_split(&self) -> bool {
+        self.other.is_some()
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        fd(&self.polling)
+    }
+
+    /// Has the wait end when a ring's bell is written. Edge-triggered: it need not be read.
+    pub(super) fn watch_ring(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(fd(&self.polling), bell, EventData::new_u64(RING as u64), flags)?;
+        Ok(())
+    }
+
+    /// Has the polling instance learn its NAPI from a socket whose events go elsewhere: each packet's
+    /// wake-up tells the id before the event mask is looked at (`fs/eventpoll.c`, `ep_poll_callback`).
+    pub(super) fn learn_napi(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = EventFlags::ONESHOT | EventFlags::ET;
+        epoll::add(fd(&self.polling), socket, EventData::new_u64(LEARN as u64), flags)?;
+        self.in_polling.set(self.in_polling.get() + 1);
+        Ok(())
+    }
+
+    pub(super) fn forget_napi(&self, socket: BorrowedFd<'_>) {
+        // Fails only for a descriptor that was closed behind our back, and then it is out already.
+        let _ = epoll::delete(fd(&self.polling), socket);
+        self.in_polling.set(self.in_polling.get() - 1);
     }
 
     pub(crate) fn register(
@@ -188,6 +223,8 @@ impl EpollDriver {
                     self.other_armed.set(false);
                     other = true;
                 }
+                // What it has, its owner counts.
+                RING | LEARN => network = true,
                 key => {
                     network = true;
                     woken.events += 1;

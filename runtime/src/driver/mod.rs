@@ -1,10 +1,123 @@
 //! Drivers: how a worker waits for the kernel.
 
-pub(crate) mod epoll;
+mod epoll;
+mod kind;
+mod ring;
 mod source;
-pub(crate) mod sys;
+mod sys;
 
-pub(crate) use epoll::{EpollDriver, Wait};
-pub(crate) use source::Source;
-pub use source::{Direction, SourceKind};
-pub use sys::EpollParams;
+use std::io;
+use std::rc::Rc;
+
+pub(crate) use self::epoll::{EpollDriver, Wait, Woken};
+pub use self::kind::{DriverKind, UnknownDriver};
+pub(crate) use self::ring::{Mode, RingDriver};
+pub use self::ring::{Received, RingSocket};
+pub(crate) use self::source::Source;
+pub use self::source::{Direction, SourceKind};
+pub use self::sys::EpollParams;
+use crate::shared::WorkerShared;
+
+/// A worker's driver.
+pub(crate) enum Driver {
+    Epoll(EpollDriver),
+    Ring(Rc<RingDriver>),
+}
+
+impl Driver {
+    /// Opens the driver that was asked for. `auto` takes the epoll driver where there is no io_uring;
+    /// the second value says why.
+    ///
+    /// `split`: whether the policy busy-polls an interface's queue.
+    pub(crate) fn open(
+        asked: DriverKind,
+        split: bool,
+        max_events: usize,
+        shared: &WorkerShared,
+    ) -> io::Result<(Self, Option<String>)> {
+        let mode = match asked {
+            DriverKind::Epoll => {
+                return Ok((Self::Epoll(EpollDriver::new(split, max_events, shared)?), None));
+            }
+            DriverKind::Uring => Mode::Uring,
+            DriverKind::Hybrid => Mode::Hybrid,
+            DriverKind::Auto if split => Mode::Hybrid,
+            DriverKind::Auto => Mode::Uring,
+        };
+        let split_epoll = split && mode == Mode::Hybrid;
+        match RingDriver::new(mode, EpollDriver::new(split_epoll, max_events, shared)?) {
+            Ok(ring) => Ok((Self::Ring(ring), None)),
+            Err(error) => {
+                let why = explain(&error);
+                if asked != DriverKind::Auto {
+                    let message = format!("the {asked} driver can't be had: {why}; take epoll, or auto");
+                    return Err(io::Error::new(error.kind(), message));
+                }
+                Ok((Self::Epoll(EpollDriver::new(split, max_events, shared)?), Some(why)))
+            }
+        }
+    }
+
+    pub(crate) fn kind(&self) -> DriverKind {
+        match self {
+            Self::Epoll(_) => DriverKind::Epoll,
+            Self::Ring(ring) => match ring.mode() {
+                Mode::Uring => DriverKind::Uring,
+                Mode::Hybrid => DriverKind::Hybrid,
+            },
+        }
+    }
+
+    /// The kernel's features in use, by their names.
+    pub(crate) fn features(&self) -> &[&'static str] {
+        match self {
+            Self::Epoll(_) => &[],
+            Self::Ring(ring) => ring.features(),
+        }
+    }
+
+    /// Where descriptors are registered.
+    pub(crate) fn epoll(&self) -> &EpollDriver {
+        match self {
+            Self::Epoll(epoll) => epoll,
+            Self::Ring(ring) => ring.epoll(),
+        }
+    }
+
+    pub(crate) fn ring(&self) -> Option<&Rc<RingDriver>> {
+        match self {
+            Self::Epoll(_) => None,
+            Self::Ring(ring) => Some(ring),
+        }
+    }
+
+    pub(crate) fn wait(&self, shared: &WorkerShared, wait: Wait) -> io::Result<Woken> {
+        match self {
+            Self::Epoll(epoll) => epoll.wait(shared, wait),
+            Self::Ring(ring) => ring.wait(shared, wait),
+        }
+    }
+
+    /// Ends all operations. Called when the tasks are gone.
+    pub(crate) fn close(&self) {
+        if let Self::Ring(ring) = self {
+            Rc::clone(ring).close();
+        }
+    }
+}
+
+/// Why there is no io_uring, in words.
+fn explain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel has no io_uring, or a seccomp filter hides it".to_owned(),
+        Some(libc::EPERM) => {
+            "io_uring is forbidden (sysctl kernel.io_uring_disabled, or a seccomp filter)".to_owned()
+        }
+        Some(libc::ENOMEM) => {
+            "there is no memory for the ring; the limit on locked memory (ulimit -l) may be too low"
+                .to_owned()
+        }
+        Some(libc::EINVAL) => "the kernel's io_uring is too old (Linux 6.0 is needed)".to_owned(),
+        _ => format!("io_uring can't be set up: {error}"),
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use policies::{Cpus, Policy, host};
-use runtime::{Builder, WaitStrategy};
+use runtime::{Builder, DriverKind, WaitStrategy};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use servers::memcached::{Config, Server, VERSION};
 
@@ -54,6 +54,9 @@ struct Flags {
     /// How workers wait: block, spin, spin-then-block or spin-then-block:50us [env: RUNTIME_WAIT]
     #[arg(long)]
     wait: Option<WaitStrategy>,
+    /// Driver: auto, epoll, uring or hybrid [env: RUNTIME_DRIVER]
+    #[arg(long)]
+    driver: Option<DriverKind>,
     /// Pin workers to these cores, for example 0-3
     #[arg(long)]
     cores: Option<Cpus>,
@@ -123,6 +126,9 @@ fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
     }
     if let Some(wait) = flags.wait {
         builder = builder.wait(wait);
+    }
+    if let Some(driver) = flags.driver {
+        builder = builder.driver(driver);
     }
     if let Some(cores) = flags.cores.clone() {
         builder = builder.cores(cores);

@@ -1,0 +1,579 @@
+//! The io_uring driver: receives and sends of streams are operations of a ring; all else keeps to the
+//! epoll driver.
+//!
+//! As `uring` the ring is the wait, and watches the epoll instance. As `hybrid` the epoll instance is
+//! the wait, because only epoll suspends a queue's interrupts (`napi_suspend_irqs` has one caller,
+//! `fs/eventpoll.c`), and it watches the ring: its poll pass brings the packets, and one enter
+//! afterwards carries all receives and sends of the turn.
+
+mod pool;
+mod queue;
+mod socket;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, squeue, types};
+use rustix::event::{EventfdFlags, eventfd};
+use slab::Slab;
+
+use self::pool::Pool;
+pub(crate) use self::queue::Features;
+use self::queue::Queue;
+use self::socket::{InFlight, SocketState};
+pub use self::socket::{Received, RingSocket};
+use super::epoll::{EpollDriver, Wait, Woken};
+use crate::shared::WorkerShared;
+
+/// What waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// `io_uring_enter`.
+    Uring,
+    /// `epoll_pwait2`.
+    Hybrid,
+}
+
+/// Answers to so many connections go out after the queue has been polled once more: the poll brings
+/// what came meanwhile, and one enter carries these sends and those receives. Fewer go out first, so
+/// that they don't wait for the poll.
+const APART: usize = 8;
+/// After a poll that brought hardly anything, so many turns send first before one polls first again.
+const SEND_FIRST: u32 = 32;
+/// Spare send buffers that are kept, and the largest that is.
+const SPARES: usize = 64;
+const SPARE_SIZE: usize = 16 << 10;
+/// How long a driver that closes waits for its operations' completions.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// The token of cancellations, whose own outcome is of no interest.
+const CANCEL: u64 = u64::MAX;
+
+/// Whether sends may wait for a poll. It pays where packets come all the time. Where all clients wait
+/// for these very sends, the poll finds nothing, and the kernel takes that for the end of the traffic.
+#[derive(Default)]
+struct Apart {
+    send_first: Cell<u32>,
+}
+
+impl Apart {
+    fn may(&self) -> bool {
+        let left = self.send_first.get();
+        self.send_first.set(left.saturating_sub(1));
+        left == 0
+    }
+
+    fn note(&self, paid: bool) {
+        self.send_first.set(if paid { 0 } else { SEND_FIRST });
+    }
+}
+
+/// The sends of one turn.
+struct Sends {
+    count: usize,
+    /// Something follows when one is over: a task goes on, or the connection ends.
+    awaited: bool,
+}
+
+enum Operation {
+    /// A multishot receive.
+    Receive(Rc<SocketState>),
+    /// A send that does not wait, and completes silently when all was sent.
+    Send(Rc<SocketState>),
+    /// A send that waits for room.
+    WaitingSend(Rc<SocketState>),
+    /// Watches the epoll instance.
+    Epoll,
+}
+
+/// The operations that are under way, each under a number that is not soon used again: a
+/// cancellation that comes late must not meet another operation.
+#[derive(Default)]
+struct Operations {
+    table: Slab<(u64, Operation)>,
+    next: u64,
+}
+
+/// The bits of an operation's number that are its place in the table.
+const PLACE: u64 = u32::MAX as u64;
+
+impl Operations {
+    fn insert(&mut self, operation: Operation) -> u64 {
+        let entry = self.table.vacant_entry();
+        // Wraps before CANCEL; by then, after 2^32 operations, an old number is long forgotten.
+        self.next = (self.next + 1) % PLACE;
+        let id = self.next << 32 | entry.key() as u64;
+        entry.insert((id, operation));
+        id
+    }
+
+    fn get(&self, id: u64) -> Option<&Operation> {
+        let place = usize::try_from(id & PLACE).ok()?;
+        self.table.get(place).filter(|(known, _)| *known == id).map(|(_, operation)| operation)
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Operation> {
+        self.get(id)?;
+        let place = usize::try_from(id & PLACE).ok()?;
+        self.table.try_remove(place).map(|(_, operation)| operation)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+}
+
+pub(crate) struct RingDriver {
+    mode: Mode,
+    features: Features,
+    epoll: EpollDriver,
+    operations: RefCell<Operations>,
+    /// Sockets with something to send.
+    to_send: RefCell<Vec<Rc<SocketState>>>,
+    /// Sends that were submitted and make no completion if they succeed.
+    sending: RefCell<Vec<u64>>,
+    /// Receives that ended for lack of buffers.
+    starved: RefCell<Vec<Rc<SocketState>>>,
+    spares: RefCell<Vec<Vec<u8>>>,
+    completions: RefCell<Vec<cqueue::Entry>>,
+    epoll_ready: Cell<bool>,
+    epoll_watched: Cell<bool>,
+    received: Cell<usize>,
+    /// Something has come that a task, or the next turn, is to take up: no time to sleep.
+    progress: Cell<bool>,
+    apart: Apart,
+    /// Written by the kernel when the ring has work, for the epoll instance to hear: the ring's own
+    /// descriptor wakes nobody when work is deferred (`io_uring.c`, `io_req_local_work_add`).
+    _bell: Option<OwnedFd>,
+    // Fields are dropped in order: the ring first, then the buffers that it may fill.
+    queue: RefCell<Queue>,
+    pool: Rc<Pool>,
+}
+
+impl RingDriver {
+    pub(crate) fn new(mode: Mode, epoll: EpollDriver) -> io::Result<Rc<Self>> {
+        let (mut queue, mut features) = Queue::new()?;
+        // SAFETY: the driver drops its queue, and with it the ring, before the pool; where operations
+        // are left over, `close` lets neither be freed.
+        let pool = unsafe { Pool::register(&queue.submitter()) }?;
+        features.0.push("RECV_MULTISHOT");
+        features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
+        let bell = match mode {
+            Mode::Hybrid => {
+                let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+                queue.ring_bell(&bell)?;
+                epoll.watch_ring(bell.as_fd())?;
+                Some(bell)
+            }
+            Mode::Uring => None,
+        };
+        Ok(Rc::new(Self {
+            mode,
+            features,
+            epoll,
+            operations: RefCell::default(),
+            to_send: RefCell::default(),
+            sending: RefCell::default(),
+            starved: RefCell::default(),
+            spares: RefCell::default(),
+            completions: RefCell::default(),
+            epoll_ready: Cell::new(false),
+            epoll_watched: Cell::new(false),
+            received: Cell::new(0),
+            progress: Cell::new(false),
+            apart: Apart::default(),
+            _bell: bell,
+            queue: RefCell::new(queue),
+            pool,
+        }))
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether the wait is an epoll instance that polls a NAPI, which it has to learn from its sockets.
+    pub(crate) fn polls_by_epoll(&self) -> bool {
+        self.mode == Mode::Hybrid && self.epoll.is_split()
+    }
+
+    pub(crate) fn features(&self) -> &[&'static str] {
+        &self.features.0
+    }
+
+    pub(crate) fn epoll(&self) -> &EpollDriver {
+        &self.epoll
+    }
+
+    /// Has the ring busy-poll a NAPI before it sleeps (Linux 6.13); it never suspends the interrupt.
+    pub(crate) fn poll_napi(&self, napi: u32, time: Duration) -> io::Result<()> {
+        let queue = self.queue.borrow();
+        let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let mut settings = types::Napi::new()
+            .set_busy_poll_timeout(micros)
+            .set_prefer_busy_poll(true)
+            .set_tracking(types::NapiTracking::Static);
+        queue.submitter().register_napi(&mut settings)?;
+        queue.submitter().register_napi_add_id(napi)
+    }
+
+    /// Waits, and dispatches what came.
+    pub(crate) fn wait(&self, shared: &WorkerShared, wait: Wait) -> io::Result<Woken> {
+        self.received.set(0);
+        self.progress.set(false);
+        let sends = self.queue_sends();
+        self.arm_starved();
+        // A send that succeeds ends no wait; so one that somebody waits for must not be waited with.
+        let wait = if sends.awaited { Wait::Pass } else { wait };
+        let mut woken = match self.mode {
+            Mode::Uring => self.wait_on_ring(shared, wait)?,
+            Mode::Hybrid => self.wait_on_epoll(shared, wait, sends.count)?,
+        };
+        woken.events += self.received.get();
+        Ok(woken)
+    }
+
+    fn wait_on_ring(&self, shared: &WorkerShared, wait: Wait) -> io::Result<Woken> {
+        if !self.epoll_watched.replace(true) {
+            let fd = types::Fd(self.epoll.descriptor().as_raw_fd());
+            let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
+            let id = self.operations.borrow_mut().insert(Operation::Epoll);
+            // SAFETY: nothing is pointed to; the epoll instance is open as long as the driver.
+            unsafe { self.queue.borrow_mut().push(entry.user_data(id)) };
+        }
+        let (want, timeout) = match wait {
+            Wait::Pass => (0, None),
+            Wait::Park(timeout) => (1, timeout),
+        };
+        let mut woken = Woken { events: 0, calls: 0, forced: false };
+        woken.calls += self.enter(want, timeout)?;
+        if self.epoll_ready.take() {
+            self.epoll_watched.set(false);
+            let other = self.epoll.wait(shared, Wait::Pass)?;
+            woken.events += other.events;
+            woken.calls += other.calls;
+        }
+        Ok(woken)
+    }
+
+    fn wait_on_epoll(&self, shared: &WorkerShared, mut wait: Wait, sends: usize) -> io::Result<Woken> {
+        let mut calls = 0;
+        let apart = sends >= APART && self.apart.may();
+        if apart {
+            // Packets that this pass brings have to ring: a poll without events makes the kernel
+            // resume the interrupt (`fs/eventpoll.c`, `ep_busy_loop`).
+            self.queue.borrow_mut().listen();
+            wait = Wait::Pass;
+        } else {
+            // What comes before the bell is listened to makes no sound, so it is looked for after.
+            while self.queue.borrow_mut().listen_or_has_work() {
+                calls += self.enter(0, None)?;
+                if self.progress.get() {
+                    wait = Wait::Pass;
+                    break;
+                }
+            }
+        }
+        let woken = self.epoll.wait(shared, wait);
+        self.queue.borrow_mut().stop_listening();
+        let mut woken = woken?;
+        if self.queue.borrow_mut().has_work() {
+            calls += self.enter(0, None)?;
+        }
+        if apart {
+            self.apart.note(self.received.get() >= APART);
+        }
+        woken.calls += calls;
+        Ok(woken)
+    }
+
+    /// Enters until all is submitted, and dispatches the completions. Returns the number of calls.
+    fn enter(&self, mut want: u32, timeout: Option<Duration>) -> io::Result<usize> {
+        let mut calls = 0;
+        loop {
+            let mut queue = self.queue.borrow_mut();
+            queue.enter(want, timeout)?;
+            calls += 1;
+            let mut completions = self.completions.take();
+            let more = queue.completions(&mut completions);
+            let done = queue.is_submitted() && !more;
+            drop(queue);
+            if !completions.is_empty() {
+                want = 0;
+            }
+            for completion in completions.drain(..) {
+                self.complete(&completion);
+            }
+            self.completions.replace(completions);
+            if done {
+                break;
+            }
+        }
+        self.finish_sends();
+        Ok(calls)
+    }
+
+    fn complete(&self, completion: &cqueue::Entry) {
+        if completion.user_data() == CANCEL {
+            return;
+        }
+        let id = completion.user_data();
+        let more = cqueue::more(completion.flags());
+        let mut operations = self.operations.borrow_mut();
+        let operation = match operations.get(id) {
+            Some(Operation::Receive(state)) => Operation::Receive(Rc::clone(state)),
+            Some(Operation::Send(state)) => {
+                // Judged, like those without a completion, when all completions are in.
+                if let Some(sending) = &mut state.send.borrow_mut().in_flight {
+                    sending.outcome = Some(completion.result());
+                }
+                return;
+            }
+            Some(Operation::WaitingSend(state)) => Operation::WaitingSend(Rc::clone(state)),
+            Some(Operation::Epoll) => Operation::Epoll,
+            None => {
+                debug_assert!(false, "a completion of an operation that is over");
+                return;
+            }
+        };
+        if !more {
+            operations.remove(id);
+        }
+        drop(operations);
+        match operation {
+            Operation::Receive(state) => self.received(&state, completion, more),
+            Operation::WaitingSend(state) => self.sent(&state, completion.result()),
+            Operation::Epoll => self.epoll_ready.set(true),
+            Operation::Send(_) => {}
+        }
+    }
+
+    fn received(&self, state: &Rc<SocketState>, completion: &cqueue::Entry, more: bool) {
+        self.progress.set(true);
+        let result = completion.result();
+        let flags = completion.flags();
+        let mut receive = state.receive.borrow_mut();
+        let operation = receive.operation;
+        if !more {
+            receive.operation = None;
+            receive.cancelled = false;
+        }
+        let piece = cqueue::buffer_select(flags).and_then(|buffer| {
+            let length = usize::try_from(result).unwrap_or(0);
+            self.pool.take(buffer, length, cqueue::buffer_more(flags))
+        });
+        let mut full = false;
+        match result {
+            1.. => {
+                self.received.set(self.received.get() + 1);
+                if let Some(piece) = piece {
+                    full = receive.push(piece, self.pool.is_low())
+                        && more
+                        && !std::mem::replace(&mut receive.cancelled, true);
+                }
+            }
+            0 => receive.end(Ok(())),
+            _ => match -result {
+                // Armed again when buffers have come back. Who waits goes on waiting.
+                libc::ENOBUFS => {
+                    receive.starved = true;
+                    self.starved.borrow_mut().push(Rc::clone(state));
+                    return;
+                }
+                // Taken back by us; a reader that waits again arms it again.
+                libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
+                code => receive.end(Err(io::Error::from_raw_os_error(code))),
+            },
+        }
+        let waker = receive.take_waker();
+        drop(receive);
+        if full
+            && more
+            && let Some(operation) = operation
+        {
+            self.cancel(operation);
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Arms the receive of a socket, for the next submission.
+    fn arm_receive(&self, state: &Rc<SocketState>) {
+        let fd = types::Fd(state.fd().as_raw_fd());
+        let id = self.operations.borrow_mut().insert(Operation::Receive(Rc::clone(state)));
+        state.receive.borrow_mut().operation = Some(id);
+        let entry = opcode::RecvMulti::new(fd, pool::GROUP).build().user_data(id);
+        // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps the
+        // descriptor open until the last completion.
+        unsafe { self.queue.borrow_mut().push(entry) };
+    }
+
+    fn arm_starved(&self) {
+        if self.starved.borrow().is_empty() || self.pool.is_empty() {
+            return;
+        }
+        for state in self.starved.take() {
+            // A reader that comes later arms it itself.
+            if state.receive.borrow_mut().end_starving() {
+                self.arm_receive(&state);
+            }
+        }
+    }
+
+    /// Takes an operation back. It still completes, with what it had done.
+    fn cancel(&self, operation: u64) {
+        let entry = opcode::AsyncCancel::new(operation).build().user_data(CANCEL);
+        // SAFETY: nothing is pointed to.
+        unsafe { self.queue.borrow_mut().push(entry) };
+    }
+
+    fn list_send(&self, state: &Rc<SocketState>) {
+        self.to_send.borrow_mut().push(Rc::clone(state));
+    }
+
+    fn spare_buffer(&self) -> Vec<u8> {
+        self.spares.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        let mut spares = self.spares.borrow_mut();
+        if spares.len() < SPARES && buffer.capacity() <= SPARE_SIZE {
+            buffer.clear();
+            spares.push(buffer);
+        }
+    }
+
+    /// Makes submissions of what was written in this turn, one a connection.
+    fn queue_sends(&self) -> Sends {
+        let mut listed = self.to_send.take();
+        let mut sends = Sends { count: listed.len(), awaited: false };
+        for state in listed.drain(..) {
+            let mut send = state.send.borrow_mut();
+            send.listed = false;
+            if send.in_flight.is_some() || send.queued.is_empty() {
+                continue;
+            }
+            let bytes = std::mem::take(&mut send.queued);
+            send.in_flight = Some(InFlight { bytes, sent: 0, outcome: None });
+            sends.awaited |= send.is_awaited() || state.receive.borrow().abandoned;
+            drop(send);
+            if let Some(id) = self.submit_send(&state, false) {
+                self.sending.borrow_mut().push(id);
+            }
+        }
+        let mut to_send = self.to_send.borrow_mut();
+        if to_send.is_empty() {
+            // The same memory again.
+            *to_send = listed;
+        }
+        sends
+    }
+
+    fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
+        let send = state.send.borrow();
+        let sending = send.in_flight.as_ref()?;
+        let rest = &sending.bytes[sending.sent..];
+        let make = if waiting { Operation::WaitingSend } else { Operation::Send };
+        let id = self.operations.borrow_mut().insert(make(Rc::clone(state)));
+        let fd = types::Fd(state.fd().as_raw_fd());
+        let mut flags = libc::MSG_NOSIGNAL;
+        let mut entry_flags = squeue::Flags::empty();
+        if !waiting {
+            // With MSG_DONTWAIT a send is over when the enter returns, in any case; with MSG_WAITALL
+            // it counts as a success, which makes no completion, only if all was sent
+            // (`io_uring/net.c`, `io_send`).
+            flags |= libc::MSG_DONTWAIT | libc::MSG_WAITALL;
+            entry_flags = squeue::Flags::SKIP_SUCCESS;
+        }
+        let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        let entry = opcode::Send::new(fd, rest.as_ptr(), length).flags(flags).build();
+        let entry = entry.flags(entry_flags).user_data(id);
+        // SAFETY: the bytes are `in_flight`, which is not touched until the operation is over, and the
+        // table's entry keeps them and the descriptor until then.
+        unsafe { self.queue.borrow_mut().push(entry) };
+        Some(id)
+    }
+
+    /// Ends the sends of the last enter: all completions that failed ones make are in.
+    fn finish_sends(&self) {
+        let mut ids = self.sending.take();
+        for id in ids.drain(..) {
+            let Some(Operation::Send(state)) = self.operations.borrow_mut().remove(id) else { continue };
+            let outcome = {
+                let send = state.send.borrow();
+                let Some(sending) = &send.in_flight else { continue };
+                sending.outcome.unwrap_or_else(|| i32::try_from(sending.bytes.len()).unwrap_or(i32::MAX))
+            };
+            self.sent(&state, outcome);
+        }
+        let mut sending = self.sending.borrow_mut();
+        if sending.is_empty() {
+            *sending = ids;
+        }
+    }
+
+    /// Notes that a send is over, and goes on with what is left.
+    fn sent(&self, state: &Rc<SocketState>, result: i32) {
+        let mut send = state.send.borrow_mut();
+        let Some(sending) = &mut send.in_flight else { return };
+        sending.outcome = None;
+        match result {
+            0.. => sending.sent += usize::try_from(result).unwrap_or(0),
+            _ if [libc::EAGAIN, libc::EINTR].contains(&-result) => {}
+            _ => send.fail(io::Error::from_raw_os_error(-result)),
+        }
+        let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
+        if left {
+            drop(send);
+            self.progress.set(true);
+            self.submit_send(state, true);
+            return;
+        }
+        if let Some(done) = send.in_flight.take() {
+            self.give_back(done.bytes);
+        }
+        let list = !send.queued.is_empty() && !std::mem::replace(&mut send.listed, true);
+        if send.take_end() {
+            // The peer may have ended the connection already.
+            let _ = rustix::net::shutdown(state.fd(), rustix::net::Shutdown::Write);
+        }
+        let waker = send.take_waker();
+        drop(send);
+        if list {
+            self.progress.set(true);
+            self.list_send(state);
+        }
+        if let Some(waker) = waker {
+            self.progress.set(true);
+            waker.wake();
+        }
+    }
+
+    /// Sends what was written, cancels everything, and waits for the last completions.
+    pub(crate) fn close(self: Rc<Self>) {
+        let _ = self.queue_sends();
+        let _ = self.enter(0, None);
+        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL);
+        // SAFETY: nothing is pointed to.
+        unsafe { self.queue.borrow_mut().push(entry) };
+        let end = std::time::Instant::now() + DRAIN;
+        while !self.operations.borrow().is_empty() && std::time::Instant::now() < end {
+            if self.enter(1, Some(Duration::from_millis(10))).is_err() {
+                break;
+            }
+        }
+        self.starved.take();
+        self.to_send.take();
+        let drained = self.operations.borrow().is_empty();
+        debug_assert!(drained, "operations were not completed at the end");
+        debug_assert!(!drained || self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1);
+        if !drained {
+            // The kernel may still write to what they point to: it must never be freed.
+            std::mem::forget(self);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The ring itself: set up with what the kernel offers, filled, entered.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, cqueue, squeue};
+
+/// Submissions that one enter takes; more of them take two.
+const SUBMISSIONS: u32 = 512;
+/// Completions may come in larger batches: several receives a connection.
+const COMPLETIONS: u32 = 4096;
+/// `IORING_REGISTER_RING_FDS` and the bit that makes an enter use the registration.
+const REGISTER_RING_FDS: libc::c_uint = 20;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+
+/// What a ring makes use of, by the kernel's names.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Features(pub(crate) Vec<&'static str>);
+
+/// A ring, owned by one thread.
+pub(super) struct Queue {
+    ring: IoUring,
+    /// The number under which the thread's registered it, if it could.
+    registered: Option<u32>,
+    /// What did not fit in: goes first next time.
+    backlog: VecDeque<squeue::Entry>,
+    no_iowait: bool,
+}
+
+/// `struct io_uring_rsrc_update` of `linux/io_uring.h`.
+#[repr(C)]
+struct ResourceUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+impl Queue {
+    /// Sets up a ring with all that this kernel has of what helps.
+    pub(super) fn new() -> io::Result<(Self, Features)> {
+        let mut features = Features::default();
+        let (ring, flags) = build()?;
+        features.0.extend(flags);
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_skip_cqe_on_success() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it lacks CQE_SKIP (Linux 5.17)"));
+        }
+        let registered = register_ring(ring.as_raw_fd());
+        if registered.is_some() {
+            features.0.push("REGISTERED_RING");
+        }
+        let no_iowait = ring.params().is_feature_no_iowait();
+        if no_iowait {
+            features.0.push("NO_IOWAIT");
+        }
+        Ok((Self { ring, registered, backlog: VecDeque::new(), no_iowait }, features))
+    }
+
+    /// Has the kernel write this eventfd when there is work, but only while it is listened to.
+    pub(super) fn ring_bell(&mut self, bell: &impl AsRawFd) -> io::Result<()> {
+        self.stop_listening();
+        self.ring.submitter().register_eventfd(bell.as_raw_fd())
+    }
+
+    /// Listens to the bell, unless there is work already, which makes no sound any more.
+    pub(super) fn listen_or_has_work(&mut self) -> bool {
+        self.listen();
+        let work = self.has_work();
+        if work {
+            self.stop_listening();
+        }
+        work
+    }
+
+    /// Listens to the bell.
+    pub(super) fn listen(&mut self) {
+        self.ring.completion().enable_eventfd();
+        // The kernel marks the work and then looks whether to ring; this side the other way round.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Without this each completion of an enter would ring, and the next wait return at once, without
+    /// having polled.
+    pub(super) fn stop_listening(&mut self) {
+        self.ring.completion().disable_eventfd();
+    }
+
+    pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
+        self.ring.submitter()
+    }
+
+    /// Queues an operation; it goes out with the next enter, whether the queue has room now or not.
+    ///
+    /// # Safety
+    /// What the entry points to must stay valid until the operation's last completion.
+    pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
+        if self.backlog.is_empty() {
+            // SAFETY: the caller's promise.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.backlog.push_back(entry);
+    }
+
+    fn refill(&mut self) {
+        let mut submission = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: `push` was promised that it stays valid.
+            if unsafe { submission.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Whether there is something that an enter would bring forward.
+    pub(super) fn has_work(&mut self) -> bool {
+        let submission = self.ring.submission();
+        let waiting = !submission.is_empty() || submission.taskrun() || submission.cq_overflow();
+        drop(submission);
+        waiting || !self.backlog.is_empty() || !self.ring.completion().is_empty()
+    }
+
+    /// Whether everything that was pushed has been submitted.
+    pub(super) fn is_submitted(&mut self) -> bool {
+        self.backlog.is_empty() && self.ring.submission().is_empty()
+    }
+
+    /// Submits what fits, runs deferred work, and waits for `want` completions or until the time is
+    /// over; `None` waits for ever. With more to submit than fits it doesn't wait.
+    pub(super) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        self.refill();
+        let queued = self.ring.submission().len() as u32;
+        self.enter_once(queued, if self.backlog.is_empty() { want } else { 0 }, timeout)
+    }
+
+    fn enter_once(&self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        let mut flags = EnterFlags::GETEVENTS.bits() | EnterFlags::EXT_ARG.bits();
+        if self.no_iowait {
+            flags |= EnterFlags::NO_IOWAIT.bits();
+        }
+        let timespec = timeout.map(Timespec::from);
+        let mut arguments = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            arguments = arguments.timespec(timespec);
+        }
+        let fd = match self.registered {
+            Some(index) => {
+                flags |= ENTER_REGISTERED_RING;
+                index as libc::c_int
+            }
+            None => self.ring.as_raw_fd(),
+        };
+        // SAFETY: io_uring_enter reads one `io_uring_getevents_arg` through the pointer, of which
+        // `SubmitArgs` is the mirror, and through that a timespec that lives in this frame. What the
+        // submissions point to is promised at `push`.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                fd,
+                submit,
+                want,
+                flags,
+                &raw const arguments,
+                size_of::<SubmitArgs<'_, '_>>(),
+            )
+        };
+        if result >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // The time was over, a signal came, or completions have to be taken first.
+            Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// Takes all completions that are there. Says whether the kernel holds more that did not fit.
+    pub(super) fn completions(&mut self, into: &mut Vec<cqueue::Entry>) -> bool {
+        into.extend(self.ring.completion());
+        self.ring.submission().cq_overflow()
+    }
+}
+
+/// The fewest flags that help come last: an older kernel refuses what it doesn't know.
+fn build() -> io::Result<(IoUring, Vec<&'static str>)> {
+    let mut best = IoUring::builder();
+    best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+    let mut older = IoUring::builder();
+    older.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+    let attempts = [
+        (best, vec!["SINGLE_ISSUER", "DEFER_TASKRUN", "TASKRUN_FLAG", "SUBMIT_ALL"]),
+        (older, vec!["COOP_TASKRUN", "TASKRUN_FLAG", "SUBMIT_ALL"]),
+    ];
+    let mut refused = io::Error::from(io::ErrorKind::Unsupported);
+    for (mut builder, flags) in attempts {
+        builder.setup_cqsize(COMPLETIONS).setup_clamp();
+        match builder.build(SUBMISSIONS) {
+            Ok(ring) => return Ok((ring, flags)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
+
+/// Registers the ring's descriptor with this thread, which saves its lookup in each enter (Linux
+/// 5.18). The registration ends with the thread, or when the descriptor is closed.
+fn register_ring(ring: RawFd) -> Option<u32> {
+    let mut update = ResourceUpdate { offset: u32::MAX, reserved: 0, data: ring as u64 };
+    // SAFETY: IORING_REGISTER_RING_FDS reads and writes one `io_uring_rsrc_update`, which the struct
+    // mirrors, through a pointer to a live value.
+    let result =
+        unsafe { libc::syscall(libc::SYS_io_uring_register, ring, REGISTER_RING_FDS, &raw mut update, 1) };
+    (result == 1).then_some(update.offset)
+}
+
+/// Takes the registration back: the thread may live on without the ring.
+impl Drop for Queue {
+    fn drop(&mut self) {
+        const UNREGISTER_RING_FDS: libc::c_uint = 21;
+        if let Some(index) = self.registered {
+            let update = ResourceUpdate { offset: index, reserved: 0, data: 0 };
+            // SAFETY: as at the registration; fails only if it is gone already.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_io_uring_register,
+                    self.ring.as_raw_fd(),
+                    UNREGISTER_RING_FDS,
+                    &raw const update,
+                    1,
+                )
+            };
+        }
+    }
+}

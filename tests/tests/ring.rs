@@ -1,0 +1,226 @@
+//! What operations that outlive their futures must keep: bytes, buffers, descriptors, answers.
+
+use std::time::Duration;
+
+use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use net::{TcpListener, TcpStream};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use runtime::{Builder, DriverKind};
+
+fn local() -> std::net::SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(local()).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    (client, server)
+}
+
+/// How often futures are dropped in the randomized tests; `DROPS` in the environment asks for more.
+fn drops() -> u32 {
+    std::env::var("DROPS").ok().and_then(|drops| drops.parse().ok()).unwrap_or(10_000)
+}
+
+#[runtime::test]
+async fn reads_dropped_at_random_points_lose_no_byte() {
+    let (client, mut server) = pair().await;
+    let (reader, mut writer) = client.into_split();
+    drop(reader);
+    let drops = drops();
+    let sender = runtime::spawn(async move {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut next = 0u32;
+        while next < drops {
+            let count = random.random_range(1..50);
+            let bytes: Vec<u8> = (next..next + count).flat_map(u32::to_le_bytes).collect();
+            next += count;
+            writer.write_all(&bytes).await.unwrap();
+            if random.random() {
+                runtime::sleep(Duration::from_micros(random.random_range(0..40))).await;
+            }
+        }
+        next
+    });
+    let mut random = SmallRng::seed_from_u64(2);
+    let (mut expected, mut partial, mut dropped) = (0u32, Vec::new(), 0);
+    loop {
+        let mut buffer = [0; 64];
+        let size = random.random_range(1..=buffer.len());
+        let limit = Duration::from_micros(random.random_range(0..40));
+        let read = if random.random() {
+            runtime::timeout(limit, server.read(&mut buffer[..size])).await
+        } else {
+            // The lent buffer, consumed in part.
+            let lent = runtime::timeout(limit, server.fill_buf()).await;
+            lent.map(|result| {
+                result.map(|bytes| {
+                    let length = bytes.len().min(size);
+                    buffer[..length].copy_from_slice(&bytes[..length]);
+                    length
+                })
+            })
+            .inspect(|length| {
+                if let Ok(length) = length {
+                    server.consume_unpin(*length);
+                }
+            })
+        };
+        match read {
+            Err(_) => dropped += 1,
+            Ok(Ok(0)) => break,
+            Ok(result) => partial.extend_from_slice(&buffer[..result.unwrap()]),
+        }
+        while let Some((number, rest)) = partial.split_first_chunk::<4>() {
+            assert_eq!(u32::from_le_bytes(*number), expected);
+            expected += 1;
+            partial = rest.to_vec();
+        }
+    }
+    assert_eq!(expected, sender.await.unwrap());
+    assert!(partial.is_empty() && dropped > 0, "{dropped} reads were dropped");
+}
+
+#[runtime::test]
+async fn what_was_written_arrives_though_the_stream_was_dropped_at_once() {
+    for size in [1usize, 3000, 200_000] {
+        let (mut client, mut server) = pair().await;
+        let writing = runtime::spawn(async move { client.write_all(&vec![7; size]).await.unwrap() });
+        let mut bytes = Vec::new();
+        server.read_to_end(&mut bytes).await.unwrap();
+        writing.await.unwrap();
+        assert_eq!(bytes.len(), size);
+        assert!(bytes.iter().all(|&byte| byte == 7));
+    }
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn connections_dropped_at_random_points_leave_no_descriptor() {
+    // Alone in this process: other tests open descriptors too.
+    if std::env::var_os("ALONE").is_none() {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["connections_dropped_at_random_points_leave_no_descriptor", "--exact", "--test-threads=1"])
+            .env("ALONE", "1")
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    for driver in [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid] {
+        let before = open_descriptors();
+        let mut runtime = Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
+        let (idle, after) = runtime.block_on(async {
+            let listener = TcpListener::bind(local()).unwrap();
+            let address = listener.local_addr().unwrap();
+            let serving = listener
+                .serve(|mut stream: TcpStream| async move {
+                    let mut buffer = [0; 256];
+                    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                        if stream.write_all(&buffer[..length]).await.is_err() {
+                            break;
+                        }
+                    }
+                })
+                .unwrap();
+            runtime::sleep(Duration::from_millis(5)).await;
+            let idle = open_descriptors();
+            let mut random = SmallRng::seed_from_u64(3);
+            for _ in 0..drops() / 20 {
+                let limit = Duration::from_micros(random.random_range(0..150));
+                let length = random.random_range(1..200);
+                let exchange = async {
+                    let mut stream = TcpStream::connect(address).await.unwrap();
+                    stream.write_all(&vec![1; length]).await.unwrap();
+                    let mut answer = vec![0; length];
+                    stream.read_exact(&mut answer).await.unwrap();
+                };
+                // Dropped while it connects, writes or reads, or not at all.
+                let _ = runtime::timeout(limit, exchange).await;
+            }
+            let give_up = std::time::Instant::now() + Duration::from_secs(5);
+            while serving.connections() > 0 && std::time::Instant::now() < give_up {
+                runtime::sleep(Duration::from_millis(5)).await;
+            }
+            let after = open_descriptors();
+            serving.shutdown(Duration::from_secs(1)).await;
+            (idle, after)
+        });
+        assert_eq!(idle, after, "on {driver}");
+        drop(runtime);
+        assert_eq!(before, open_descriptors(), "on {driver}");
+    }
+}
+
+#[runtime::test]
+async fn slow_readers_do_not_keep_the_buffers_from_the_others() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        client.write_all(&[1; 6000]).await.unwrap();
+        // Reads one byte, and leaves the rest.
+        server.read_exact(&mut [0; 1]).await.unwrap();
+        held.push((client, server));
+    }
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    for _ in 0..100 {
+        client.write_all(&[2; 5000]).await.unwrap();
+        let mut buffer = [0; 5000];
+        let read = runtime::timeout(Duration::from_secs(2), server.read_exact(&mut buffer)).await;
+        read.expect("the other connections hold all the buffers").unwrap();
+        assert_eq!(buffer, [2; 5000]);
+    }
+    for (_client, mut server) in held {
+        let mut rest = vec![0; 5999];
+        server.read_exact(&mut rest).await.unwrap();
+        assert!(rest.iter().all(|&byte| byte == 1));
+    }
+}
+
+/// Forbids io_uring to this thread and its children, as a container's default filter does.
+fn forbid_io_uring() {
+    use seccompiler::{SeccompAction, SeccompFilter};
+    let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
+    let forbidden = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        forbidden,
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: seccompiler::BpfProgram = filter.unwrap().try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
+
+#[test]
+fn where_io_uring_is_forbidden_auto_takes_epoll_and_says_why_and_uring_fails() {
+    // The filter holds for this thread, which is also the runtime's worker.
+    std::thread::spawn(|| {
+        forbid_io_uring();
+        let mut runtime = Builder::new().ignore_environment().workers(1).build().unwrap();
+        runtime.block_on(async {
+            let (mut client, mut server) = pair().await;
+            client.write_all(b"hello").await.unwrap();
+            server.read_exact(&mut [0; 5]).await.unwrap();
+            let report = &runtime::reports()[0];
+            assert_eq!(report.driver, DriverKind::Epoll);
+            assert!(report.to_string().contains("io_uring is forbidden"), "{report}");
+        });
+        let mut runtime =
+            Builder::new().ignore_environment().workers(1).driver(DriverKind::Uring).build().unwrap();
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(async {})));
+        let message = *panic.unwrap_err().downcast::<String>().unwrap();
+        assert!(message.contains("io_uring is forbidden") && message.contains("take epoll"), "{message}");
+    })
+    .join()
+    .unwrap();
+}
