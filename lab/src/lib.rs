@@ -18,6 +18,7 @@ compile_error!(
 pub mod experiment;
 pub mod namespace;
 pub mod party;
+pub mod peers;
 pub mod report;
 pub mod statistics;
 pub mod testbed;

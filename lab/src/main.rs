@@ -9,7 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::experiment::{Bench, Contestant, Cores, Plan, rows};
 use lab::party::{self, PARTY};
-use lab::report::Report;
+use lab::peers;
+use lab::report::{Machine, Report};
 use lab::testbed::Testbed;
 use runtime::{DriverKind, WaitStrategy};
 
@@ -29,6 +30,8 @@ enum Command {
     Compare(Options),
     /// Compare the drivers, under vanilla and under kernel polling, at saturation
     Drivers(Options),
+    /// Compare Lull's echo server with those of tokio, monoio, compio and a bare epoll loop
+    Peers(Options),
     /// Find the grace time (gro-flush-timeout) under which kernel polling is fastest here
     Calibrate(Options),
     /// A process of an experiment
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Some(Command::Party { order, namespace }) => party::run(&order, namespace.as_deref()),
         Some(Command::Calibrate(options)) => calibrate(&options),
         Some(Command::Compare(options)) => compare(&options, Contestant::policies(options.driver)),
+        Some(Command::Peers(options)) => compare_peers(&options),
         Some(Command::Drivers(options)) => compare(&options, Contestant::drivers()),
         None => compare(&cli.compare, Contestant::policies(cli.compare.driver)),
     };
@@ -161,11 +165,7 @@ fn progress(steps: usize) -> ProgressBar {
 }
 
 fn compare(options: &Options, contestants: Vec<Contestant>) -> Result<(), Box<dyn std::error::Error>> {
-    // Opened first, so that a bad path doesn't cost a run.
-    let mut output = match &options.output {
-        Some(path) => Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?),
-        None => None,
-    };
+    let mut output = open_output(options)?;
     let mut bench = bench(options, contestants)?;
     let plan = bench.plan.clone();
     let trials = plan.grace_candidates.len() * plan.grace_rounds;
@@ -188,13 +188,42 @@ fn compare(options: &Options, contestants: Vec<Contestant>) -> Result<(), Box<dy
     }
     bar.finish_and_clear();
     let report = Report::new(&bench, tried, rounds, curve_rounds, curve);
-    let json = serde_json::to_string_pretty(&report)?;
-    if let Some(file) = &mut output {
+    print(options, output.as_mut(), &serde_json::to_string_pretty(&report)?, || report.text())
+}
+
+fn compare_peers(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
+    let mut output = open_output(options)?;
+    let mut plan = peers::Plan::new(options.quick);
+    plan.rounds = options.rounds.map_or(plan.rounds, usize::from);
+    let cores = Cores::choose()?;
+    let bar = progress(plan.steps());
+    let (rows, notes) = peers::run(&plan, cores, |message| {
+        bar.inc(1);
+        bar.set_message(message.to_owned());
+    })?;
+    bar.finish_and_clear();
+    let report = peers::Report { machine: Machine::read(), cores, plan, rows, notes };
+    print(options, output.as_mut(), &serde_json::to_string_pretty(&report)?, || report.text())
+}
+
+/// Opened first, so that a bad path doesn't cost a run.
+fn open_output(options: &Options) -> Result<Option<File>, Box<dyn std::error::Error>> {
+    let Some(path) = &options.output else { return Ok(None) };
+    Ok(Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?))
+}
+
+fn print(
+    options: &Options,
+    output: Option<&mut File>,
+    json: &str,
+    text: impl FnOnce() -> String,
+) -> Result<(), Box<dyn std::error::Error>> {
+    if let Some(file) = output {
         writeln!(file, "{json}")?;
     }
     let mut out = io::stdout().lock();
     match options.format {
-        Format::Table => write!(out, "{}", report.text())?,
+        Format::Table => write!(out, "{}", text())?,
         Format::Json => writeln!(out, "{json}")?,
     }
     Ok(())

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use servers::memcached::{Config as ServerConfig, Server};
 
 use crate::namespace::Namespace;
+use crate::peers::{self, EchoLoad, EchoOrder};
 
 /// The hidden argument by which the program knows that it is a party.
 pub const PARTY: &str = "party";
@@ -33,6 +34,10 @@ pub enum Role {
     Server(ServerOrder),
     /// Make load.
     Load(LoadOrder),
+    /// Be an echo server.
+    Echo(EchoOrder),
+    /// Load an echo server.
+    EchoLoad(EchoLoad),
 }
 
 /// How the server is to run.
@@ -132,6 +137,14 @@ pub fn run(order: &str, namespace: Option<&str>) -> Result<(), Box<dyn std::erro
     match serde_json::from_str(order)? {
         Role::Server(order) => serve(&order),
         Role::Load(order) => load(&order),
+        Role::Echo(order) => {
+            peers::serve(&order, |address| say(&serde_json::json!({ "address": address })))?;
+            Ok(())
+        }
+        Role::EchoLoad(order) => {
+            let seen = peers::load(&order, || say(&serde_json::json!("begin")))?;
+            Ok(say(&seen)?)
+        }
     }
 }
 
@@ -397,7 +410,8 @@ impl Party {
         writeln!(orders, "{order}")
     }
 
-    fn hear(&mut self) -> io::Result<serde_json::Value> {
+    /// What the party says next.
+    pub(crate) fn hear(&mut self) -> io::Result<serde_json::Value> {
         let mut line = String::new();
         if self.words.read_line(&mut line)? == 0 {
             return Err(io::Error::new(
@@ -428,6 +442,22 @@ impl Party {
                 }
             }
         }
+    }
+
+    fn process(&self) -> io::Result<procfs::process::Process> {
+        let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
+        procfs::process::Process::new(pid).map_err(io::Error::other)
+    }
+
+    /// CPU time of the party's main thread so far, in nanoseconds (`/proc/<pid>/schedstat`).
+    pub(crate) fn cpu_nanos(&self) -> io::Result<u64> {
+        Ok(self.process()?.schedstat().map_err(io::Error::other)?.sum_exec_runtime)
+    }
+
+    /// The party's resident memory, in bytes.
+    pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
+        let status = self.process()?.status().map_err(io::Error::other)?;
+        Ok(status.vmrss.unwrap_or(0) * 1024)
     }
 
     /// Ends the party, and waits for it.

@@ -82,6 +82,12 @@ impl Listener<Tcp> {
         Self::from_socket(socket, backlog)
     }
 
+    /// Takes over a listening socket of the standard library.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Self::from_socket(listener.into(), BACKLOG)
+    }
+
     /// Accepts one connection, onto this worker.
     pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
         let stream = Stream::from_socket(self.accept_socket().await?)?;
