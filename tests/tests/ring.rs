@@ -96,6 +96,48 @@ async fn what_was_written_arrives_though_the_stream_was_dropped_at_once() {
     }
 }
 
+#[runtime::test]
+async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_order() {
+    let (client, mut server) = pair().await;
+    client.set_send_buffer_size(8 << 10).unwrap();
+    let total = 600_000u32;
+    let writing = runtime::spawn(async move {
+        let mut client = client;
+        let mut random = SmallRng::seed_from_u64(4);
+        let mut next = 0;
+        while next < total {
+            let count = random.random_range(1..4000).min(total - next);
+            let bytes: Vec<u8> = (next..next + count).flat_map(u32::to_le_bytes).collect();
+            next += count;
+            client.write_all(&bytes).await.unwrap();
+        }
+        client.close().await.unwrap();
+    });
+    let (mut expected, mut partial) = (0u32, Vec::new());
+    loop {
+        let length = {
+            let bytes = server.fill_buf().await.unwrap();
+            partial.extend_from_slice(bytes);
+            bytes.len()
+        };
+        if length == 0 {
+            break;
+        }
+        server.consume_unpin(length);
+        let (numbers, _) = partial.as_chunks::<4>();
+        for number in numbers {
+            assert_eq!(u32::from_le_bytes(*number), expected);
+            expected += 1;
+        }
+        partial.drain(..numbers.len() * 4);
+        if expected % 7 == 0 {
+            runtime::sleep(Duration::from_micros(200)).await;
+        }
+    }
+    writing.await.unwrap();
+    assert_eq!(expected, total);
+}
+
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
