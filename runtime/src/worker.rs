@@ -259,7 +259,9 @@ impl Worker {
 
     /// Drops everything that is left, on the thread that it belongs to.
     fn shut_down(&self) {
-        self.stopping.set(true);
+        if self.stopping.replace(true) {
+            return;
+        }
         drop(self.shared.inbox.close());
         self.queue.borrow_mut().clear();
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());

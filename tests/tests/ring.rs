@@ -138,6 +138,94 @@ async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_or
     assert_eq!(expected, total);
 }
 
+const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+
+fn one_worker(driver: DriverKind) -> runtime::Runtime {
+    Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap()
+}
+
+#[test]
+fn what_was_written_before_the_runtime_ends_is_sent_to_a_peer_that_takes_its_time() {
+    use std::io::Read;
+    for driver in DRIVERS {
+        let listener = std::net::TcpListener::bind(local()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let peer = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).map(|_| bytes.len())
+        });
+        let written = one_worker(driver).block_on(async move {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.set_send_buffer_size(4 << 10).unwrap();
+            let mut written = 0;
+            // Until there is no room, in the kernel and before it.
+            while let Ok(length) = runtime::timeout(Duration::from_millis(20), client.write(&[1; 4000])).await
+            {
+                written += length.unwrap();
+            }
+            written
+        });
+        assert_eq!(peer.join().unwrap().unwrap(), written, "on {driver}");
+    }
+}
+
+#[test]
+fn a_peer_that_never_takes_what_was_written_sees_no_clean_end() {
+    use std::io::Read;
+    for driver in [DriverKind::Uring, DriverKind::Hybrid] {
+        let listener = std::net::TcpListener::bind(local()).unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4 << 10).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (written, mut stream) = one_worker(driver).block_on(async move {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            client.set_send_buffer_size(4 << 10).unwrap();
+            let mut written = 0;
+            while let Ok(length) = runtime::timeout(Duration::from_millis(20), client.write(&[1; 4000])).await
+            {
+                written += length.unwrap();
+            }
+            (written, stream)
+        });
+        let mut bytes = Vec::new();
+        let end = stream.read_to_end(&mut bytes);
+        assert!(end.is_err() && bytes.len() < written, "on {driver}: {end:?}");
+    }
+}
+
+#[test]
+fn a_socket_kept_beyond_its_runtime_gives_an_error_and_does_not_hang() {
+    for driver in [DriverKind::Uring, DriverKind::Hybrid] {
+        let listener = std::net::TcpListener::bind(local()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut runtime = one_worker(driver);
+        let mut client = runtime.block_on(async move { TcpStream::connect(address).await.unwrap() });
+        runtime.block_on(async move {
+            let limit = Duration::from_secs(2);
+            for _ in 0..2 {
+                let written = runtime::timeout(limit, client.write(b"x")).await;
+                assert!(written.unwrap().unwrap_err().to_string().contains("runtime"), "on {driver}");
+                let read = runtime::timeout(limit, client.read(&mut [0; 1])).await;
+                assert!(read.unwrap().unwrap_err().to_string().contains("runtime"), "on {driver}");
+            }
+        });
+    }
+}
+
+#[runtime::test]
+async fn writes_after_the_end_of_writing_are_refused() {
+    let (mut client, mut server) = pair().await;
+    client.write_all(b"last").await.unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let error = client.write(b"more").await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    let mut bytes = Vec::new();
+    server.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(bytes, b"last");
+}
+
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -154,9 +242,9 @@ fn connections_dropped_at_random_points_leave_no_descriptor() {
         assert!(status.success());
         return;
     }
-    for driver in [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid] {
+    for driver in DRIVERS {
         let before = open_descriptors();
-        let mut runtime = Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
+        let mut runtime = one_worker(driver);
         let (idle, after) = runtime.block_on(async {
             let listener = TcpListener::bind(local()).unwrap();
             let address = listener.local_addr().unwrap();

@@ -101,7 +101,7 @@ impl Driver {
     /// Ends all operations. Called when the tasks are gone.
     pub(crate) fn close(&self) {
         if let Self::Ring(ring) = self {
-            Rc::clone(ring).close();
+            ring.close();
         }
     }
 }

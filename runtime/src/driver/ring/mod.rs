@@ -14,7 +14,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
@@ -46,8 +47,10 @@ const SEND_FIRST: u32 = 32;
 /// Spare send buffers that are kept, and the largest that is.
 const SPARES: usize = 64;
 const SPARE_SIZE: usize = 16 << 10;
-/// How long a driver that closes waits for its operations' completions.
+/// How long a driver that closes waits for peers to take what was written, and then for the last
+/// completions.
 const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_STEP: Duration = Duration::from_millis(10);
 
 /// The token of cancellations, whose own outcome is of no interest.
 const CANCEL: u64 = u64::MAX;
@@ -124,13 +127,29 @@ impl Operations {
     fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
+
+    fn has_sends(&self) -> bool {
+        let mut all = self.table.iter().map(|(_, (_, operation))| operation);
+        all.any(|operation| matches!(operation, Operation::Send(_) | Operation::WaitingSend(_)))
+    }
+
+    fn receives(&self) -> Vec<u64> {
+        let all = self.table.iter().map(|(_, entry)| entry);
+        all.filter(|(_, operation)| matches!(operation, Operation::Receive(_))).map(|(id, _)| *id).collect()
+    }
 }
 
 pub(crate) struct RingDriver {
+    // Fields are dropped in order: the ring first, then what its operations point to.
+    queue: RefCell<Queue>,
+    operations: RefCell<Operations>,
+    pool: Rc<Pool>,
     mode: Mode,
     features: Features,
     epoll: EpollDriver,
-    operations: RefCell<Operations>,
+    /// Written by the kernel when the ring has work, for the epoll instance to hear: the ring's own
+    /// descriptor wakes nobody when work is deferred (`io_uring.c`, `io_req_local_work_add`).
+    _bell: Option<OwnedFd>,
     /// Sockets with something to send.
     to_send: RefCell<Vec<Rc<SocketState>>>,
     /// Sends that were submitted and make no completion if they succeed.
@@ -139,28 +158,22 @@ pub(crate) struct RingDriver {
     starved: RefCell<Vec<Rc<SocketState>>>,
     spares: RefCell<Vec<Vec<u8>>>,
     completions: RefCell<Vec<cqueue::Entry>>,
+    /// Woken when a batch of completions is through: they may be foreign, and do as they like.
+    wakers: RefCell<Vec<Waker>>,
     epoll_ready: Cell<bool>,
     epoll_watched: Cell<bool>,
     received: Cell<usize>,
     /// Something has come that a task, or the next turn, is to take up: no time to sleep.
     progress: Cell<bool>,
     apart: Apart,
-    /// Written by the kernel when the ring has work, for the epoll instance to hear: the ring's own
-    /// descriptor wakes nobody when work is deferred (`io_uring.c`, `io_req_local_work_add`).
-    _bell: Option<OwnedFd>,
-    // Fields are dropped in order: the ring first, then the buffers that it may fill.
-    queue: RefCell<Queue>,
-    pool: Rc<Pool>,
+    /// Sends that are not over now never will be.
+    closing: Cell<bool>,
+    closed: Cell<bool>,
 }
 
 impl RingDriver {
     pub(crate) fn new(mode: Mode, epoll: EpollDriver) -> io::Result<Rc<Self>> {
         let (mut queue, mut features) = Queue::new()?;
-        // SAFETY: the driver drops its queue, and with it the ring, before the pool; where operations
-        // are left over, `close` lets neither be freed.
-        let pool = unsafe { Pool::register(&queue.submitter()) }?;
-        features.0.push("RECV_MULTISHOT");
-        features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
         let bell = match mode {
             Mode::Hybrid => {
                 let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -170,24 +183,32 @@ impl RingDriver {
             }
             Mode::Uring => None,
         };
+        // SAFETY: from here on nothing fails, and the driver drops its queue, and with it the ring,
+        // before the pool; where operations are left over, neither is freed (`Drop`).
+        let pool = unsafe { Pool::register(&queue.submitter()) }?;
+        features.0.push("RECV_MULTISHOT");
+        features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
         Ok(Rc::new(Self {
+            queue: RefCell::new(queue),
+            operations: RefCell::default(),
+            pool,
             mode,
             features,
             epoll,
-            operations: RefCell::default(),
+            _bell: bell,
             to_send: RefCell::default(),
             sending: RefCell::default(),
             starved: RefCell::default(),
             spares: RefCell::default(),
             completions: RefCell::default(),
+            wakers: RefCell::default(),
             epoll_ready: Cell::new(false),
             epoll_watched: Cell::new(false),
             received: Cell::new(0),
             progress: Cell::new(false),
             apart: Apart::default(),
-            _bell: bell,
-            queue: RefCell::new(queue),
-            pool,
+            closing: Cell::new(false),
+            closed: Cell::new(false),
         }))
     }
 
@@ -292,27 +313,40 @@ impl RingDriver {
 
     /// Enters until all is submitted, and dispatches the completions. Returns the number of calls.
     fn enter(&self, mut want: u32, timeout: Option<Duration>) -> io::Result<usize> {
-        let mut calls = 0;
+        let (mut calls, mut futile) = (0, 0);
         loop {
             let mut queue = self.queue.borrow_mut();
+            let before = queue.unsubmitted();
             queue.enter(want, timeout)?;
             calls += 1;
             let mut completions = self.completions.take();
             let more = queue.completions(&mut completions);
-            let done = queue.is_submitted() && !more;
+            let left = queue.unsubmitted();
             drop(queue);
             if !completions.is_empty() {
                 want = 0;
             }
+            futile = if completions.is_empty() && left == before { futile + 1 } else { 0 };
             for completion in completions.drain(..) {
                 self.complete(&completion);
             }
             self.completions.replace(completions);
-            if done {
+            if left == 0 && !more {
+                self.finish_sends();
+                break;
+            }
+            if futile > 3 {
+                // The kernel has no memory for operations. They stay queued, and tasks may run.
+                self.progress.set(true);
                 break;
             }
         }
-        self.finish_sends();
+        let mut wakers = self.wakers.take();
+        wakers.drain(..).for_each(Waker::wake);
+        let mut slot = self.wakers.borrow_mut();
+        if slot.is_empty() {
+            *slot = wakers;
+        }
         Ok(calls)
     }
 
@@ -527,7 +561,7 @@ impl RingDriver {
             _ => send.fail(io::Error::from_raw_os_error(-result)),
         }
         let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
-        if left {
+        if left && !self.closing.get() {
             drop(send);
             self.progress.set(true);
             self.submit_send(state, true);
@@ -535,6 +569,9 @@ impl RingDriver {
         }
         if let Some(done) = send.in_flight.take() {
             self.give_back(done.bytes);
+        }
+        if self.closing.get() && (left || send.failed.is_some()) {
+            break_off(state);
         }
         let list = !send.queued.is_empty() && !std::mem::replace(&mut send.listed, true);
         if send.take_end() {
@@ -544,36 +581,70 @@ impl RingDriver {
         let waker = send.take_waker();
         drop(send);
         if list {
-            self.progress.set(true);
             self.list_send(state);
         }
-        if let Some(waker) = waker {
+        if list || waker.is_some() {
             self.progress.set(true);
-            waker.wake();
         }
+        self.wakers.borrow_mut().extend(waker);
     }
 
-    /// Sends what was written, cancels everything, and waits for the last completions.
-    pub(crate) fn close(self: Rc<Self>) {
-        let _ = self.queue_sends();
-        let _ = self.enter(0, None);
-        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL);
-        // SAFETY: nothing is pointed to.
-        unsafe { self.queue.borrow_mut().push(entry) };
-        let end = std::time::Instant::now() + DRAIN;
-        while !self.operations.borrow().is_empty() && std::time::Instant::now() < end {
-            if self.enter(1, Some(Duration::from_millis(10))).is_err() {
+    fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Sends what was written, as far as peers take it in time, then cancels what is left, and waits
+    /// for the last completions. Sockets that are kept beyond this only give errors.
+    pub(crate) fn close(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        for id in self.operations.borrow().receives() {
+            self.cancel(id);
+        }
+        let end = Instant::now() + DRAIN;
+        while (self.operations.borrow().has_sends() || !self.to_send.borrow().is_empty())
+            && Instant::now() < end
+        {
+            let sends = self.queue_sends();
+            if self.enter(u32::from(sends.count == 0), Some(DRAIN_STEP)).is_err() {
+                break;
+            }
+        }
+        self.closing.set(true);
+        for state in self.to_send.take() {
+            break_off(&state);
+        }
+        if !self.operations.borrow().is_empty() {
+            let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL);
+            // SAFETY: nothing is pointed to.
+            unsafe { self.queue.borrow_mut().push(entry) };
+        }
+        let end = Instant::now() + DRAIN;
+        while !self.operations.borrow().is_empty() && Instant::now() < end {
+            if self.enter(1, Some(DRAIN_STEP)).is_err() {
                 break;
             }
         }
         self.starved.take();
-        self.to_send.take();
-        let drained = self.operations.borrow().is_empty();
-        debug_assert!(drained, "operations were not completed at the end");
-        debug_assert!(!drained || self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1);
-        if !drained {
-            // The kernel may still write to what they point to: it must never be freed.
-            std::mem::forget(self);
+        debug_assert!(self.operations.borrow().is_empty(), "operations were not completed at the end");
+        debug_assert!(self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1, "a buffer was lost");
+    }
+}
+
+/// Has the connection end with a reset: its peer must not take what came for everything.
+fn break_off(state: &SocketState) {
+    // Has no meaning for Unix sockets.
+    let _ = rustix::net::sockopt::set_socket_linger(state.fd(), Some(Duration::ZERO));
+}
+
+impl Drop for RingDriver {
+    fn drop(&mut self) {
+        if !self.operations.borrow().is_empty() {
+            // The kernel may still write to what they point to, even for a while after the ring is
+            // closed (`io_ring_exit_work`): it must never be freed.
+            std::mem::forget(self.operations.take());
+            std::mem::forget(Rc::clone(&self.pool));
         }
     }
 }

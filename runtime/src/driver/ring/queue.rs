@@ -125,9 +125,9 @@ impl Queue {
         waiting || !self.backlog.is_empty() || !self.ring.completion().is_empty()
     }
 
-    /// Whether everything that was pushed has been submitted.
-    pub(super) fn is_submitted(&mut self) -> bool {
-        self.backlog.is_empty() && self.ring.submission().is_empty()
+    /// How much of what was pushed has not been submitted.
+    pub(super) fn unsubmitted(&mut self) -> usize {
+        self.backlog.len() + self.ring.submission().len()
     }
 
     /// Submits what fits, runs deferred work, and waits for `want` completions or until the time is

@@ -21,6 +21,9 @@ const UNSENT_LIMIT: usize = 64 << 10;
 /// copied first.
 const DIRECT: usize = 16 << 10;
 
+/// After so long without progress what a dropped socket had to send is given up, in milliseconds.
+const GIVE_UP_MS: u32 = 30_000;
+
 /// Bytes that were received: in the kernel's buffer where they are read soon, else in a copy.
 pub struct Received(Bytes);
 
@@ -168,6 +171,10 @@ impl Send {
     }
 }
 
+fn runtime_has_ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the runtime of this socket has ended")
+}
+
 fn store(slot: &mut Option<Waker>, context: &Context<'_>) {
     match slot {
         Some(waker) => waker.clone_from(context.waker()),
@@ -200,6 +207,10 @@ impl RingSocket {
     /// The next bytes; none at the end of the stream.
     pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Received>>> {
         let mut receive = self.state.receive.borrow_mut();
+        // What came before the end of the runtime is still there.
+        if self.driver.is_closed() && receive.unread.is_empty() {
+            return Poll::Ready(Err(runtime_has_ended()));
+        }
         if let Some(received) = receive.unread.pop_front() {
             receive.unread_bytes -= received.len();
             return Poll::Ready(Ok(Some(received)));
@@ -219,6 +230,12 @@ impl RingSocket {
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut send = self.state.send.borrow_mut();
         send.check()?;
+        if send.ends {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if self.driver.is_closed() {
+            return Poll::Ready(Err(runtime_has_ended()));
+        }
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -265,6 +282,9 @@ impl RingSocket {
         if send.unsent() == 0 {
             return Poll::Ready(Ok(()));
         }
+        if self.driver.is_closed() {
+            return Poll::Ready(Err(runtime_has_ended()));
+        }
         store(&mut send.waker, context);
         Poll::Pending
     }
@@ -285,8 +305,17 @@ impl Drop for RingSocket {
         let operation = receive.operation;
         drop(receive);
         drop(unread);
-        self.state.send.borrow_mut().waker = None;
-        if let Some(operation) = operation {
+        let mut send = self.state.send.borrow_mut();
+        send.waker = None;
+        if send.unsent() > 0 {
+            // Nobody waits any more, so nobody would give up on a peer that takes nothing. Has no
+            // meaning for Unix sockets, whose peers are on this machine.
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(self.state.fd(), GIVE_UP_MS);
+        }
+        drop(send);
+        if let Some(operation) = operation
+            && !self.driver.is_closed()
+        {
             self.driver.cancel(operation);
         }
         if self.in_napi {
