@@ -84,6 +84,8 @@ impl Runtime {
         let shared =
             Arc::new(Shared { config, workers, napis, applied, host_notes, failure: Mutex::default() });
         let mut runtime = Self { shared, threads: Vec::new(), guard };
+        // Worker 0 opens its driver only when it runs, and then it is late for an error.
+        runtime.probe_driver().map_err(|source| BuildError::Worker { worker: 0, source })?;
         for index in 1..count {
             // Dropped on an error: the workers that did start are stopped.
             let handle = start_worker(&runtime.shared, index)
@@ -112,8 +114,8 @@ impl Runtime {
         }
     }
 
-    /// Whether this thread can have the driver that was asked for.
-    pub(crate) fn probe_driver(&self) -> io::Result<()> {
+    /// Whether the driver that was asked for can be had.
+    fn probe_driver(&self) -> io::Result<()> {
         let config = &self.shared.config;
         Driver::open(config.driver, false, config.max_events, &self.shared.workers[0]).map(drop)
     }
