@@ -6,8 +6,10 @@
 //! `fs/eventpoll.c`), and it watches the ring: its poll pass brings the packets, and one enter
 //! afterwards carries all receives and sends of the turn.
 
+mod operations;
 mod pool;
 mod queue;
+mod sends;
 mod socket;
 
 use std::cell::{Cell, RefCell};
@@ -17,14 +19,15 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use io_uring::{cqueue, opcode, squeue, types};
+use io_uring::{cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
-use slab::Slab;
 
+use self::operations::{CANCEL, Operation, Operations};
 use self::pool::Pool;
 pub(crate) use self::queue::Features;
 use self::queue::Queue;
-use self::socket::{InFlight, SocketState};
+use self::sends::break_off;
+use self::socket::SocketState;
 pub use self::socket::{Received, RingSocket};
 use super::epoll::{EpollDriver, Wait, Woken};
 use crate::shared::WorkerShared;
@@ -44,16 +47,10 @@ pub(crate) enum Mode {
 const APART: usize = 8;
 /// After a poll that brought hardly anything, so many turns send first before one polls first again.
 const SEND_FIRST: u32 = 32;
-/// Spare send buffers that are kept, and the largest that is.
-const SPARES: usize = 64;
-const SPARE_SIZE: usize = 16 << 10;
 /// How long a driver that closes waits for peers to take what was written, and then for the last
 /// completions.
 const DRAIN: Duration = Duration::from_secs(2);
 const DRAIN_STEP: Duration = Duration::from_millis(10);
-
-/// The token of cancellations, whose own outcome is of no interest.
-const CANCEL: u64 = u64::MAX;
 
 /// Whether sends may wait for a poll. It pays where packets come all the time. Where all clients wait
 /// for these very sends, the poll finds nothing, and the kernel takes that for the end of the traffic.
@@ -74,71 +71,7 @@ impl Apart {
     }
 }
 
-/// The sends of one turn.
-struct Sends {
-    count: usize,
-    /// Something follows when one is over: a task goes on, or the connection ends.
-    awaited: bool,
-}
-
-enum Operation {
-    /// A multishot receive.
-    Receive(Rc<SocketState>),
-    /// A send that does not wait, and completes silently when all was sent.
-    Send(Rc<SocketState>),
-    /// A send that waits for room.
-    WaitingSend(Rc<SocketState>),
-    /// Watches the epoll instance.
-    Epoll,
-}
-
-/// The operations that are under way, each under a number that is not soon used again: a
-/// cancellation that comes late must not meet another operation.
-#[derive(Default)]
-struct Operations {
-    table: Slab<(u64, Operation)>,
-    next: u64,
-}
-
-/// The bits of an operation's number that are its place in the table.
-const PLACE: u64 = u32::MAX as u64;
-
-impl Operations {
-    fn insert(&mut self, operation: Operation) -> u64 {
-        let entry = self.table.vacant_entry();
-        // Wraps before CANCEL; by then, after 2^32 operations, an old number is long forgotten.
-        self.next = (self.next + 1) % PLACE;
-        let id = self.next << 32 | entry.key() as u64;
-        entry.insert((id, operation));
-        id
-    }
-
-    fn get(&self, id: u64) -> Option<&Operation> {
-        let place = usize::try_from(id & PLACE).ok()?;
-        self.table.get(place).filter(|(known, _)| *known == id).map(|(_, operation)| operation)
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Operation> {
-        self.get(id)?;
-        let place = usize::try_from(id & PLACE).ok()?;
-        self.table.try_remove(place).map(|(_, operation)| operation)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
-    fn has_sends(&self) -> bool {
-        let mut all = self.table.iter().map(|(_, (_, operation))| operation);
-        all.any(|operation| matches!(operation, Operation::Send(_) | Operation::WaitingSend(_)))
-    }
-
-    fn receives(&self) -> Vec<u64> {
-        let all = self.table.iter().map(|(_, entry)| entry);
-        all.filter(|(_, operation)| matches!(operation, Operation::Receive(_))).map(|(id, _)| *id).collect()
-    }
-}
-
+/// A worker's ring, and the epoll instance beside it.
 pub(crate) struct RingDriver {
     // Fields are dropped in order: the ring first, then what its operations point to.
     queue: RefCell<Queue>,
@@ -465,130 +398,6 @@ impl RingDriver {
         unsafe { self.queue.borrow_mut().push(entry) };
     }
 
-    fn list_send(&self, state: &Rc<SocketState>) {
-        self.to_send.borrow_mut().push(Rc::clone(state));
-    }
-
-    fn spare_buffer(&self) -> Vec<u8> {
-        self.spares.borrow_mut().pop().unwrap_or_default()
-    }
-
-    fn give_back(&self, mut buffer: Vec<u8>) {
-        let mut spares = self.spares.borrow_mut();
-        if spares.len() < SPARES && buffer.capacity() <= SPARE_SIZE {
-            buffer.clear();
-            spares.push(buffer);
-        }
-    }
-
-    /// Makes submissions of what was written in this turn, one a connection.
-    fn queue_sends(&self) -> Sends {
-        let mut listed = self.to_send.take();
-        let mut sends = Sends { count: listed.len(), awaited: false };
-        for state in listed.drain(..) {
-            let mut send = state.send.borrow_mut();
-            send.listed = false;
-            if send.in_flight.is_some() || send.queued.is_empty() {
-                continue;
-            }
-            let bytes = std::mem::take(&mut send.queued);
-            send.in_flight = Some(InFlight { bytes, sent: 0, outcome: None });
-            sends.awaited |= send.is_awaited() || state.receive.borrow().abandoned;
-            drop(send);
-            if let Some(id) = self.submit_send(&state, false) {
-                self.sending.borrow_mut().push(id);
-            }
-        }
-        let mut to_send = self.to_send.borrow_mut();
-        if to_send.is_empty() {
-            // The same memory again.
-            *to_send = listed;
-        }
-        sends
-    }
-
-    fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
-        let send = state.send.borrow();
-        let sending = send.in_flight.as_ref()?;
-        let rest = &sending.bytes[sending.sent..];
-        let make = if waiting { Operation::WaitingSend } else { Operation::Send };
-        let id = self.operations.borrow_mut().insert(make(Rc::clone(state)));
-        let fd = types::Fd(state.fd().as_raw_fd());
-        let mut flags = libc::MSG_NOSIGNAL;
-        let mut entry_flags = squeue::Flags::empty();
-        if !waiting {
-            // With MSG_DONTWAIT a send is over when the enter returns, in any case; with MSG_WAITALL
-            // it counts as a success, which makes no completion, only if all was sent
-            // (`io_uring/net.c`, `io_send`).
-            flags |= libc::MSG_DONTWAIT | libc::MSG_WAITALL;
-            entry_flags = squeue::Flags::SKIP_SUCCESS;
-        }
-        let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
-        let entry = opcode::Send::new(fd, rest.as_ptr(), length).flags(flags).build();
-        let entry = entry.flags(entry_flags).user_data(id);
-        // SAFETY: the bytes are `in_flight`, which is not touched until the operation is over, and the
-        // table's entry keeps them and the descriptor until then.
-        unsafe { self.queue.borrow_mut().push(entry) };
-        Some(id)
-    }
-
-    /// Ends the sends of the last enter: all completions that failed ones make are in.
-    fn finish_sends(&self) {
-        let mut ids = self.sending.take();
-        for id in ids.drain(..) {
-            let Some(Operation::Send(state)) = self.operations.borrow_mut().remove(id) else { continue };
-            let outcome = {
-                let send = state.send.borrow();
-                let Some(sending) = &send.in_flight else { continue };
-                sending.outcome.unwrap_or_else(|| i32::try_from(sending.bytes.len()).unwrap_or(i32::MAX))
-            };
-            self.sent(&state, outcome);
-        }
-        let mut sending = self.sending.borrow_mut();
-        if sending.is_empty() {
-            *sending = ids;
-        }
-    }
-
-    /// Notes that a send is over, and goes on with what is left.
-    fn sent(&self, state: &Rc<SocketState>, result: i32) {
-        let mut send = state.send.borrow_mut();
-        let Some(sending) = &mut send.in_flight else { return };
-        sending.outcome = None;
-        match result {
-            0.. => sending.sent += usize::try_from(result).unwrap_or(0),
-            _ if [libc::EAGAIN, libc::EINTR].contains(&-result) => {}
-            _ => send.fail(io::Error::from_raw_os_error(-result)),
-        }
-        let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
-        if left && !self.closing.get() {
-            drop(send);
-            self.progress.set(true);
-            self.submit_send(state, true);
-            return;
-        }
-        if let Some(done) = send.in_flight.take() {
-            self.give_back(done.bytes);
-        }
-        if self.closing.get() && (left || send.failed.is_some()) {
-            break_off(state);
-        }
-        let list = !send.queued.is_empty() && !std::mem::replace(&mut send.listed, true);
-        if send.take_end() {
-            // The peer may have ended the connection already.
-            let _ = rustix::net::shutdown(state.fd(), rustix::net::Shutdown::Write);
-        }
-        let waker = send.take_waker();
-        drop(send);
-        if list {
-            self.list_send(state);
-        }
-        if list || waker.is_some() {
-            self.progress.set(true);
-        }
-        self.wakers.borrow_mut().extend(waker);
-    }
-
     fn is_closed(&self) -> bool {
         self.closed.get()
     }
@@ -630,12 +439,6 @@ impl RingDriver {
         debug_assert!(self.operations.borrow().is_empty(), "operations were not completed at the end");
         debug_assert!(self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1, "a buffer was lost");
     }
-}
-
-/// Has the connection end with a reset: its peer must not take what came for everything.
-fn break_off(state: &SocketState) {
-    // Has no meaning for Unix sockets.
-    let _ = rustix::net::sockopt::set_socket_linger(state.fd(), Some(Duration::ZERO));
 }
 
 impl Drop for RingDriver {

@@ -1,0 +1,94 @@
+//! The operations that are under way.
+
+use std::rc::Rc;
+
+use slab::Slab;
+
+use super::socket::SocketState;
+
+/// The token of cancellations, whose own outcome is of no interest.
+pub(super) const CANCEL: u64 = u64::MAX;
+
+pub(super) enum Operation {
+    /// A multishot receive.
+    Receive(Rc<SocketState>),
+    /// A send that does not wait, and completes silently when all was sent.
+    Send(Rc<SocketState>),
+    /// A send that waits for room.
+    WaitingSend(Rc<SocketState>),
+    /// Watches the epoll instance.
+    Epoll,
+}
+
+/// The operations that are under way, each under a number that is not soon used again: a
+/// cancellation that comes late must not meet another operation.
+#[derive(Default)]
+pub(super) struct Operations {
+    table: Slab<(u64, Operation)>,
+    next: u64,
+}
+
+/// The bits of an operation's number that are its place in the table.
+const PLACE: u64 = u32::MAX as u64;
+
+impl Operations {
+    pub(super) fn insert(&mut self, operation: Operation) -> u64 {
+        let entry = self.table.vacant_entry();
+        // Wraps before CANCEL; by then, after 2^32 operations, an old number is long forgotten.
+        self.next = (self.next + 1) % PLACE;
+        let id = self.next << 32 | entry.key() as u64;
+        entry.insert((id, operation));
+        id
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Operation> {
+        let place = usize::try_from(id & PLACE).ok()?;
+        self.table.get(place).filter(|(known, _)| *known == id).map(|(_, operation)| operation)
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Operation> {
+        self.get(id)?;
+        let place = usize::try_from(id & PLACE).ok()?;
+        self.table.try_remove(place).map(|(_, operation)| operation)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub(super) fn has_sends(&self) -> bool {
+        let mut all = self.table.iter().map(|(_, (_, operation))| operation);
+        all.any(|operation| matches!(operation, Operation::Send(_) | Operation::WaitingSend(_)))
+    }
+
+    pub(super) fn receives(&self) -> Vec<u64> {
+        let all = self.table.iter().map(|(_, entry)| entry);
+        all.filter(|(_, operation)| matches!(operation, Operation::Receive(_))).map(|(id, _)| *id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_used_again_under_another_number() {
+        let mut operations = Operations::default();
+        let first = operations.insert(Operation::Epoll);
+        assert!(operations.remove(first).is_some());
+        let second = operations.insert(Operation::Epoll);
+        assert_eq!(first & PLACE, second & PLACE);
+        assert!(operations.get(first).is_none() && operations.remove(first).is_none());
+        assert!(operations.get(second).is_some() && !operations.is_empty());
+    }
+
+    #[test]
+    fn no_operation_has_the_number_of_cancellations() {
+        let mut operations = Operations { next: PLACE - 2, ..Operations::default() };
+        for _ in 0..4 {
+            let id = operations.insert(Operation::Epoll);
+            assert_ne!(id, CANCEL);
+        }
+        assert!(operations.get(CANCEL).is_none());
+    }
+}

@@ -1,0 +1,156 @@
+//! Sends: gathered in a turn, submitted together, and what becomes of each.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use io_uring::{opcode, squeue, types};
+
+use super::RingDriver;
+use super::operations::Operation;
+use super::socket::{InFlight, SocketState};
+
+/// Spare send buffers that are kept, and the largest that is.
+const SPARES: usize = 64;
+const SPARE_SIZE: usize = 16 << 10;
+
+/// The sends of one turn.
+pub(super) struct Sends {
+    /// How many.
+    pub(super) count: usize,
+    /// Something follows when one is over: a task goes on, or the connection ends.
+    pub(super) awaited: bool,
+}
+
+impl RingDriver {
+    pub(super) fn list_send(&self, state: &Rc<SocketState>) {
+        self.to_send.borrow_mut().push(Rc::clone(state));
+    }
+
+    pub(super) fn spare_buffer(&self) -> Vec<u8> {
+        self.spares.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        let mut spares = self.spares.borrow_mut();
+        if spares.len() < SPARES && buffer.capacity() <= SPARE_SIZE {
+            buffer.clear();
+            spares.push(buffer);
+        }
+    }
+
+    /// Makes submissions of what was written in this turn, one a connection.
+    pub(super) fn queue_sends(&self) -> Sends {
+        let mut listed = self.to_send.take();
+        let mut sends = Sends { count: listed.len(), awaited: false };
+        for state in listed.drain(..) {
+            let mut send = state.send.borrow_mut();
+            send.listed = false;
+            if send.in_flight.is_some() || send.queued.is_empty() {
+                continue;
+            }
+            let bytes = std::mem::take(&mut send.queued);
+            send.in_flight = Some(InFlight { bytes, sent: 0, outcome: None });
+            sends.awaited |= send.is_awaited() || state.receive.borrow().abandoned;
+            drop(send);
+            if let Some(id) = self.submit_send(&state, false) {
+                self.sending.borrow_mut().push(id);
+            }
+        }
+        let mut to_send = self.to_send.borrow_mut();
+        if to_send.is_empty() {
+            // The same memory again.
+            *to_send = listed;
+        }
+        sends
+    }
+
+    fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
+        let send = state.send.borrow();
+        let sending = send.in_flight.as_ref()?;
+        let rest = &sending.bytes[sending.sent..];
+        let make = if waiting { Operation::WaitingSend } else { Operation::Send };
+        let id = self.operations.borrow_mut().insert(make(Rc::clone(state)));
+        let fd = types::Fd(state.fd().as_raw_fd());
+        let mut flags = libc::MSG_NOSIGNAL;
+        let mut entry_flags = squeue::Flags::empty();
+        if !waiting {
+            // With MSG_DONTWAIT a send is over when the enter returns, in any case; with MSG_WAITALL
+            // it counts as a success, which makes no completion, only if all was sent
+            // (`io_uring/net.c`, `io_send`).
+            flags |= libc::MSG_DONTWAIT | libc::MSG_WAITALL;
+            entry_flags = squeue::Flags::SKIP_SUCCESS;
+        }
+        let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        let entry = opcode::Send::new(fd, rest.as_ptr(), length).flags(flags).build();
+        let entry = entry.flags(entry_flags).user_data(id);
+        // SAFETY: the bytes are `in_flight`, which is not touched until the operation is over, and the
+        // table's entry keeps them and the descriptor until then.
+        unsafe { self.queue.borrow_mut().push(entry) };
+        Some(id)
+    }
+
+    /// Ends the sends of the last enter: all completions that failed ones make are in.
+    pub(super) fn finish_sends(&self) {
+        let mut ids = self.sending.take();
+        for id in ids.drain(..) {
+            let Some(Operation::Send(state)) = self.operations.borrow_mut().remove(id) else { continue };
+            let outcome = {
+                let send = state.send.borrow();
+                let Some(sending) = &send.in_flight else { continue };
+                sending.outcome.unwrap_or_else(|| i32::try_from(sending.bytes.len()).unwrap_or(i32::MAX))
+            };
+            self.sent(&state, outcome);
+        }
+        let mut sending = self.sending.borrow_mut();
+        if sending.is_empty() {
+            *sending = ids;
+        }
+    }
+
+    /// Notes that a send is over, and goes on with what is left.
+    pub(super) fn sent(&self, state: &Rc<SocketState>, result: i32) {
+        let mut send = state.send.borrow_mut();
+        let Some(sending) = &mut send.in_flight else { return };
+        sending.outcome = None;
+        match result {
+            0.. => sending.sent += usize::try_from(result).unwrap_or(0),
+            _ if [libc::EAGAIN, libc::EINTR].contains(&-result) => {}
+            _ => send.fail(io::Error::from_raw_os_error(-result)),
+        }
+        let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
+        if left && !self.closing.get() {
+            drop(send);
+            self.progress.set(true);
+            self.submit_send(state, true);
+            return;
+        }
+        if let Some(done) = send.in_flight.take() {
+            self.give_back(done.bytes);
+        }
+        if self.closing.get() && (left || send.failed.is_some()) {
+            break_off(state);
+        }
+        let list = !send.queued.is_empty() && !std::mem::replace(&mut send.listed, true);
+        if send.take_end() {
+            // The peer may have ended the connection already.
+            let _ = rustix::net::shutdown(state.fd(), rustix::net::Shutdown::Write);
+        }
+        let waker = send.take_waker();
+        drop(send);
+        if list {
+            self.list_send(state);
+        }
+        if list || waker.is_some() {
+            self.progress.set(true);
+        }
+        self.wakers.borrow_mut().extend(waker);
+    }
+}
+
+/// Has the connection end with a reset: its peer must not take what came for everything.
+pub(super) fn break_off(state: &SocketState) {
+    // Has no meaning for Unix sockets.
+    let _ = rustix::net::sockopt::set_socket_linger(state.fd(), Some(Duration::ZERO));
+}
