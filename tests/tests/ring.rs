@@ -232,14 +232,8 @@ fn open_descriptors() -> usize {
 
 #[test]
 fn connections_dropped_at_random_points_leave_no_descriptor() {
-    // Alone in this process: other tests open descriptors too.
-    if std::env::var_os("ALONE").is_none() {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["connections_dropped_at_random_points_leave_no_descriptor", "--exact", "--test-threads=1"])
-            .env("ALONE", "1")
-            .status()
-            .unwrap();
-        assert!(status.success());
+    // Other tests open descriptors too.
+    if !alone("connections_dropped_at_random_points_leave_no_descriptor") {
         return;
     }
     for driver in DRIVERS {
@@ -313,6 +307,101 @@ async fn slow_readers_do_not_keep_the_buffers_from_the_others() {
         let mut rest = vec![0; 5999];
         server.read_exact(&mut rest).await.unwrap();
         assert!(rest.iter().all(|&byte| byte == 1));
+    }
+}
+
+/// Runs the calling test again in a process of its own; `true` in there.
+fn alone(name: &str) -> bool {
+    if std::env::var_os("ALONE").is_some() {
+        return true;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args([name, "--exact", "--nocapture", "--test-threads=1"]).env("ALONE", "1");
+    assert!(again.status().unwrap().success());
+    false
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+const CONNECTIONS: usize = 10_000;
+
+/// Opens all, and uses some.
+fn be_clients(address: std::net::SocketAddr) {
+    use std::io::{Read, Write};
+    let connect = |_| std::net::TcpStream::connect(address).unwrap();
+    let mut streams: Vec<_> = (0..CONNECTIONS).map(connect).collect();
+    for stream in streams.iter_mut().step_by(97) {
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
+    const NAME: &str = "ten_thousand_connections_come_idle_and_go_and_leave_nothing";
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    if !alone(NAME) {
+        return;
+    }
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(CONNECTIONS as u64 + 100), maximum });
+    if tests::require("limit of 10,100 descriptors", raised.ok()).is_none() {
+        return;
+    }
+    if let Ok(address) = std::env::var("CLIENTS_OF") {
+        return be_clients(address.parse().unwrap());
+    }
+    for driver in DRIVERS {
+        one_worker(driver).block_on(async move {
+            let listener = TcpListener::bind(local()).unwrap();
+            let address = listener.local_addr().unwrap();
+            let serving = listener
+                .serve(|mut stream: TcpStream| async move {
+                    let mut buffer = [0; 16];
+                    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                        if stream.write_all(&buffer[..length]).await.is_err() {
+                            break;
+                        }
+                    }
+                })
+                .unwrap();
+            runtime::sleep(Duration::from_millis(5)).await;
+            let descriptors = open_descriptors();
+            let mut resident = Vec::new();
+            for _ in 0..3 {
+                let (done, finished) = std::os::unix::net::UnixStream::pair().unwrap();
+                let clients = std::thread::spawn(move || {
+                    let mut clients = std::process::Command::new(std::env::current_exe().unwrap());
+                    clients
+                        .args([NAME, "--exact", "--test-threads=1"])
+                        .env("CLIENTS_OF", address.to_string());
+                    let status = clients.status().unwrap();
+                    drop(done);
+                    assert!(status.success());
+                });
+                finished.set_nonblocking(true).unwrap();
+                let finished = runtime::AsyncFd::new(finished, runtime::SourceKind::Other).unwrap();
+                finished.ready(runtime::Direction::Read).await;
+                clients.join().unwrap();
+                drop(finished);
+                let give_up = std::time::Instant::now() + Duration::from_secs(20);
+                while serving.connections() > 0 && std::time::Instant::now() < give_up {
+                    runtime::sleep(Duration::from_millis(10)).await;
+                }
+                assert_eq!(serving.connections(), 0, "on {driver}");
+                resident.push(resident_kib());
+            }
+            // A turn for what the last one cancelled.
+            runtime::sleep(Duration::from_millis(20)).await;
+            assert_eq!(open_descriptors(), descriptors, "on {driver}");
+            // The allocator keeps what the first wave needed; a second and third must not need more.
+            assert!(resident[2] < resident[0] + 1024, "on {driver}: {resident:?} KiB");
+            serving.shutdown(Duration::from_secs(1)).await;
+        });
     }
 }
 
