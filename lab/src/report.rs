@@ -240,7 +240,7 @@ fn routing(bench: &Bench) -> Vec<String> {
         ),
         "routing: the client is on the epoll driver, whatever the server's is".to_owned(),
         format!(
-            "routing: under vanilla the server's packets are handed to core {server} (RPS), asynchronously to its worker; the client's queue is polled by a kernel thread on core {client}"
+            "routing: under vanilla the server's packets are handed to core {server} (RPS), asynchronously to its worker; the client's queue is polled by a kernel thread on core {client}, at half the weight of the load's thread"
         ),
     ]
 }

@@ -25,6 +25,10 @@
 //! suspended as long as the worker finds work there (Linux 6.13, `irq-suspend-timeout`;
 //! `Documentation/networking/napi.rst`). Where that can't be had, the worker steps down, and its
 //! [`WorkerReport`] says to what, and why.
+//!
+//! A worker's driver ([`DriverKind`]) is epoll, io_uring, or both: under kernel polling epoll is the
+//! wait, because it alone suspends interrupts, and io_uring carries a turn's receives and sends. Where
+//! io_uring is missing or forbidden, `auto` takes epoll, and the report says why.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
