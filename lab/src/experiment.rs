@@ -243,7 +243,7 @@ impl Bench {
         let on_testbed = |name: &str| self.testbed.as_ref().map(|_| name.to_owned());
         let order = Role::Server(ServerOrder {
             policy: contestant.policy,
-            driver: contestant.driver.to_string(),
+            driver: contestant.driver,
             interface: on_testbed(SERVER_INTERFACE),
             address: if self.has_testbed() { SERVER_ADDRESS.into() } else { LOOPBACK },
             core: self.cores.server,
@@ -316,10 +316,10 @@ impl Bench {
         duration: f64,
         mut tick: impl FnMut(&str),
     ) -> io::Result<Vec<Vec<Round>>> {
+        let contestants = self.plan.contestants.clone();
         let mut all = Vec::new();
         for round in 0..rounds {
             let mut results = Vec::new();
-            let contestants = self.plan.contestants.clone();
             for turn in 0..contestants.len() {
                 let contestant = contestants[(turn + round) % contestants.len()];
                 let at = rate.map_or_else(|| "saturated".to_owned(), |rate| format!("{rate:.0}/s"));

@@ -58,7 +58,7 @@ pub struct ServerOrder {
     /// How workers wait.
     pub wait: String,
     /// The worker's driver.
-    pub driver: String,
+    pub driver: DriverKind,
 }
 
 /// What load there is to be.
@@ -164,7 +164,7 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
         .packing_cores(Cpus::one(order.packing_core))
         .gro_flush_timeout(Duration::from_micros(order.grace_us))
         .wait(order.wait.parse::<WaitStrategy>()?)
-        .driver(order.driver.parse::<DriverKind>()?);
+        .driver(order.driver);
     if let Some(name) = &order.interface {
         builder = builder.interface(name);
     }

@@ -114,10 +114,13 @@ impl Runtime {
         }
     }
 
-    /// Whether the driver that was asked for can be had.
+    /// Whether the driver that was asked for by name can be had; `auto` always finds one.
     fn probe_driver(&self) -> io::Result<()> {
         let config = &self.shared.config;
-        Driver::open(config.driver, false, config.max_events, &self.shared.workers[0]).map(drop)
+        match config.driver {
+            DriverKind::Auto | DriverKind::Epoll => Ok(()),
+            named => Driver::open(named, false, config.max_events, &self.shared.workers[0]).map(drop),
+        }
     }
 
     /// What each started worker really runs. Worker 0 reports from [`Runtime::block_on`] on.

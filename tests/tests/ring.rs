@@ -226,6 +226,19 @@ async fn writes_after_the_end_of_writing_are_refused() {
     assert_eq!(bytes, b"last");
 }
 
+fn serve_echo(listener: TcpListener) -> net::Serving {
+    listener
+        .serve(|mut stream: TcpStream| async move {
+            let mut buffer = [0; 256];
+            while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                if stream.write_all(&buffer[..length]).await.is_err() {
+                    break;
+                }
+            }
+        })
+        .unwrap()
+}
+
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -242,16 +255,7 @@ fn connections_dropped_at_random_points_leave_no_descriptor() {
         let (idle, after) = runtime.block_on(async {
             let listener = TcpListener::bind(local()).unwrap();
             let address = listener.local_addr().unwrap();
-            let serving = listener
-                .serve(|mut stream: TcpStream| async move {
-                    let mut buffer = [0; 256];
-                    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                        if stream.write_all(&buffer[..length]).await.is_err() {
-                            break;
-                        }
-                    }
-                })
-                .unwrap();
+            let serving = serve_echo(listener);
             runtime::sleep(Duration::from_millis(5)).await;
             let idle = open_descriptors();
             let mut random = SmallRng::seed_from_u64(3);
@@ -359,16 +363,7 @@ fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
         one_worker(driver).block_on(async move {
             let listener = TcpListener::bind(local()).unwrap();
             let address = listener.local_addr().unwrap();
-            let serving = listener
-                .serve(|mut stream: TcpStream| async move {
-                    let mut buffer = [0; 16];
-                    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                        if stream.write_all(&buffer[..length]).await.is_err() {
-                            break;
-                        }
-                    }
-                })
-                .unwrap();
+            let serving = serve_echo(listener);
             runtime::sleep(Duration::from_millis(5)).await;
             let descriptors = open_descriptors();
             let mut resident = Vec::new();

@@ -24,8 +24,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use self::operations::{CANCEL, Operation, Operations};
 use self::pool::Pool;
-pub(crate) use self::queue::Features;
-use self::queue::Queue;
+use self::queue::{Features, Queue};
 use self::sends::break_off;
 use self::socket::SocketState;
 pub use self::socket::{Received, RingSocket};
@@ -357,15 +356,10 @@ impl RingDriver {
         }
         let waker = receive.take_waker();
         drop(receive);
-        if full
-            && more
-            && let Some(operation) = operation
-        {
+        if full && let Some(operation) = operation {
             self.cancel(operation);
         }
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.wakers.borrow_mut().extend(waker);
     }
 
     /// Arms the receive of a socket, for the next submission.

@@ -19,7 +19,7 @@ const ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 /// What a ring makes use of, by the kernel's names.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Features(pub(crate) Vec<&'static str>);
+pub(super) struct Features(pub(super) Vec<&'static str>);
 
 /// A ring, owned by one thread.
 pub(super) struct Queue {
