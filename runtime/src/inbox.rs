@@ -1,16 +1,16 @@
 //! What other threads send to a worker, and the word by which they know whether it sleeps.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use crate::task::Header;
+use crate::sync::{AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, lock};
+use crate::task::{TaskRef, Unborn};
 
 /// Something for a worker to do.
 pub(crate) enum Remote {
     /// Queue a task.
-    Wake(Arc<Header>),
-    /// Run a closure on the worker: how a task gets to another worker.
-    Run(Box<dyn FnOnce() + Send>),
+    Wake(TaskRef),
+    /// Take in a task that was spawned elsewhere.
+    Adopt(Unborn),
+    /// Look whether to stop.
+    Look,
 }
 
 const RUNNING: u8 = 0;
@@ -101,8 +101,8 @@ impl Inbox {
         std::mem::take(&mut *messages)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Remote>> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Remote>> {
+        lock(&self.messages)
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn message() -> Remote {
-        Remote::Run(Box::new(|| {}))
+        Remote::Look
     }
 
     #[test]

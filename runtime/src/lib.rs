@@ -42,13 +42,13 @@ mod async_fd;
 mod builder;
 mod driver;
 mod inbox;
-mod join;
 mod lifecycle;
 mod metrics;
 mod napi_map;
 mod report;
 mod shared;
 pub mod signal;
+mod sync;
 mod task;
 mod time;
 mod timer;
@@ -58,12 +58,12 @@ mod worker;
 pub use async_fd::AsyncFd;
 pub use builder::{BuildError, Builder};
 pub use driver::{Direction, DriverKind, EpollParams, Received, RingSocket, SourceKind, UnknownDriver};
-pub use join::{AbortHandle, JoinError, JoinHandle};
 pub use lifecycle::Runtime;
 pub use metrics::Metrics;
 pub use policies::Policy;
 pub use report::{Running, WorkerReport};
 pub use runtime_macros::{main, test};
+pub use task::{AbortHandle, JoinError, JoinHandle};
 pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
 pub use wait::{UnknownWaitStrategy, WaitStrategy};
 
@@ -74,8 +74,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use inbox::Remote;
-use join::{Cell, Completing};
-use task::{Header, UNBORN};
+use task::Unborn;
 
 /// Spawns a task on the calling worker.
 ///
@@ -108,22 +107,10 @@ where
         assert!(worker < count, "there is no worker {worker}; there are {count}, from 0");
         Arc::clone(&workers[worker])
     });
-    let cell = Cell::new();
-    let header = Header::new(Arc::clone(&target), UNBORN);
-    // The guard completes the cell as cancelled if the closure is dropped unrun, or panics.
-    let guard = Completing::new(std::future::pending::<Fut::Output>(), Arc::clone(&cell));
-    let (task, result) = (Arc::clone(&header), Arc::clone(&cell));
-    target.send(Remote::Run(Box::new(move || {
-        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make));
-        match made {
-            Ok(future) => {
-                worker::with(|worker| worker.adopt(&task, Box::pin(Completing::new(future, result))));
-                guard.disarm();
-            }
-            Err(panic) => guard.fail(panic),
-        }
-    })));
-    JoinHandle::new(header, cell)
+    let (task, joiner) = Unborn::elsewhere(Arc::clone(&target), make);
+    target.send(Remote::Adopt(task));
+    // SAFETY: the joiner's reference, of a future with this output.
+    unsafe { JoinHandle::new(joiner) }
 }
 
 /// Lets the other ready tasks of this worker run before going on.

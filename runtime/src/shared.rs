@@ -46,14 +46,14 @@ impl WorkerShared {
         match self.inbox.push(message) {
             Ok(Notify::Yes) => self.write_eventfd(),
             Ok(Notify::No) => {}
-            // Dropped here: a task's completion guard tells its joiner that it was cancelled.
+            // Dropped here, outside the lock: a task's joiner learns that it was cancelled.
             Err(_refused) => {}
         }
     }
 
     pub(crate) fn request_stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.send(Remote::Run(Box::new(|| {})));
+        self.send(Remote::Look);
     }
 
     fn write_eventfd(&self) {

@@ -46,20 +46,26 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if Instant::now() >= self.deadline {
-            if let Some(key) = self.key.take() {
-                worker::with(|worker| worker.timers.borrow_mut().remove(key));
+        worker::with(|worker| {
+            let mut timers = worker.timers.borrow_mut();
+            // The time of the turn will do: timers fire between turns.
+            if worker.turn_time() >= self.deadline {
+                let waker = self.key.take().and_then(|key| timers.remove(key));
+                // Outside the borrow: it may be foreign, and do as it likes.
+                drop(timers);
+                drop(waker);
+                return Poll::Ready(());
             }
-            return Poll::Ready(());
-        }
-        let deadline = self.deadline;
-        let kept = self
-            .key
-            .filter(|&key| worker::with(|worker| worker.timers.borrow_mut().update(key, context.waker())));
-        self.key = Some(kept.unwrap_or_else(|| {
-            worker::with(|worker| worker.timers.borrow_mut().insert(deadline, context.waker().clone()))
-        }));
-        Poll::Pending
+            let mut replaced = None;
+            match self.key.and_then(|key| timers.waker(key)) {
+                Some(waker) if waker.will_wake(context.waker()) => {}
+                Some(waker) => replaced = Some(std::mem::replace(waker, context.waker().clone())),
+                None => self.key = Some(timers.insert(self.deadline, context.waker().clone())),
+            }
+            drop(timers);
+            drop(replaced);
+            Poll::Pending
+        })
     }
 }
 

@@ -1,79 +1,361 @@
-//! A worker's timers: deadlines in order, each with whom to wake.
+//! A worker's timers: a hierarchical wheel, where setting and taking back cost the same however many
+//! are pending (Varghese and Lauck, *Hashed and Hierarchical Timing Wheels*, 1987, scheme 6).
+//!
+//! Deadlines are kept to the nanosecond. The wheel only sorts them: level 0 has 64 slots of a tick,
+//! each further level 64 slots of what all of the level below covers. A timer is at the level of the
+//! highest digit (base 64) in which its tick differs from the present one, so that a level's slots
+//! are all ahead, in order, and before those of the levels above.
 
-use std::collections::BTreeMap;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+
+/// A tick is 2^10 ns, about a microsecond.
+const TICK_BITS: u32 = 10;
+const DIGIT_BITS: u32 = 6;
+const SLOTS: usize = 1 << DIGIT_BITS;
+/// Nine digits are all that 64 bits of nanoseconds have: 584 years.
+const LEVELS: usize = 9;
+/// So many timers of a slot are looked at for the earliest one. In a fuller slot the wait ends at the
+/// slot's start instead, when its timers are sorted into the levels below.
+const LOOKED_AT: usize = 16;
+
+const NONE: u32 = u32::MAX;
 
 /// A timer's place, for moving and removing it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimerKey {
-    deadline: Instant,
-    /// Tells timers of one instant apart, and keeps them in the order in which they were set.
+    place: u32,
+    /// Tells it from a later timer in the same place.
     sequence: u64,
 }
 
-#[derive(Default)]
-pub(crate) struct Timers {
-    queue: BTreeMap<TimerKey, Waker>,
+struct Timer {
+    /// Nanoseconds since the start of the wheel.
+    deadline: u64,
     sequence: u64,
+    waker: Waker,
+    level: u8,
+    slot: u8,
+    previous: u32,
+    next: u32,
+}
+
+struct Level {
+    /// A bit a slot that has timers.
+    occupied: u64,
+    /// The first timer of each slot.
+    first: [u32; SLOTS],
+}
+
+pub(crate) struct Timers {
+    start: Instant,
+    /// The present tick. Only goes on in `take_due`.
+    tick: u64,
+    levels: [Level; LEVELS],
+    timers: Slab<Timer>,
+    sequence: u64,
+    /// What `next` has found, while it is right.
+    earliest: Option<u64>,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            tick: 0,
+            levels: std::array::from_fn(|_| Level { occupied: 0, first: [NONE; SLOTS] }),
+            timers: Slab::new(),
+            sequence: 0,
+            earliest: None,
+        }
+    }
 }
 
 impl Timers {
-    pub(crate) fn insert(&mut self, deadline: Instant, waker: Waker) -> TimerKey {
-        self.sequence += 1;
-        let key = TimerKey { deadline, sequence: self.sequence };
-        self.queue.insert(key, waker);
-        key
+    fn nanos(&self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Replaces the waker of a timer that has not fired; `false` if it has.
-    pub(crate) fn update(&mut self, key: TimerKey, waker: &Waker) -> bool {
-        match self.queue.get_mut(&key) {
-            Some(slot) => {
-                slot.clone_from(waker);
-                true
-            }
-            None => false,
+    pub(crate) fn insert(&mut self, deadline: Instant, waker: Waker) -> TimerKey {
+        self.sequence += 1;
+        let (deadline, sequence) = (self.nanos(deadline), self.sequence);
+        let timer = Timer { deadline, sequence, waker, level: 0, slot: 0, previous: NONE, next: NONE };
+        // Four billion timers of 56 bytes would not fit in memory.
+        let place = u32::try_from(self.timers.insert(timer)).expect("too many timers");
+        self.link(place);
+        if self.earliest.is_some_and(|earliest| deadline < earliest) {
+            self.earliest = Some(deadline);
         }
+        TimerKey { place, sequence }
+    }
+
+    /// The waker of a timer that has not fired.
+    pub(crate) fn waker(&mut self, key: TimerKey) -> Option<&mut Waker> {
+        let timer = self.timers.get_mut(key.place as usize)?;
+        (timer.sequence == key.sequence).then_some(&mut timer.waker)
     }
 
     pub(crate) fn remove(&mut self, key: TimerKey) -> Option<Waker> {
-        self.queue.remove(&key)
+        self.timers.get(key.place as usize).filter(|timer| timer.sequence == key.sequence)?;
+        self.unlink(key.place);
+        let timer = self.timers.remove(key.place as usize);
+        if self.earliest == Some(timer.deadline) {
+            self.earliest = None;
+        }
+        Some(timer.waker)
     }
 
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.queue.first_key_value().map(|(key, _)| key.deadline)
+    /// When to look at the timers again: at the earliest deadline, or where timers are many somewhat
+    /// before it.
+    pub(crate) fn next(&mut self) -> Option<Instant> {
+        if self.earliest.is_none() {
+            let (level, slot) = self.first_slot()?;
+            let (mut earliest, mut place) = (u64::MAX, self.levels[level].first[slot]);
+            for _ in 0..LOOKED_AT {
+                let Some(timer) = self.timers.get(place as usize) else { break };
+                earliest = earliest.min(timer.deadline);
+                place = timer.next;
+            }
+            let crowded = place != NONE;
+            self.earliest = Some(if crowded { self.tick_of(level, slot) << TICK_BITS } else { earliest });
+        }
+        // Beyond the end of the clock is as good as never.
+        self.earliest.and_then(|earliest| self.start.checked_add(Duration::from_nanos(earliest)))
     }
 
-    /// Takes the wakers of all timers that are due.
+    /// Takes the wakers of all timers that are due, the earliest first.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Waker> {
+        let now = self.nanos(now);
+        let tick = now >> TICK_BITS;
         let mut due = Vec::new();
-        while let Some(entry) = self.queue.first_entry() {
-            if entry.key().deadline > now {
+        let mut later = NONE;
+        while let Some((level, slot)) = self.first_slot() {
+            let slot_tick = self.tick_of(level, slot);
+            if slot_tick > tick {
                 break;
             }
-            due.push(entry.remove());
+            self.tick = self.tick.max(slot_tick);
+            let mut place = self.empty(level, slot);
+            while place != NONE {
+                let timer = &mut self.timers[place as usize];
+                let next = timer.next;
+                if timer.deadline <= now {
+                    let timer = self.timers.remove(place as usize);
+                    due.push((timer.deadline, timer.sequence, timer.waker));
+                } else if level == 0 {
+                    // Later in the present tick: to go where it was.
+                    timer.next = later;
+                    later = place;
+                } else {
+                    self.link(place);
+                }
+                place = next;
+            }
         }
-        due
+        self.tick = self.tick.max(tick);
+        while later != NONE {
+            let next = self.timers[later as usize].next;
+            self.link(later);
+            later = next;
+        }
+        self.earliest = None;
+        due.sort_unstable_by_key(|&(deadline, sequence, _)| (deadline, sequence));
+        due.into_iter().map(|(_, _, waker)| waker).collect()
+    }
+
+    /// The slot whose timers come first.
+    fn first_slot(&self) -> Option<(usize, usize)> {
+        let level = self.levels.iter().position(|level| level.occupied != 0)?;
+        Some((level, self.levels[level].occupied.trailing_zeros() as usize))
+    }
+
+    /// The first tick of a slot: the present one's digits above the level, the slot, and zeros.
+    fn tick_of(&self, level: usize, slot: usize) -> u64 {
+        let shift = DIGIT_BITS * level as u32;
+        let above = self.tick >> shift >> DIGIT_BITS << DIGIT_BITS << shift;
+        above | (slot as u64) << shift
+    }
+
+    /// Puts a timer into its slot, as seen from the present tick.
+    fn link(&mut self, place: u32) {
+        let deadline = self.timers[place as usize].deadline;
+        // What is overdue already is due in the present tick.
+        let tick = (deadline >> TICK_BITS).max(self.tick);
+        let differs = self.tick ^ tick;
+        let level = (63 - (differs | 1).leading_zeros()) / DIGIT_BITS;
+        let slot = (tick >> (DIGIT_BITS * level)) as usize % SLOTS;
+        let level = level as usize;
+        let first = std::mem::replace(&mut self.levels[level].first[slot], place);
+        self.levels[level].occupied |= 1 << slot;
+        if let Some(second) = self.timers.get_mut(first as usize) {
+            second.previous = place;
+        }
+        let timer = &mut self.timers[place as usize];
+        (timer.level, timer.slot) = (level as u8, slot as u8);
+        (timer.previous, timer.next) = (NONE, first);
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let timer = &self.timers[place as usize];
+        let (previous, next) = (timer.previous, timer.next);
+        let (level, slot) = (usize::from(timer.level), usize::from(timer.slot));
+        if let Some(next) = self.timers.get_mut(next as usize) {
+            next.previous = previous;
+        }
+        if let Some(previous) = self.timers.get_mut(previous as usize) {
+            previous.next = next;
+            return;
+        }
+        self.levels[level].first[slot] = next;
+        if next == NONE {
+            self.levels[level].occupied &= !(1 << slot);
+        }
+    }
+
+    /// Takes all timers out of a slot. Returns the first one, of which the others hang.
+    fn empty(&mut self, level: usize, slot: usize) -> u32 {
+        self.levels[level].occupied &= !(1 << slot);
+        std::mem::replace(&mut self.levels[level].first[slot], NONE)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::task::Wake;
+
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn only_due_timers_are_taken_and_removed_ones_never() {
-        let now = Instant::now();
         let mut timers = Timers::default();
+        let now = timers.start;
         let early = timers.insert(now, Waker::noop().clone());
         let same = timers.insert(now, Waker::noop().clone());
         let late = timers.insert(now + Duration::from_secs(1), Waker::noop().clone());
         assert!(timers.remove(same).is_some());
         assert_eq!(timers.take_due(now).len(), 1);
-        assert!(!timers.update(early, Waker::noop()));
-        assert!(timers.update(late, Waker::noop()));
+        assert!(timers.waker(early).is_none());
+        assert!(timers.remove(early).is_none());
+        assert!(timers.waker(late).is_some());
         assert_eq!(timers.next(), Some(now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_place_that_is_used_again_is_not_taken_for_the_old_timer() {
+        let mut timers = Timers::default();
+        let deadline = timers.start + Duration::from_secs(1);
+        let old = timers.insert(deadline, Waker::noop().clone());
+        assert!(timers.remove(old).is_some());
+        let new = timers.insert(deadline, Waker::noop().clone());
+        assert_eq!(old.place, new.place);
+        assert!(timers.remove(old).is_none() && timers.waker(old).is_none());
+        assert!(timers.remove(new).is_some());
+    }
+
+    #[test]
+    fn the_end_of_the_clock_is_a_deadline_like_another() {
+        let mut timers = Timers::default();
+        let century = timers.start + Duration::from_secs(100 * 365 * 86_400);
+        timers.insert(century, Waker::noop().clone());
+        assert_eq!(timers.next(), Some(century));
+        assert!(timers.take_due(timers.start + Duration::from_secs(86_400)).is_empty());
+        assert_eq!(timers.take_due(century).len(), 1);
+    }
+
+    /// Notes its number when it is woken.
+    struct Numbered(u64, Arc<Mutex<Vec<u64>>>);
+
+    impl Wake for Numbered {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+
+    fn random(state: &AtomicU64) -> u64 {
+        // xorshift64
+        let mut x = state.load(Ordering::Relaxed);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.store(x, Ordering::Relaxed);
+        x
+    }
+
+    /// Against a sorted map: the same timers are due, in the same order, and the wheel never says to
+    /// look later than at the earliest deadline.
+    #[test]
+    fn random_timers_fire_as_from_a_sorted_list() {
+        for seed in 1..=20 {
+            let state = AtomicU64::new(seed * 0x9e37_79b9);
+            let woken = Arc::new(Mutex::new(Vec::new()));
+            let mut timers = Timers::default();
+            let mut model: BTreeMap<(u64, u64), TimerKey> = BTreeMap::new();
+            let (mut now, mut number) = (0_u64, 0);
+            for _ in 0..3000 {
+                match random(&state) % 4 {
+                    0 | 1 => {
+                        // From nanoseconds to days ahead, and now and then overdue.
+                        let ahead = random(&state) % (1 << (random(&state) % 48));
+                        let deadline = (now + ahead).saturating_sub(random(&state) % 2 * 5000);
+                        number += 1;
+                        let waker = Waker::from(Arc::new(Numbered(number, Arc::clone(&woken))));
+                        let key = timers.insert(timers.start + Duration::from_nanos(deadline), waker);
+                        model.insert((deadline, number), key);
+                    }
+                    2 => {
+                        let pick = random(&state) as usize % model.len().max(1);
+                        if let Some(&place) = model.keys().nth(pick) {
+                            assert!(timers.remove(model.remove(&place).unwrap()).is_some());
+                        }
+                    }
+                    _ => {
+                        let next = timers.next().map(|next| timers.nanos(next));
+                        let earliest = model.keys().next().map(|&(deadline, _)| deadline);
+                        assert_eq!(next.is_some(), earliest.is_some());
+                        if let (Some(next), Some(earliest)) = (next, earliest) {
+                            assert!(next <= earliest, "{next} is after {earliest}");
+                        }
+                        now = match random(&state) % 3 {
+                            0 => now + random(&state) % 100_000,
+                            1 => now.max(next.unwrap_or(now)),
+                            _ => now + random(&state) % (1 << (random(&state) % 44)),
+                        };
+                        let due = timers.take_due(timers.start + Duration::from_nanos(now));
+                        due.into_iter().for_each(Waker::wake);
+                        let later = model.split_off(&(now + 1, 0));
+                        let expected: Vec<u64> = model.keys().map(|&(_, number)| number).collect();
+                        model = later;
+                        assert_eq!(std::mem::take(&mut *woken.lock().unwrap()), expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_crowded_slot_is_waited_for_and_then_sorted() {
+        let mut timers = Timers::default();
+        for number in 0..1000 {
+            let deadline = timers.start + Duration::from_secs(30) + Duration::from_micros(number);
+            timers.insert(deadline, Waker::noop().clone());
+        }
+        let first = timers.start + Duration::from_secs(30);
+        let mut looks = 0;
+        let fired = loop {
+            let next = timers.next().unwrap();
+            assert!(next <= first);
+            looks += 1;
+            let due = timers.take_due(next);
+            if !due.is_empty() {
+                break due.len();
+            }
+        };
+        assert!(looks <= LEVELS, "{looks} looks for one deadline");
+        assert!(fired <= 2, "{fired} timers at once that are a microsecond apart");
     }
 }

@@ -16,34 +16,29 @@ use slab::Slab;
 
 use crate::driver::{Driver, Wait};
 use crate::inbox::Remote;
-use crate::join::{Cell as JoinCell, Completing, JoinHandle};
 use crate::lifecycle::Shared;
 use crate::shared::WorkerShared;
-use crate::task::{Header, ROOT};
+use crate::task::{JoinHandle, ROOT, TaskRef, Unborn};
 use crate::timer::Timers;
 use crate::wait::WaitStrategy;
 
 /// How many tasks one turn runs before it looks at the network again.
 const BUDGET: usize = 128;
 
-type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
-
 pub(crate) struct Worker {
     pub(crate) runtime: Arc<Shared>,
     pub(crate) shared: Arc<WorkerShared>,
     pub(crate) driver: Driver,
     pub(crate) timers: RefCell<Timers>,
+    /// When this turn began.
+    turn_time: Cell<Instant>,
     wait: WaitStrategy,
-    queue: RefCell<VecDeque<Arc<Header>>>,
-    tasks: RefCell<Slab<Task>>,
-    root_woken: Cell<bool>,
+    /// The keys of tasks to poll. One may be outdated, and by now name another task, or none: a task
+    /// that is woken during its last poll leaves such a key. The other task is polled in vain then.
+    queue: RefCell<VecDeque<usize>>,
+    /// A task is taken out while it is polled, so that what it does (spawn, wake) finds the slab free.
+    tasks: RefCell<Slab<Option<TaskRef>>>,
     stopping: Cell<bool>,
-}
-
-struct Task {
-    header: Arc<Header>,
-    /// Taken out while it is polled, so that what it does (spawn, wake) finds the slab free.
-    future: Option<LocalFuture>,
 }
 
 thread_local! {
@@ -67,15 +62,15 @@ pub(crate) fn try_with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> Option<R> {
 }
 
 /// Queues a task if this thread is its worker.
-pub(crate) fn push_if_current(header: &Arc<Header>) -> bool {
+pub(crate) fn push_if_current(task: &TaskRef) -> bool {
     CURRENT
         .try_with(|current| {
             let current = current.borrow();
-            let Some(worker) = current.as_ref().filter(|worker| Arc::ptr_eq(&worker.shared, &header.worker))
+            let Some(worker) = current.as_ref().filter(|worker| Arc::ptr_eq(&worker.shared, task.worker()))
             else {
                 return false;
             };
-            worker.queue.borrow_mut().push_back(Arc::clone(header));
+            worker.push(task);
             true
         })
         .unwrap_or(false)
@@ -88,10 +83,10 @@ where
     F::Output: 'static,
 {
     with(|worker| {
-        let cell = JoinCell::new();
-        let header = Header::new(Arc::clone(&worker.shared), crate::task::UNBORN);
-        worker.adopt(&header, Box::pin(Completing::new(future, Arc::clone(&cell))));
-        JoinHandle::new(header, cell)
+        let (task, joiner) = Unborn::here(Arc::clone(&worker.shared), future);
+        worker.adopt(task);
+        // SAFETY: the joiner's reference, of a future with this output.
+        unsafe { JoinHandle::new(joiner) }
     })
 }
 
@@ -107,24 +102,37 @@ impl Worker {
             shared,
             driver,
             timers: RefCell::default(),
+            turn_time: Cell::new(Instant::now()),
             wait,
             queue: RefCell::default(),
             tasks: RefCell::default(),
-            root_woken: Cell::new(false),
             stopping: Cell::new(false),
         }
     }
 
     /// Takes a new task in and queues it.
-    pub(crate) fn adopt(&self, header: &Arc<Header>, future: LocalFuture) {
+    fn adopt(&self, task: Unborn) {
         if self.stopping.get() {
             // Spawned by something that is being dropped: dropped too, and its joiner is told.
-            header.finish();
             return;
         }
-        let key = self.tasks.borrow_mut().insert(Task { header: Arc::clone(header), future: Some(future) });
-        header.set_key(key);
-        header.schedule();
+        let task = task.born();
+        let mut tasks = self.tasks.borrow_mut();
+        let entry = tasks.vacant_entry();
+        task.set_key(entry.key());
+        self.push(&task);
+        entry.insert(Some(task));
+    }
+
+    /// When this turn began: what is due by then is over.
+    pub(crate) fn turn_time(&self) -> Instant {
+        self.turn_time.get()
+    }
+
+    fn push(&self, task: &TaskRef) {
+        if task.enqueue() {
+            self.queue.borrow_mut().push_back(task.key());
+        }
     }
 
     /// Runs the loop until `root` is ready, or without one until the worker is told to stop.
@@ -140,11 +148,12 @@ impl Worker {
     }
 
     fn turns<R>(&self, mut root: Option<Pin<&mut dyn Future<Output = R>>>) -> io::Result<Option<R>> {
-        let header = Header::new(Arc::clone(&self.shared), ROOT);
-        let waker = Waker::from(Arc::clone(&header));
-        header.schedule();
+        let root_task = TaskRef::root(Arc::clone(&self.shared));
+        let waker = root_task.waker();
+        self.push(&root_task);
         let metrics = &self.shared.metrics;
         let mut started = Instant::now();
+        self.turn_time.set(started);
         let mut idle_since: Option<Instant> = None;
         loop {
             metrics.turns.add(1);
@@ -153,15 +162,12 @@ impl Worker {
             while ran < BUDGET {
                 let Some(next) = self.queue.borrow_mut().pop_front() else { break };
                 ran += 1;
-                if next.key() == ROOT {
-                    self.root_woken.set(true);
-                    next.begin_poll();
-                } else {
-                    self.run_task(&next);
+                if next != ROOT {
+                    self.run_task(next);
+                    continue;
                 }
-                if self.root_woken.take()
-                    && let Some(root) = &mut root
-                {
+                root_task.begin_poll();
+                if let Some(root) = &mut root {
                     metrics.polls.add(1);
                     if let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker)) {
                         return Ok(Some(output));
@@ -176,7 +182,7 @@ impl Worker {
             if ran > 0 {
                 idle_since = None;
             }
-            let next_timer = self.timers.borrow().next();
+            let next_timer = self.timers.borrow_mut().next();
             let wait = self.choose_wait(now, next_timer, &mut idle_since);
             let parked = matches!(wait, Wait::Park(_));
             let woken = self.driver.wait(&self.shared, wait);
@@ -185,6 +191,7 @@ impl Worker {
             }
             let woken = woken?;
             started = Instant::now();
+            self.turn_time.set(started);
             let waited = if parked { &metrics.parked_ns } else { &metrics.polling_ns };
             waited.add(nanos(started - now));
             metrics.waits.add(woken.calls as u64);
@@ -219,42 +226,37 @@ impl Worker {
     fn take_messages(&self) {
         for message in self.shared.inbox.take() {
             match message {
-                // It counts as queued since it was sent, so it goes in as it is.
-                Remote::Wake(header) => self.queue.borrow_mut().push_back(header),
-                Remote::Run(action) => action(),
+                Remote::Wake(task) => {
+                    task.take_in();
+                    self.push(&task);
+                }
+                Remote::Adopt(task) => self.adopt(task),
+                Remote::Look => {}
             }
         }
     }
 
-    fn run_task(&self, header: &Arc<Header>) {
-        if header.is_finished() {
+    fn run_task(&self, key: usize) {
+        let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
+        task.begin_poll();
+        if task.is_aborted() {
+            self.tasks.borrow_mut().try_remove(key);
+            // SAFETY: this is the worker's thread, and a task that is over is not in the slab.
+            unsafe { task.cancel() };
             return;
         }
-        let key = header.key();
-        let future = self.tasks.borrow_mut().get_mut(key).and_then(|task| task.future.take());
-        let Some(mut future) = future else { return };
-        if header.is_aborted() {
-            self.forget(header, key);
-            drop(future);
-            return;
-        }
-        header.begin_poll();
         self.shared.metrics.polls.add(1);
-        let waker = Waker::from(Arc::clone(header));
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(()) => self.forget(header, key),
+        // SAFETY: as above.
+        let polled = unsafe { task.poll() };
+        let mut tasks = self.tasks.borrow_mut();
+        match polled {
+            Poll::Ready(()) => drop(tasks.try_remove(key)),
             Poll::Pending => {
-                if let Some(task) = self.tasks.borrow_mut().get_mut(key) {
-                    task.future = Some(future);
+                if let Some(slot) = tasks.get_mut(key) {
+                    *slot = Some(task);
                 }
             }
         }
-    }
-
-    fn forget(&self, header: &Header, key: usize) {
-        header.finish();
-        let task = self.tasks.borrow_mut().try_remove(key);
-        drop(task);
     }
 
     /// Drops everything that is left, on the thread that it belongs to.
@@ -265,10 +267,10 @@ impl Worker {
         drop(self.shared.inbox.close());
         self.queue.borrow_mut().clear();
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
-        for (_, task) in tasks {
-            task.header.finish();
-            // Futures catch the panics of what they own; this is for those of wakers.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(task.future)));
+        for task in tasks.into_iter().filter_map(|(_, task)| task) {
+            // SAFETY: this is the worker's thread, and a task that is over is not in the slab. Panics of
+            // what a future owns are caught there; this is for those of wakers.
+            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { task.cancel() }));
         }
         self.queue.borrow_mut().clear();
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
