@@ -26,6 +26,7 @@ const NOTIFIED: u8 = 2;
 #[derive(Default)]
 pub(crate) struct Inbox {
     messages: Mutex<Vec<Remote>>,
+    /// Whether there are messages: a hint for who doesn't hold the lock.
     filled: AtomicBool,
     state: AtomicU8,
     closed: AtomicBool,
@@ -50,48 +51,48 @@ impl Inbox {
                 return Err(message);
             }
             messages.push(message);
-            self.filled.store(true, Ordering::SeqCst);
+            self.filled.store(true, Ordering::Relaxed);
         }
         Ok(self.notify())
     }
 
-    /// Claims the duty of writing the eventfd, once for each time that the worker parks.
+    /// Claims the duty of waking the worker, once for each time that it parks.
     ///
-    /// Sequentially consistent against [`Inbox::park`]: either the sender sees `PARKED`, or the
-    /// worker sees `filled`.
-    pub(crate) fn notify(&self) -> Notify {
+    /// Called after the lock was held to put a message in; [`Inbox::park`] says that it parks, and then
+    /// holds the lock to look. So either that look comes later and finds the message, or the lock has
+    /// brought the word here.
+    fn notify(&self) -> Notify {
         let claimed =
-            self.state.compare_exchange(PARKED, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            self.state.compare_exchange(PARKED, NOTIFIED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if claimed { Notify::Yes } else { Notify::No }
     }
 
     /// Says that the worker is about to sleep; `false`, and nothing said, if there are messages.
     pub(crate) fn park(&self) -> bool {
-        self.state.store(PARKED, Ordering::SeqCst);
-        if self.filled.load(Ordering::SeqCst) {
-            self.state.store(RUNNING, Ordering::SeqCst);
-            return false;
+        self.state.store(PARKED, Ordering::Release);
+        let empty = self.lock().is_empty();
+        if !empty {
+            self.unpark();
         }
-        true
+        empty
     }
 
     /// Says that the worker runs again.
     pub(crate) fn unpark(&self) {
-        self.state.store(RUNNING, Ordering::SeqCst);
+        self.state.store(RUNNING, Ordering::Release);
     }
 
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// Takes all messages.
-    pub(crate) fn take(&self) -> Vec<Remote> {
-        if !self.is_filled() {
-            return Vec::new();
+    /// Takes all messages, for an empty list whose memory is used for the next ones.
+    pub(crate) fn take(&self, into: &mut Vec<Remote>) {
+        if self.is_filled() {
+            let mut messages = self.lock();
+            self.filled.store(false, Ordering::Relaxed);
+            std::mem::swap(&mut *messages, into);
         }
-        let mut messages = self.lock();
-        self.filled.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *messages)
     }
 
     /// Refuses messages from now on, and returns those that are in.
@@ -114,11 +115,17 @@ mod tests {
         Remote::Look
     }
 
+    fn take(inbox: &Inbox) -> Vec<Remote> {
+        let mut messages = Vec::new();
+        inbox.take(&mut messages);
+        messages
+    }
+
     #[test]
     fn a_running_worker_is_not_written_to() {
         let inbox = Inbox::default();
         assert!(matches!(inbox.push(message()), Ok(Notify::No)));
-        assert_eq!(inbox.take().len(), 1);
+        assert_eq!(take(&inbox).len(), 1);
     }
 
     #[test]
@@ -128,7 +135,7 @@ mod tests {
         assert!(matches!(inbox.push(message()), Ok(Notify::Yes)));
         assert!(matches!(inbox.push(message()), Ok(Notify::No)));
         inbox.unpark();
-        assert_eq!(inbox.take().len(), 2);
+        assert_eq!(take(&inbox).len(), 2);
     }
 
     #[test]
@@ -136,7 +143,7 @@ mod tests {
         let inbox = Inbox::default();
         let _ = inbox.push(message());
         assert!(!inbox.park());
-        assert_eq!(inbox.take().len(), 1);
+        assert_eq!(take(&inbox).len(), 1);
         assert!(inbox.park());
     }
 

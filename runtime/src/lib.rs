@@ -43,7 +43,10 @@ mod builder;
 mod driver;
 mod inbox;
 mod lifecycle;
+mod linger;
 mod metrics;
+#[cfg(all(test, loom))]
+mod models;
 mod napi_map;
 mod report;
 mod shared;

@@ -243,6 +243,7 @@ fn make_worker(shared: &Arc<Shared>, index: usize) -> io::Result<Rc<Worker>> {
     let config = &shared.config;
     let split = config.policy.busy_polls() && config.interface.is_some();
     let (driver, driver_note) = Driver::open(config.driver, split, config.max_events, &this)?;
+    driver.publish(&this)?;
     let mut params_error = None;
     let mut ring_polls = None;
     let napi_id = this.napi.load(Ordering::Relaxed);

@@ -17,6 +17,7 @@ use slab::Slab;
 use crate::driver::{Driver, Wait};
 use crate::inbox::Remote;
 use crate::lifecycle::Shared;
+use crate::linger::{LOOK, Linger};
 use crate::shared::WorkerShared;
 use crate::task::{JoinHandle, ROOT, TaskRef, Unborn};
 use crate::timer::Timers;
@@ -38,7 +39,10 @@ pub(crate) struct Worker {
     queue: RefCell<VecDeque<usize>>,
     /// A task is taken out while it is polled, so that what it does (spawn, wake) finds the slab free.
     tasks: RefCell<Slab<Option<TaskRef>>>,
+    linger: Linger,
     stopping: Cell<bool>,
+    /// Memory for messages.
+    messages: RefCell<Vec<Remote>>,
 }
 
 thread_local! {
@@ -76,6 +80,13 @@ pub(crate) fn push_if_current(task: &TaskRef) -> bool {
         .unwrap_or(false)
 }
 
+/// Has this thread's worker wake another one with its next wait; `false` where it can't.
+pub(crate) fn take_wake(other: &Arc<WorkerShared>) -> bool {
+    CURRENT
+        .try_with(|current| current.borrow().as_ref().is_some_and(|worker| worker.driver.take_wake(other)))
+        .unwrap_or(false)
+}
+
 /// Spawns on this thread's worker.
 pub(crate) fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -106,7 +117,9 @@ impl Worker {
             wait,
             queue: RefCell::default(),
             tasks: RefCell::default(),
+            linger: Linger::default(),
             stopping: Cell::new(false),
+            messages: RefCell::default(),
         }
     }
 
@@ -162,6 +175,8 @@ impl Worker {
             while ran < BUDGET {
                 let Some(next) = self.queue.borrow_mut().pop_front() else { break };
                 ran += 1;
+                // Wakes of other workers go out with the wait, but don't wait for a second task.
+                self.driver.flush_wakes();
                 if next != ROOT {
                     self.run_task(next);
                     continue;
@@ -194,6 +209,9 @@ impl Worker {
             self.turn_time.set(started);
             let waited = if parked { &metrics.parked_ns } else { &metrics.polling_ns };
             waited.add(nanos(started - now));
+            if parked {
+                self.linger.slept(started - now, woken.events == 0 && self.shared.inbox.is_filled());
+            }
             metrics.waits.add(woken.calls as u64);
             metrics.events.add(woken.events as u64);
             metrics.forced_passes.add(u64::from(woken.forced));
@@ -217,14 +235,40 @@ impl Worker {
         }
         let since = *idle_since.get_or_insert(now);
         let spinning = self.wait.spin_for().is_none_or(|limit| now - since < limit);
-        if spinning || !self.shared.inbox.park() {
+        if spinning || self.finds_message(now, timeout) || !self.shared.inbox.park() {
             return Wait::Pass;
         }
         Wait::Park(timeout)
     }
 
+    /// Looks for a message for a moment, where one is expected. Not where the worker polls a queue,
+    /// which would wait, nor with something to submit.
+    fn finds_message(&self, now: Instant, timeout: Option<Duration>) -> bool {
+        if !self.linger.is_expecting()
+            || timeout.is_some_and(|timeout| timeout < LOOK)
+            || !self.driver.may_linger()
+        {
+            return false;
+        }
+        self.driver.flush_wakes();
+        while !self.shared.inbox.is_filled() {
+            if now.elapsed() >= LOOK {
+                self.linger.missed();
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        self.linger.found();
+        true
+    }
+
     fn take_messages(&self) {
-        for message in self.shared.inbox.take() {
+        if !self.shared.inbox.is_filled() {
+            return;
+        }
+        let mut messages = self.messages.take();
+        self.shared.inbox.take(&mut messages);
+        for message in messages.drain(..) {
             match message {
                 Remote::Wake(task) => {
                     task.take_in();
@@ -234,6 +278,7 @@ impl Worker {
                 Remote::Look => {}
             }
         }
+        self.messages.replace(messages);
     }
 
     fn run_task(&self, key: usize) {
@@ -275,7 +320,7 @@ impl Worker {
         self.queue.borrow_mut().clear();
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         drop(timers);
-        self.driver.close();
+        self.driver.close(&self.shared);
     }
 }
 

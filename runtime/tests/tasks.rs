@@ -283,3 +283,47 @@ fn an_interface_that_is_not_there_is_an_error_that_lists_the_others() {
     let error = Builder::new().interface("nonesuch0").ignore_environment().build().unwrap_err();
     assert!(error.to_string().contains("nonesuch0") && error.to_string().contains("lo"), "{error}");
 }
+
+/// Sleeps that are longer than a worker looks for messages before it parks.
+const APART: Duration = Duration::from_millis(2);
+
+#[runtime::test(workers = 2)]
+async fn workers_wake_each_other_however_long_they_have_slept() {
+    for round in 0..50_u32 {
+        let there = runtime::spawn_on(1, move || async move { round });
+        assert_eq!(there.await.unwrap(), round);
+        if round % 5 == 0 {
+            runtime::sleep(APART).await;
+        }
+    }
+}
+
+#[runtime::test(workers = 2)]
+async fn a_wake_of_another_worker_does_not_wait_for_the_next_task() {
+    // So that the other worker sleeps.
+    runtime::sleep(APART).await;
+    let begun = Instant::now();
+    let other = runtime::spawn_on(1, move || async move { begun.elapsed() });
+    let busy = runtime::spawn(async { std::thread::sleep(Duration::from_millis(200)) });
+    let woken_after = other.await.unwrap();
+    busy.await.unwrap();
+    assert!(woken_after < Duration::from_millis(150), "the other worker began after {woken_after:?}");
+}
+
+#[test]
+fn a_waker_of_a_runtime_that_has_ended_does_nothing() {
+    for driver in [runtime::DriverKind::Uring, runtime::DriverKind::Epoll] {
+        let build = || runtime::Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
+        let waker = build().block_on(async {
+            let task = runtime::spawn(std::future::poll_fn(|context| {
+                std::task::Poll::Ready(context.waker().clone())
+            }));
+            task.await.unwrap()
+        });
+        build().block_on(async {
+            waker.wake_by_ref();
+            runtime::sleep(APART).await;
+            waker.wake();
+        });
+    }
+}

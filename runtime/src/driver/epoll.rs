@@ -72,12 +72,15 @@ fn fd(poll: &Poll) -> BorrowedFd<'_> {
 
 impl EpollDriver {
     /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
-    /// suspension bounds how long other sockets of the queue wait.
-    pub(crate) fn new(split: bool, max_events: usize, shared: &WorkerShared) -> io::Result<Self> {
+    /// suspension bounds how long other sockets of the queue wait. `wake`: the worker's eventfd, unless
+    /// that is watched elsewhere.
+    pub(crate) fn new(split: bool, max_events: usize, wake: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let polling = Poll::new()?;
         let other = if split { Some(Poll::new()?) } else { None };
         let once = if split { EventFlags::ONESHOT } else { EventFlags::ET };
-        epoll::add(fd(&polling), &shared.wake, EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
+        if let Some(wake) = wake {
+            epoll::add(fd(&polling), wake, EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
+        }
         if let Some(other) = &other {
             let flags = EventFlags::IN | EventFlags::ONESHOT;
             epoll::add(fd(&polling), fd(other), EventData::new_u64(OTHER as u64), flags)?;
@@ -216,8 +219,11 @@ impl EpollDriver {
         for &event in &events[..count] {
             match event.token() {
                 WAKE => {
-                    shared.drain_eventfd();
-                    self.wake_armed.set(self.other.is_none());
+                    // Edge-triggered it need not be read: the next write is an edge, too.
+                    if self.other.is_some() {
+                        shared.drain_eventfd();
+                        self.wake_armed.set(false);
+                    }
                 }
                 OTHER => {
                     self.other_armed.set(false);

@@ -7,7 +7,9 @@ mod source;
 mod sys;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub(crate) use self::epoll::{EpollDriver, Wait, Woken};
 pub use self::kind::{DriverKind, UnknownDriver};
@@ -35,9 +37,10 @@ impl Driver {
         max_events: usize,
         shared: &WorkerShared,
     ) -> io::Result<(Self, Option<String>)> {
+        let wake = Some(shared.wake.as_fd());
         let mode = match asked {
             DriverKind::Epoll => {
-                return Ok((Self::Epoll(EpollDriver::new(split, max_events, shared)?), None));
+                return Ok((Self::Epoll(EpollDriver::new(split, max_events, wake)?), None));
             }
             DriverKind::Uring => Mode::Uring,
             DriverKind::Hybrid => Mode::Hybrid,
@@ -45,7 +48,8 @@ impl Driver {
             DriverKind::Auto => Mode::Uring,
         };
         let split_epoll = split && mode == Mode::Hybrid;
-        match RingDriver::new(mode, EpollDriver::new(split_epoll, max_events, shared)?) {
+        let epoll = EpollDriver::new(split_epoll, max_events, wake.filter(|_| mode == Mode::Hybrid))?;
+        match RingDriver::new(mode, epoll) {
             Ok(ring) => Ok((Self::Ring(ring), None)),
             Err(error) => {
                 let why = explain(&error);
@@ -53,7 +57,7 @@ impl Driver {
                     let message = format!("the {asked} driver can't be had: {why}; take epoll, or auto");
                     return Err(io::Error::new(error.kind(), message));
                 }
-                Ok((Self::Epoll(EpollDriver::new(split, max_events, shared)?), Some(why)))
+                Ok((Self::Epoll(EpollDriver::new(split, max_events, wake)?), Some(why)))
             }
         }
     }
@@ -98,9 +102,35 @@ impl Driver {
         }
     }
 
-    /// Ends all operations. Called when the tasks are gone.
-    pub(crate) fn close(&self) {
+    /// Takes over the duty of waking another worker, with the next wait; `false` where it can't.
+    pub(crate) fn take_wake(&self, worker: &Arc<WorkerShared>) -> bool {
+        self.ring().is_some_and(|ring| ring.take_wake(worker))
+    }
+
+    /// Whether nothing is lost by not waiting for a moment: no queue is to be polled, and nothing sent.
+    pub(crate) fn may_linger(&self) -> bool {
+        !self.epoll().is_split() && self.ring().is_none_or(|ring| !ring.has_to_send())
+    }
+
+    /// Wakes the workers whose wakes it has taken over, now: the wait is not near.
+    pub(crate) fn flush_wakes(&self) {
         if let Self::Ring(ring) = self {
+            ring.flush_wakes();
+        }
+    }
+
+    /// Has other workers wake this one by a message to its ring, where it waits in one.
+    pub(crate) fn publish(&self, shared: &WorkerShared) -> io::Result<()> {
+        match self {
+            Self::Ring(ring) => ring.publish(shared),
+            Self::Epoll(_) => Ok(()),
+        }
+    }
+
+    /// Ends all operations. Called when the tasks are gone.
+    pub(crate) fn close(&self, shared: &WorkerShared) {
+        if let Self::Ring(ring) = self {
+            shared.set_ring(None);
             ring.close();
         }
     }

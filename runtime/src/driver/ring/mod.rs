@@ -11,18 +11,20 @@ mod pool;
 mod queue;
 mod sends;
 mod socket;
+mod wakes;
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 
-use self::operations::{CANCEL, Operation, Operations};
+use self::operations::{CANCEL, Operation, Operations, WOKEN};
 use self::pool::Pool;
 use self::queue::{Features, Queue};
 use self::sends::break_off;
@@ -78,6 +80,8 @@ pub(crate) struct RingDriver {
     pool: Rc<Pool>,
     mode: Mode,
     features: Features,
+    /// Whether rings can send each other messages.
+    messages: bool,
     epoll: EpollDriver,
     /// Written by the kernel when the ring has work, for the epoll instance to hear: the ring's own
     /// descriptor wakes nobody when work is deferred (`io_uring.c`, `io_req_local_work_add`).
@@ -94,6 +98,9 @@ pub(crate) struct RingDriver {
     wakers: RefCell<Vec<Waker>>,
     epoll_ready: Cell<bool>,
     epoll_watched: Cell<bool>,
+    eventfd_watched: Cell<bool>,
+    /// Workers that are to be woken with the next wait.
+    wakes: RefCell<Vec<Arc<WorkerShared>>>,
     received: Cell<usize>,
     /// Something has come that a task, or the next turn, is to take up: no time to sleep.
     progress: Cell<bool>,
@@ -115,9 +122,14 @@ impl RingDriver {
             }
             Mode::Uring => None,
         };
-        // SAFETY: from here on nothing fails, and the driver drops its queue, and with it the ring,
-        // before the pool; where operations are left over, neither is freed (`Drop`).
+        // SAFETY: from here on nothing fails. The driver drops its queue before the pool; the ring may
+        // be kept open for a while by others that send it messages, but with receives left over the
+        // pool is not freed (`Drop`).
         let pool = unsafe { Pool::register(&queue.submitter()) }?;
+        let messages = queue.supports(opcode::MsgRingData::CODE);
+        if messages && mode == Mode::Uring {
+            features.0.push("MSG_RING");
+        }
         features.0.push("RECV_MULTISHOT");
         features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
         Ok(Rc::new(Self {
@@ -126,6 +138,7 @@ impl RingDriver {
             pool,
             mode,
             features,
+            messages,
             epoll,
             _bell: bell,
             to_send: RefCell::default(),
@@ -136,6 +149,8 @@ impl RingDriver {
             wakers: RefCell::default(),
             epoll_ready: Cell::new(false),
             epoll_watched: Cell::new(false),
+            eventfd_watched: Cell::new(false),
+            wakes: RefCell::default(),
             received: Cell::new(0),
             progress: Cell::new(false),
             apart: Apart::default(),
@@ -197,6 +212,8 @@ impl RingDriver {
             // SAFETY: nothing is pointed to; the epoll instance is open as long as the driver.
             unsafe { self.queue.borrow_mut().push(entry.user_data(id)) };
         }
+        self.watch_eventfd(shared);
+        self.send_wakes();
         let (want, timeout) = match wait {
             Wait::Pass => (0, None),
             Wait::Park(timeout) => (1, timeout),
@@ -283,7 +300,7 @@ impl RingDriver {
     }
 
     fn complete(&self, completion: &cqueue::Entry) {
-        if completion.user_data() == CANCEL {
+        if completion.user_data() >= WOKEN {
             return;
         }
         let id = completion.user_data();
@@ -300,6 +317,8 @@ impl RingDriver {
             }
             Some(Operation::WaitingSend(state)) => Operation::WaitingSend(Rc::clone(state)),
             Some(Operation::Epoll) => Operation::Epoll,
+            Some(Operation::Eventfd) => Operation::Eventfd,
+            Some(Operation::Wake(worker, ring)) => Operation::Wake(Arc::clone(worker), Arc::clone(ring)),
             None => {
                 debug_assert!(false, "a completion of an operation that is over");
                 return;
@@ -313,6 +332,9 @@ impl RingDriver {
             Operation::Receive(state) => self.received(&state, completion, more),
             Operation::WaitingSend(state) => self.sent(&state, completion.result()),
             Operation::Epoll => self.epoll_ready.set(true),
+            Operation::Eventfd => self.eventfd_watched.set(more),
+            Operation::Wake(worker, _) if completion.result() < 0 => worker.write_eventfd(),
+            Operation::Wake(..) => {}
             Operation::Send(_) => {}
         }
     }
@@ -402,6 +424,7 @@ impl RingDriver {
         if self.closed.replace(true) {
             return;
         }
+        self.flush_wakes();
         for id in self.operations.borrow().receives() {
             self.cancel(id);
         }

@@ -1,13 +1,18 @@
 //! The operations that are under way.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use slab::Slab;
 
 use super::socket::SocketState;
+use crate::shared::WorkerShared;
 
 /// The token of cancellations, whose own outcome is of no interest.
 pub(super) const CANCEL: u64 = u64::MAX;
+/// The token of messages of other workers, which are there to end the wait.
+pub(super) const WOKEN: u64 = u64::MAX - 1;
 
 pub(super) enum Operation {
     /// A multishot receive.
@@ -18,6 +23,10 @@ pub(super) enum Operation {
     WaitingSend(Rc<SocketState>),
     /// Watches the epoll instance.
     Epoll,
+    /// Watches the worker's eventfd.
+    Eventfd,
+    /// A message that wakes another worker, by its ring.
+    Wake(Arc<WorkerShared>, Arc<OwnedFd>),
 }
 
 /// The operations that are under way, each under a number that is not soon used again: a
@@ -34,7 +43,7 @@ const PLACE: u64 = u32::MAX as u64;
 impl Operations {
     pub(super) fn insert(&mut self, operation: Operation) -> u64 {
         let entry = self.table.vacant_entry();
-        // Wraps before CANCEL; by then, after 2^32 operations, an old number is long forgotten.
+        // Wraps before WOKEN and CANCEL; by then, after 2^32 operations, an old number is long forgotten.
         self.next = (self.next + 1) % PLACE;
         let id = self.next << 32 | entry.key() as u64;
         entry.insert((id, operation));
@@ -87,8 +96,8 @@ mod tests {
         let mut operations = Operations { next: PLACE - 2, ..Operations::default() };
         for _ in 0..4 {
             let id = operations.insert(Operation::Epoll);
-            assert_ne!(id, CANCEL);
+            assert!(id < WOKEN);
         }
-        assert!(operations.get(CANCEL).is_none());
+        assert!(operations.get(CANCEL).is_none() && operations.get(WOKEN).is_none());
     }
 }

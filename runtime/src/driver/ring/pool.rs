@@ -78,7 +78,8 @@ impl Pool {
     /// Makes the buffers and gives them to the kernel.
     ///
     /// # Safety
-    /// The pool must live until the ring of `submitter` is closed.
+    /// The pool must live until the ring of `submitter` is closed, or has no operation any more that
+    /// would take a buffer from it.
     pub(super) unsafe fn register(submitter: &Submitter<'_>) -> io::Result<Rc<Self>> {
         let mut pool = Self {
             entries: Block::new(PAGE.max(usize::from(BUFFERS) * size_of::<BufRingEntry>())),
@@ -90,7 +91,7 @@ impl Pool {
         };
         let address = pool.entries.start.as_ptr() as u64;
         // SAFETY: the block has room for so many entries, is aligned to a page, and lives as long as
-        // the pool, which by the caller's promise is longer than the ring.
+        // the pool, which by the caller's promise is as long as the kernel looks at it.
         let register =
             |flags| unsafe { submitter.register_buf_ring_with_flags(address, BUFFERS, GROUP, flags) };
         match register(INCREMENTAL) {

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, cqueue, squeue};
+use io_uring::{EnterFlags, IoUring, Probe, cqueue, squeue};
 
 /// Submissions that one enter takes; more of them take two.
 const SUBMISSIONS: u32 = 512;
@@ -57,6 +57,19 @@ impl Queue {
             features.0.push("NO_IOWAIT");
         }
         Ok((Self { ring, registered, backlog: VecDeque::new(), no_iowait }, features))
+    }
+
+    /// Whether the kernel knows an operation.
+    pub(super) fn supports(&self, operation: u8) -> bool {
+        let mut probe = Probe::new();
+        self.ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(operation)
+    }
+
+    /// Another descriptor of the ring.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the ring is open while it is borrowed.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
     }
 
     /// Has the kernel write this eventfd when there is work, but only while it is listened to.

@@ -28,6 +28,10 @@ impl RingDriver {
         self.to_send.borrow_mut().push(Rc::clone(state));
     }
 
+    pub(crate) fn has_to_send(&self) -> bool {
+        !self.to_send.borrow().is_empty()
+    }
+
     pub(super) fn spare_buffer(&self) -> Vec<u8> {
         self.spares.borrow_mut().pop().unwrap_or_default()
     }
