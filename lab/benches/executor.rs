@@ -305,7 +305,8 @@ async fn timers<E: Executor>(rounds: u64) -> Duration {
 /// Not as the root future, which some executors poll in another way than tasks.
 fn in_a_task<E: Executor, F: Future<Output = Duration> + 'static>(future: F) -> Duration {
     E::block_on(async {
-        let elapsed = E::spawn(async { u64::try_from(future.await.as_nanos()).expect("less than centuries") });
+        let elapsed =
+            E::spawn(async { u64::try_from(future.await.as_nanos()).expect("less than centuries") });
         Duration::from_nanos(elapsed.await)
     })
 }

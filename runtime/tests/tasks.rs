@@ -313,7 +313,8 @@ async fn a_wake_of_another_worker_does_not_wait_for_the_next_task() {
 #[test]
 fn a_waker_of_a_runtime_that_has_ended_does_nothing() {
     for driver in [runtime::DriverKind::Uring, runtime::DriverKind::Epoll] {
-        let build = || runtime::Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
+        let build =
+            || runtime::Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
         let waker = build().block_on(async {
             let task = runtime::spawn(std::future::poll_fn(|context| {
                 std::task::Poll::Ready(context.waker().clone())
