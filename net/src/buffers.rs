@@ -35,8 +35,9 @@ fn give_back(buffer: Box<[u8]>) {
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     buffer: Option<Buffer>,
-    start: usize,
-    end: usize,
+    // Of 32 bits: idle connections keep them, and what is received at once is far less than 4 GiB.
+    start: u32,
+    end: u32,
 }
 
 /// Whose memory it is.
@@ -61,7 +62,7 @@ impl std::ops::Deref for Buffer {
 
 impl ReadBuffer {
     pub(crate) fn unread(&self) -> &[u8] {
-        self.buffer.as_deref().map_or(&[], |buffer| &buffer[self.start..self.end])
+        self.buffer.as_deref().map_or(&[], |buffer| &buffer[self.start as usize..self.end as usize])
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -74,7 +75,7 @@ impl ReadBuffer {
         let mut buffer = take();
         match reader.read(&mut buffer) {
             Ok(length @ 1..) => {
-                (self.buffer, self.start, self.end) = (Some(Buffer::Pooled(buffer)), 0, length);
+                (self.buffer, self.start, self.end) = (Some(Buffer::Pooled(buffer)), 0, length as u32);
                 Ok(length)
             }
             result => {
@@ -87,7 +88,8 @@ impl ReadBuffer {
     /// Takes over what a ring has received.
     pub(crate) fn hold(&mut self, received: Received) {
         debug_assert!(self.is_empty());
-        (self.start, self.end) = (0, received.len());
+        // At the most the ring's limit of unread bytes and a buffer: some hundred KiB.
+        (self.start, self.end) = (0, received.len() as u32);
         self.buffer = Some(Buffer::Ring(received));
     }
 
@@ -101,8 +103,8 @@ impl ReadBuffer {
     }
 
     pub(crate) fn consume(&mut self, amount: usize) {
-        assert!(amount <= self.end - self.start, "more was consumed than had been read");
-        self.start += amount;
+        assert!(amount <= self.unread().len(), "more was consumed than had been read");
+        self.start += amount as u32;
         if self.is_empty() {
             self.release();
         }

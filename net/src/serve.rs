@@ -1,15 +1,18 @@
 //! Aligned accept: each connection is served on the worker that owns its NAPI.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use pin_project_lite::pin_project;
 use runtime::{AbortHandle, JoinHandle, Load};
 use serde::Serialize;
+use slab::Slab;
 use socket2::Socket;
 
 use crate::listener::{Listener, join_group};
@@ -42,6 +45,8 @@ struct Counters {
 }
 
 struct Connection {
+    /// Tells it from those that had its place before: a task's handle must not end up with another.
+    number: u64,
     socket: Weak<Socket>,
     /// There once the connection's task is spawned.
     task: Option<AbortHandle>,
@@ -50,8 +55,7 @@ struct Connection {
 #[derive(Default)]
 struct Shared {
     counters: Counters,
-    /// By a number that is never used again: a task's handle must not end up with a later connection.
-    connections: Mutex<BTreeMap<u64, Connection>>,
+    connections: Mutex<Slab<Connection>>,
     next: AtomicU64,
     stopping: AtomicBool,
     /// Waits for the last connection to end.
@@ -65,13 +69,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A connection's place in the list; dropped with the connection's task, however that ends.
 struct Place {
     shared: Arc<Shared>,
-    key: u64,
+    key: usize,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut connections = lock(&self.shared.connections);
-        connections.remove(&self.key);
+        connections.try_remove(self.key);
         let last = connections.is_empty();
         drop(connections);
         if last && let Some(waker) = lock(&self.shared.drained).take() {
@@ -129,7 +133,7 @@ impl Serving {
         }
         let open = {
             let connections = lock(&self.shared.connections);
-            for socket in connections.values().filter_map(|connection| connection.socket.upgrade()) {
+            for socket in connections.iter().filter_map(|(_, connection)| connection.socket.upgrade()) {
                 // Fails where the peer was faster.
                 let _ = socket.shutdown(std::net::Shutdown::Read);
             }
@@ -143,8 +147,8 @@ impl Serving {
             return ShutdownReport { finished: open, aborted: 0 };
         }
         let tasks: Vec<AbortHandle> = lock(&self.shared.connections)
-            .values()
-            .filter_map(|connection| connection.task.clone())
+            .iter()
+            .filter_map(|(_, connection)| connection.task.clone())
             .collect();
         // Outside of the lock: an aborted task may end at once, and takes it.
         tasks.iter().for_each(AbortHandle::abort);
@@ -297,28 +301,60 @@ where
     F: Future<Output = ()> + 'static,
 {
     let load = Load::on(owner);
-    let connection = Connection { socket: Arc::downgrade(&socket), task: None };
-    let key = shared.next.fetch_add(1, Ordering::Relaxed);
-    lock(&shared.connections).insert(key, connection);
+    let number = shared.next.fetch_add(1, Ordering::Relaxed);
+    let connection = Connection { number, socket: Arc::downgrade(&socket), task: None };
+    let key = lock(&shared.connections).insert(connection);
     let place = Place { shared: Arc::clone(shared), key };
-    let run = move || async move {
-        // Dropped last, after the stream: then the connection is closed.
-        let (place, _load) = (place, load);
-        match Stream::from_socket(socket) {
-            Ok(stream) => {
-                place.shared.count(&stream);
-                handler(stream).await;
-            }
-            Err(error) => eprintln!("lull: a connection could not be registered: {error}"),
-        }
-    };
-    let task = if owner == here { runtime::spawn(run()) } else { runtime::spawn_on(owner, run) };
-    if let Some(connection) = lock(&shared.connections).get_mut(&key) {
+    let serve = move || Served { handled: place.shared.begin(socket, handler), _place: place, _load: load };
+    let task = if owner == here { runtime::spawn(serve()) } else { runtime::spawn_on(owner, serve) };
+    let mut connections = lock(&shared.connections);
+    if let Some(connection) = connections.get_mut(key).filter(|connection| connection.number == number) {
         connection.task = Some(task.abort_handle());
     }
 }
 
+pin_project! {
+    /// A connection while it is served. An async block would hold the handler's future twice: where it is
+    /// captured and where it is awaited.
+    struct Served<F> {
+        // Dropped in order: then the connection is closed when its place is given back.
+        #[pin]
+        handled: Option<F>,
+        _place: Place,
+        _load: Load,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Served<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.project().handled.as_pin_mut() {
+            Some(handled) => handled.poll(context),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
 impl Shared {
+    /// Takes a connection onto this worker and begins to handle it.
+    fn begin<K, H, F>(&self, socket: Arc<Socket>, handler: H) -> Option<F>
+    where
+        H: Fn(Stream<K>) -> F,
+    {
+        match Stream::from_socket(socket) {
+            Ok(stream) => {
+                self.count(&stream);
+                // Where it panics the panic hook has told, and the other connections go on.
+                std::panic::catch_unwind(AssertUnwindSafe(|| handler(stream))).ok()
+            }
+            Err(error) => {
+                eprintln!("lull: a connection could not be registered: {error}");
+                None
+            }
+        }
+    }
+
     fn count<K>(&self, stream: &Stream<K>) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         add(&self.counters.accepted);

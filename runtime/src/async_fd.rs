@@ -1,6 +1,5 @@
 //! Descriptors on a worker's driver.
 
-use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -14,7 +13,7 @@ use crate::worker::{self, Worker};
 /// It must be non-blocking. It stays on the worker that made it.
 #[derive(Debug)]
 pub struct AsyncFd<T: AsFd> {
-    registration: RefCell<Registration>,
+    registration: Registration,
     // After the registration: the descriptor must be open when it is taken out of the epoll instance.
     inner: Option<T>,
 }
@@ -50,18 +49,8 @@ impl<T: AsFd> AsyncFd<T> {
     /// # Panics
     /// Outside of a runtime.
     pub fn new(inner: T, kind: SourceKind) -> io::Result<Self> {
-        let registration = RefCell::new(Registration::new(&inner, kind)?);
+        let registration = Registration::new(&inner, kind)?;
         Ok(Self { registration, inner: Some(inner) })
-    }
-
-    /// Registers anew, where the kind has become known after the descriptor was registered: a
-    /// connecting socket has no NAPI until the answer has come.
-    pub fn set_kind(&self, kind: SourceKind) -> io::Result<()> {
-        let mut registration = self.registration.borrow_mut();
-        let descriptor = self.get_ref().as_fd();
-        registration.worker.driver.epoll().deregister(descriptor, registration.key)?;
-        *registration = Registration::new(&descriptor, kind)?;
-        Ok(())
     }
 
     /// The descriptor's owner.
@@ -76,7 +65,7 @@ impl<T: AsFd> AsyncFd<T> {
     }
 
     fn deregister(&self) -> io::Result<()> {
-        let registration = self.registration.borrow();
+        let registration = &self.registration;
         registration.worker.driver.epoll().deregister(self.get_ref().as_fd(), registration.key)
     }
 
@@ -89,8 +78,7 @@ impl<T: AsFd> AsyncFd<T> {
         context: &mut Context<'_>,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
-        let registration = self.registration.borrow();
-        let source = &registration.source;
+        let source = &self.registration.source;
         loop {
             if !source.is_ready(direction) {
                 source.wait(direction, context);
@@ -108,20 +96,18 @@ impl<T: AsFd> AsyncFd<T> {
     /// be tried before an event. Not done where the peer has closed: no event would come again
     /// (`epoll(7)`, question 9).
     pub fn drained(&self) {
-        let registration = self.registration.borrow();
-        if !registration.source.is_closed() {
-            registration.source.clear(Direction::Read);
+        if !self.registration.source.is_closed() {
+            self.registration.source.clear(Direction::Read);
         }
     }
 
     /// Waits until an operation in this direction would not block.
     pub async fn ready(&self, direction: Direction) {
         std::future::poll_fn(|context| {
-            let registration = self.registration.borrow();
-            if registration.source.is_ready(direction) {
+            if self.registration.source.is_ready(direction) {
                 return Poll::Ready(());
             }
-            registration.source.wait(direction, context);
+            self.registration.source.wait(direction, context);
             Poll::Pending
         })
         .await;
@@ -129,7 +115,7 @@ impl<T: AsFd> AsyncFd<T> {
 
     /// Forgets that the descriptor was ready: for those who call [`AsyncFd::ready`] and found nothing.
     pub fn clear_ready(&self, direction: Direction) {
-        self.registration.borrow().source.clear(direction);
+        self.registration.source.clear(direction);
     }
 
     /// Like [`AsyncFd::poll_io`], as a future.

@@ -204,7 +204,7 @@ pub fn socket_busy_poll() -> Option<Duration> {
 /// # Panics
 /// Outside of a runtime.
 pub fn ring_socket(
-    descriptor: impl std::os::fd::AsFd + 'static,
+    descriptor: Arc<impl std::os::fd::AsFd + 'static>,
     kind: SourceKind,
 ) -> std::io::Result<Option<RingSocket>> {
     worker::with(|worker| {
@@ -213,7 +213,7 @@ pub fn ring_socket(
             SourceKind::Napi(id) => ring.polls_by_epoll() && id == worker.shared.napi.load(Ordering::Relaxed),
             SourceKind::Other => false,
         };
-        RingSocket::new(std::rc::Rc::clone(ring), Box::new(descriptor), in_napi).map(Some)
+        RingSocket::new(std::rc::Rc::clone(ring), descriptor, in_napi).map(Some)
     })
 }
 

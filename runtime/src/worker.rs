@@ -36,7 +36,7 @@ pub(crate) struct Worker {
     wait: WaitStrategy,
     /// The keys of tasks to poll. One may be outdated, and by now name another task, or none: a task
     /// that is woken during its last poll leaves such a key. The other task is polled in vain then.
-    queue: RefCell<VecDeque<usize>>,
+    queue: RefCell<VecDeque<u32>>,
     /// A task is taken out while it is polled, so that what it does (spawn, wake) finds the slab free.
     tasks: RefCell<Slab<Option<TaskRef>>>,
     linger: Linger,
@@ -132,7 +132,8 @@ impl Worker {
         let task = task.born();
         let mut tasks = self.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
-        task.set_key(entry.key());
+        // Four billion tasks would not fit in memory; the last number is the root's.
+        task.set_key(u32::try_from(entry.key()).ok().filter(|&key| key != ROOT).expect("too many tasks"));
         self.push(&task);
         entry.insert(Some(task));
     }
@@ -281,7 +282,8 @@ impl Worker {
         self.messages.replace(messages);
     }
 
-    fn run_task(&self, key: usize) {
+    fn run_task(&self, key: u32) {
+        let key = key as usize;
         let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         task.begin_poll();
         if task.is_aborted() {

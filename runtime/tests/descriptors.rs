@@ -45,7 +45,6 @@ async fn a_descriptor_can_be_taken_back_and_registered_again() {
     let (ours, mut theirs) = pair();
     let stream = ours.into_inner().unwrap();
     let again = AsyncFd::new(stream, SourceKind::Other).unwrap();
-    again.set_kind(SourceKind::Napi(0)).unwrap();
     theirs.write_all(b"x").unwrap();
     let mut buffer = [0; 1];
     assert_eq!(again.io(Direction::Read, |mut stream| stream.read(&mut buffer)).await.unwrap(), 1);

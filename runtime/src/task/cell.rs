@@ -169,7 +169,7 @@ unsafe impl Sync for TaskRef {}
 
 impl TaskRef {
     /// A task, referred to by its worker and its joiner.
-    fn allocate<F: Future>(worker: Arc<WorkerShared>, key: usize, future: F) -> (Self, Self) {
+    fn allocate<F: Future>(worker: Arc<WorkerShared>, key: u32, future: F) -> (Self, Self) {
         let cell = TaskCell {
             header: Header::new(worker, key, calls::<F>()),
             stage: UnsafeCell::new(Stage::Future(future)),

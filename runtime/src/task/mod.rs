@@ -12,11 +12,11 @@ pub(crate) use self::cell::{TaskRef, Unborn};
 pub use self::join::{AbortHandle, JoinError, JoinHandle};
 use crate::inbox::Remote;
 use crate::shared::WorkerShared;
-use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 use crate::worker;
 
 /// The key of a worker's root future, which is not in the slab.
-pub(crate) const ROOT: usize = usize::MAX;
+pub(crate) const ROOT: u32 = u32::MAX;
 
 /// The result is there.
 const DONE: u8 = 1;
@@ -42,7 +42,7 @@ pub(crate) struct Header {
     /// Where the task runs.
     worker: Arc<WorkerShared>,
     /// The task's place in its worker's slab. Only the worker's thread uses it.
-    key: AtomicUsize,
+    key: AtomicU32,
     /// Whether the task is in its worker's queue, or over. Only the worker's thread uses it: so a wake
     /// there costs no atomic operation.
     queued: AtomicBool,
@@ -56,12 +56,12 @@ pub(crate) struct Header {
 
 impl Header {
     /// With two references: the worker's, and the joiner's.
-    fn new(worker: Arc<WorkerShared>, key: usize, calls: &'static cell::Calls) -> Self {
+    fn new(worker: Arc<WorkerShared>, key: u32, calls: &'static cell::Calls) -> Self {
         Self {
             references: AtomicUsize::new(2),
             calls,
             worker,
-            key: AtomicUsize::new(key),
+            key: AtomicU32::new(key),
             queued: AtomicBool::new(false),
             sent: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
@@ -74,11 +74,11 @@ impl Header {
         &self.worker
     }
 
-    pub(crate) fn key(&self) -> usize {
+    pub(crate) fn key(&self) -> u32 {
         self.key.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_key(&self, key: usize) {
+    pub(crate) fn set_key(&self, key: u32) {
         self.key.store(key, Ordering::Relaxed);
     }
 

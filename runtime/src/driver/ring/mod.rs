@@ -15,6 +15,7 @@ mod wakes;
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use self::operations::{CANCEL, Operation, Operations, WOKEN};
 use self::pool::Pool;
 use self::queue::{Features, Queue};
 use self::sends::break_off;
-use self::socket::SocketState;
+use self::socket::{InFlight, SocketState};
 pub use self::socket::{Received, RingSocket};
 use super::epoll::{EpollDriver, Wait, Woken};
 use crate::shared::WorkerShared;
@@ -93,6 +94,8 @@ pub(crate) struct RingDriver {
     /// Receives that ended for lack of buffers.
     starved: RefCell<Vec<Rc<SocketState>>>,
     spares: RefCell<Vec<Vec<u8>>>,
+    #[expect(clippy::vec_box, reason = "the boxes are what is used again")]
+    spare_sends: RefCell<Vec<Box<InFlight>>>,
     completions: RefCell<Vec<cqueue::Entry>>,
     /// Woken when a batch of completions is through: they may be foreign, and do as they like.
     wakers: RefCell<Vec<Waker>>,
@@ -145,6 +148,7 @@ impl RingDriver {
             sending: RefCell::default(),
             starved: RefCell::default(),
             spares: RefCell::default(),
+            spare_sends: RefCell::default(),
             completions: RefCell::default(),
             wakers: RefCell::default(),
             epoll_ready: Cell::new(false),
@@ -318,7 +322,7 @@ impl RingDriver {
             Some(Operation::WaitingSend(state)) => Operation::WaitingSend(Rc::clone(state)),
             Some(Operation::Epoll) => Operation::Epoll,
             Some(Operation::Eventfd) => Operation::Eventfd,
-            Some(Operation::Wake(worker, ring)) => Operation::Wake(Arc::clone(worker), Arc::clone(ring)),
+            Some(Operation::Wake(wake)) => Operation::Wake(wake.clone()),
             None => {
                 debug_assert!(false, "a completion of an operation that is over");
                 return;
@@ -333,8 +337,8 @@ impl RingDriver {
             Operation::WaitingSend(state) => self.sent(&state, completion.result()),
             Operation::Epoll => self.epoll_ready.set(true),
             Operation::Eventfd => self.eventfd_watched.set(more),
-            Operation::Wake(worker, _) if completion.result() < 0 => worker.write_eventfd(),
-            Operation::Wake(..) => {}
+            Operation::Wake(wake) if completion.result() < 0 => wake.worker.write_eventfd(),
+            Operation::Wake(_) => {}
             Operation::Send(_) => {}
         }
     }
@@ -379,7 +383,7 @@ impl RingDriver {
         let waker = receive.take_waker();
         drop(receive);
         if full && let Some(operation) = operation {
-            self.cancel(operation);
+            self.cancel(operation.get());
         }
         self.wakers.borrow_mut().extend(waker);
     }
@@ -388,7 +392,7 @@ impl RingDriver {
     fn arm_receive(&self, state: &Rc<SocketState>) {
         let fd = types::Fd(state.fd().as_raw_fd());
         let id = self.operations.borrow_mut().insert(Operation::Receive(Rc::clone(state)));
-        state.receive.borrow_mut().operation = Some(id);
+        state.receive.borrow_mut().operation = NonZeroU64::new(id);
         let entry = opcode::RecvMulti::new(fd, pool::GROUP).build().user_data(id);
         // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps the
         // descriptor open until the last completion.

@@ -26,7 +26,14 @@ pub(super) enum Operation {
     /// Watches the worker's eventfd.
     Eventfd,
     /// A message that wakes another worker, by its ring.
-    Wake(Arc<WorkerShared>, Arc<OwnedFd>),
+    Wake(Box<Wake>),
+}
+
+#[derive(Clone)]
+pub(super) struct Wake {
+    pub(super) worker: Arc<WorkerShared>,
+    /// Open until the message has gone out.
+    pub(super) _ring: Arc<OwnedFd>,
 }
 
 /// The operations that are under way, each under a number that is not soon used again: a
@@ -43,8 +50,9 @@ const PLACE: u64 = u32::MAX as u64;
 impl Operations {
     pub(super) fn insert(&mut self, operation: Operation) -> u64 {
         let entry = self.table.vacant_entry();
-        // Wraps before WOKEN and CANCEL; by then, after 2^32 operations, an old number is long forgotten.
-        self.next = (self.next + 1) % PLACE;
+        // From 1 on, so that no number is 0, and wraps before WOKEN and CANCEL; by then, after 2^32
+        // operations, an old number is long forgotten.
+        self.next = self.next % (PLACE - 1) + 1;
         let id = self.next << 32 | entry.key() as u64;
         entry.insert((id, operation));
         id
@@ -96,7 +104,7 @@ mod tests {
         let mut operations = Operations { next: PLACE - 2, ..Operations::default() };
         for _ in 0..4 {
             let id = operations.insert(Operation::Epoll);
-            assert!(id < WOKEN);
+            assert!(id != 0 && id < WOKEN);
         }
         assert!(operations.get(CANCEL).is_none() && operations.get(WOKEN).is_none());
     }

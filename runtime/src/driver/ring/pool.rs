@@ -169,6 +169,8 @@ impl Pool {
             self.free.set(self.free.get() - 1);
         }
         drop(buffers);
+        // Both are at most SIZE.
+        let (start, length) = (start as u32, length as u32);
         Some(Piece { pool: Rc::clone(self), buffer, start, length })
     }
 
@@ -188,8 +190,8 @@ impl Pool {
 pub(crate) struct Piece {
     pool: Rc<Pool>,
     buffer: u16,
-    start: usize,
-    length: usize,
+    start: u32,
+    length: u32,
 }
 
 impl Deref for Piece {
@@ -197,11 +199,11 @@ impl Deref for Piece {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `take` has checked that the part is within the buffer.
-        let start = unsafe { self.pool.start_of(self.buffer).add(self.start) };
+        let start = unsafe { self.pool.start_of(self.buffer).add(self.start as usize) };
         // SAFETY: initialized (zeroed at first, then by the kernel), and not written to while this
         // lives: the kernel has filled this part, and gets the buffer again when its last part is
         // dropped.
-        unsafe { std::slice::from_raw_parts(start, self.length) }
+        unsafe { std::slice::from_raw_parts(start, self.length as usize) }
     }
 }
 

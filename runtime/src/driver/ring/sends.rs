@@ -36,11 +36,16 @@ impl RingDriver {
         self.spares.borrow_mut().pop().unwrap_or_default()
     }
 
-    fn give_back(&self, mut buffer: Vec<u8>) {
+    fn give_back(&self, mut sent: Box<InFlight>) {
+        let mut buffer = std::mem::take(&mut sent.bytes);
         let mut spares = self.spares.borrow_mut();
         if spares.len() < SPARES && buffer.capacity() <= SPARE_SIZE {
             buffer.clear();
             spares.push(buffer);
+        }
+        let mut spares = self.spare_sends.borrow_mut();
+        if spares.len() < SPARES {
+            spares.push(sent);
         }
     }
 
@@ -55,7 +60,9 @@ impl RingDriver {
                 continue;
             }
             let bytes = std::mem::take(&mut send.queued);
-            send.in_flight = Some(InFlight { bytes, sent: 0, outcome: None });
+            let mut sending = self.spare_sends.borrow_mut().pop().unwrap_or_default();
+            *sending = InFlight { bytes, sent: 0, outcome: None };
+            send.in_flight = Some(sending);
             sends.awaited |= send.is_awaited() || state.receive.borrow().abandoned;
             drop(send);
             if let Some(id) = self.submit_send(&state, false) {
@@ -131,7 +138,7 @@ impl RingDriver {
             return;
         }
         if let Some(done) = send.in_flight.take() {
-            self.give_back(done.bytes);
+            self.give_back(done);
         }
         if self.closing.get() && (left || send.failed.is_some()) {
             break_off(state);

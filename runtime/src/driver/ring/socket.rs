@@ -1,12 +1,13 @@
 //! A stream socket whose receives and sends are operations of the ring.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::RingDriver;
@@ -52,7 +53,9 @@ impl fmt::Debug for Received {
 /// The socket as its operations see it; it lives, and the descriptor stays open, until the last of
 /// them has completed.
 pub(super) struct SocketState {
-    descriptor: Box<dyn AsFd>,
+    descriptor: Arc<dyn AsFd>,
+    /// Whether the polling epoll instance learns its NAPI from it.
+    in_napi: bool,
     pub(super) receive: RefCell<Receive>,
     pub(super) send: RefCell<Send>,
 }
@@ -66,13 +69,17 @@ impl SocketState {
 #[derive(Default)]
 pub(super) struct Receive {
     /// The operation that is armed.
-    pub(super) operation: Option<u64>,
+    pub(super) operation: Option<NonZeroU64>,
     /// Whether it has been taken back, and will complete for the last time.
     pub(super) cancelled: bool,
-    unread: VecDeque<Received>,
-    unread_bytes: usize,
+    /// What is read next, in the kernel's buffer.
+    piece: Option<Piece>,
+    /// What came after that.
+    copied: Vec<u8>,
     /// The stream has ended: nothing comes after what is unread.
-    ended: Option<io::Result<()>>,
+    ended: bool,
+    /// The error that it ended with, which is told once.
+    failed: Option<io::Error>,
     waker: Option<Waker>,
     /// Its operation ended for lack of buffers, and will be armed again.
     pub(super) starved: bool,
@@ -86,16 +93,20 @@ impl Receive {
         if self.abandoned || piece.is_empty() {
             return false;
         }
-        self.unread_bytes += piece.len();
-        if !copy && self.unread.is_empty() {
-            self.unread.push_back(Received(Bytes::Piece(piece)));
-        } else if let Some(Received(Bytes::Copy(bytes))) = self.unread.back_mut() {
-            bytes.extend_from_slice(&piece);
+        if !copy && self.piece.is_none() && self.copied.is_empty() {
+            self.piece = Some(piece);
         } else {
             // Who hasn't read the last piece yet must not hold a second buffer.
-            self.unread.push_back(Received(Bytes::Copy(piece.to_vec())));
+            self.copied.extend_from_slice(&piece);
         }
-        self.unread_bytes >= UNREAD_LIMIT
+        self.piece.as_ref().map_or(0, |piece| piece.len()) + self.copied.len() >= UNREAD_LIMIT
+    }
+
+    fn pop(&mut self) -> Option<Received> {
+        if let Some(piece) = self.piece.take() {
+            return Some(Received(Bytes::Piece(piece)));
+        }
+        (!self.copied.is_empty()).then(|| Received(Bytes::Copy(std::mem::take(&mut self.copied))))
     }
 
     /// Buffers have come back. Returns whether somebody waits to receive.
@@ -105,7 +116,9 @@ impl Receive {
     }
 
     pub(super) fn end(&mut self, result: io::Result<()>) {
-        self.ended.get_or_insert(result);
+        if !std::mem::replace(&mut self.ended, true) {
+            self.failed = result.err();
+        }
     }
 
     pub(super) fn take_waker(&mut self) -> Option<Waker> {
@@ -118,7 +131,7 @@ pub(super) struct Send {
     /// What goes out with the next submission.
     pub(super) queued: Vec<u8>,
     /// What an operation is sending: not to be touched until that has completed.
-    pub(super) in_flight: Option<InFlight>,
+    pub(super) in_flight: Option<Box<InFlight>>,
     /// Whether the driver knows that there is something to send.
     pub(super) listed: bool,
     pub(super) failed: Option<io::Error>,
@@ -127,6 +140,8 @@ pub(super) struct Send {
     waker: Option<Waker>,
 }
 
+/// Apart from the socket's state, and used again: an idle connection has none.
+#[derive(Default)]
 pub(super) struct InFlight {
     pub(super) bytes: Vec<u8>,
     pub(super) sent: usize,
@@ -191,34 +206,32 @@ fn store(slot: &mut Option<Waker>, context: &Context<'_>) {
 pub struct RingSocket {
     driver: Rc<RingDriver>,
     state: Rc<SocketState>,
-    /// Whether the polling epoll instance learns its NAPI from it.
-    in_napi: bool,
 }
 
 impl RingSocket {
-    pub(crate) fn new(driver: Rc<RingDriver>, descriptor: Box<dyn AsFd>, in_napi: bool) -> io::Result<Self> {
+    pub(crate) fn new(driver: Rc<RingDriver>, descriptor: Arc<dyn AsFd>, in_napi: bool) -> io::Result<Self> {
         if in_napi {
             driver.epoll.learn_napi(descriptor.as_fd())?;
         }
-        let state = SocketState { descriptor, receive: RefCell::default(), send: RefCell::default() };
-        Ok(Self { driver, state: Rc::new(state), in_napi })
+        let state =
+            SocketState { descriptor, in_napi, receive: RefCell::default(), send: RefCell::default() };
+        Ok(Self { driver, state: Rc::new(state) })
     }
 
     /// The next bytes; none at the end of the stream.
     pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Received>>> {
         let mut receive = self.state.receive.borrow_mut();
         // What came before the end of the runtime is still there.
-        if self.driver.is_closed() && receive.unread.is_empty() {
-            return Poll::Ready(Err(runtime_has_ended()));
-        }
-        if let Some(received) = receive.unread.pop_front() {
-            receive.unread_bytes -= received.len();
+        if let Some(received) = receive.pop() {
             return Poll::Ready(Ok(Some(received)));
         }
-        match &mut receive.ended {
-            Some(result) => return Poll::Ready(std::mem::replace(result, Ok(())).map(|()| None)),
-            None => store(&mut receive.waker, context),
+        if self.driver.is_closed() {
+            return Poll::Ready(Err(runtime_has_ended()));
         }
+        if receive.ended {
+            return Poll::Ready(receive.failed.take().map_or(Ok(None), Err));
+        }
+        store(&mut receive.waker, context);
         if receive.operation.is_none() && !receive.starved {
             drop(receive);
             self.driver.arm_receive(&self.state);
@@ -301,7 +314,7 @@ impl Drop for RingSocket {
         let mut receive = self.state.receive.borrow_mut();
         receive.abandoned = true;
         receive.waker = None;
-        let unread = std::mem::take(&mut receive.unread);
+        let unread = (receive.piece.take(), std::mem::take(&mut receive.copied));
         let operation = receive.operation;
         drop(receive);
         drop(unread);
@@ -316,9 +329,9 @@ impl Drop for RingSocket {
         if let Some(operation) = operation
             && !self.driver.is_closed()
         {
-            self.driver.cancel(operation);
+            self.driver.cancel(operation.get());
         }
-        if self.in_napi {
+        if self.state.in_napi {
             self.driver.epoll.forget_napi(self.state.fd());
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
-use super::operations::{Operation, WOKEN};
+use super::operations::{Operation, WOKEN, Wake};
 use super::{Mode, RingDriver};
 use crate::shared::WorkerShared;
 
@@ -46,7 +46,8 @@ impl RingDriver {
             // The worker may have stopped meanwhile, and nobody is to be woken.
             let Some(ring) = worker.ring() else { continue };
             let fd = types::Fd(ring.as_raw_fd());
-            let id = self.operations.borrow_mut().insert(Operation::Wake(worker, ring));
+            let wake = Operation::Wake(Box::new(Wake { worker, _ring: ring }));
+            let id = self.operations.borrow_mut().insert(wake);
             let entry = opcode::MsgRingData::new(fd, 0, WOKEN, None).build().user_data(id);
             // SAFETY: nothing is pointed to, and the table's entry keeps the descriptor open.
             unsafe { self.queue.borrow_mut().push(entry) };
