@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use runtime::{AsyncFd, Direction, SourceKind};
+use runtime::{AsyncFd, Direction, RingListener, SourceKind};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::stream::{Stream, Tcp, Unix, internet_address};
@@ -21,9 +21,18 @@ pub type UnixListener = Listener<Unix>;
 /// A listening socket on its worker's driver.
 #[derive(Debug)]
 pub struct Listener<K> {
-    fd: AsyncFd<Socket>,
+    transport: Transport,
     backlog: i32,
     kind: PhantomData<K>,
+}
+
+/// By what connections come.
+#[derive(Debug)]
+enum Transport {
+    /// A system call each, when the driver has said that there is one.
+    Ready(AsyncFd<Socket>),
+    /// An operation of the worker's ring.
+    Ring(RingListener, Arc<Socket>),
 }
 
 /// How many connections may wait to be accepted unless told otherwise; the kernel caps it at
@@ -32,22 +41,58 @@ const BACKLOG: i32 = 4096;
 
 impl<K> Listener<K> {
     pub(crate) fn from_socket(socket: Socket, backlog: i32) -> io::Result<Self> {
-        // A listener has no NAPI, and is not for the epoll instance that polls one.
-        Ok(Self { fd: AsyncFd::new(socket, SourceKind::Other)?, backlog, kind: PhantomData })
+        let socket = Arc::new(socket);
+        let transport = match runtime::ring_listener(Arc::clone(&socket)) {
+            Some(ring) => Transport::Ring(ring, socket),
+            None => {
+                let socket = Arc::into_inner(socket).expect("a ring that there is not keeps nothing");
+                // A listener has no NAPI, and is not for the epoll instance that polls one.
+                Transport::Ready(AsyncFd::new(socket, SourceKind::Other)?)
+            }
+        };
+        Ok(Self { transport, backlog, kind: PhantomData })
     }
 
+    /// Takes the socket off this worker's driver. Connections that a ring has accepted ahead are closed;
+    /// it has none before the first accept.
     pub(crate) fn into_socket(self) -> io::Result<(Socket, i32)> {
-        Ok((self.fd.into_inner()?, self.backlog))
+        let socket = match self.transport {
+            Transport::Ready(fd) => fd.into_inner()?,
+            Transport::Ring(ring, socket) => {
+                drop(ring);
+                match Arc::try_unwrap(socket) {
+                    Ok(socket) => socket,
+                    // An accept still has it.
+                    Err(shared) => shared.try_clone()?,
+                }
+            }
+        };
+        Ok((socket, self.backlog))
+    }
+
+    pub(crate) fn backlog(&self) -> i32 {
+        self.backlog
     }
 
     pub(crate) fn socket(&self) -> &Socket {
-        self.fd.get_ref()
+        match &self.transport {
+            Transport::Ready(fd) => fd.get_ref(),
+            Transport::Ring(_, socket) => socket,
+        }
     }
 
     /// Accepts a connection without taking it onto this worker's driver.
     pub(crate) async fn accept_socket(&self) -> io::Result<Arc<Socket>> {
-        let (socket, _) = self.fd.io(Direction::Read, Socket::accept).await?;
-        socket.set_nonblocking(true)?;
+        let socket = match &self.transport {
+            Transport::Ready(fd) => {
+                let (socket, _) = fd.io(Direction::Read, Socket::accept).await?;
+                socket.set_nonblocking(true)?;
+                socket
+            }
+            Transport::Ring(ring, _) => {
+                std::future::poll_fn(|context| ring.poll_accept(context)).await?.into()
+            }
+        };
         Ok(Arc::new(socket))
     }
 }

@@ -215,28 +215,34 @@ impl Listener<Tcp> {
         F: Future<Output = ()> + 'static,
     {
         let workers = runtime::workers();
-        let (first, backlog) = self.into_socket()?;
-        let others = if workers > 1 { join_group(&first, backlog, workers - 1)? } else { Vec::new() };
+        let backlog = self.backlog();
+        let others = if workers > 1 { join_group(self.socket(), backlog, workers - 1)? } else { Vec::new() };
         let aligned = workers > 1 && runtime::reports().iter().any(|report| report.napi.is_some());
         // Without the program the kernel spreads connections by hash, and they are handed over.
-        let steered = aligned && sockopt::steer_by_queue(&first, workers as u32, 0).is_ok();
+        let steered = aligned && sockopt::steer_by_queue(self.socket(), workers as u32, 0).is_ok();
         let steering =
             steered.then(|| Arc::new(Steering { listeners: workers as u32, state: Mutex::default() }));
         let shared = Arc::new(Shared::default());
-        // The i-th member of the group is worker i's.
-        let accepting = std::iter::once(first)
-            .chain(others)
-            .enumerate()
-            .map(|(worker, socket)| {
-                let (shared, steering, handler) = (Arc::clone(&shared), steering.clone(), handler.clone());
-                runtime::spawn_on(worker, move || async move {
-                    match Listener::<Tcp>::from_socket(socket, backlog) {
-                        Ok(listener) => accept_all(listener, shared, steering, handler).await,
-                        Err(error) => eprintln!("lull: worker {worker} cannot accept: {error}"),
-                    }
-                })
+        // The i-th member of the group is worker i's. Where this is worker 0 its listener stays as it is,
+        // with what it may have accepted ahead.
+        let mut accepting = Vec::new();
+        let mut sockets = Vec::new();
+        if runtime::current_worker() == 0 {
+            let (shared, steering) = (Arc::clone(&shared), steering.clone());
+            accepting.push(runtime::spawn(accept_all(self, shared, steering, handler.clone())));
+        } else {
+            sockets.push((0, self.into_socket()?.0));
+        }
+        sockets.extend((1..).zip(others));
+        accepting.extend(sockets.into_iter().map(|(worker, socket)| {
+            let (shared, steering, handler) = (Arc::clone(&shared), steering.clone(), handler.clone());
+            runtime::spawn_on(worker, move || async move {
+                match Listener::<Tcp>::from_socket(socket, backlog) {
+                    Ok(listener) => accept_all(listener, shared, steering, handler).await,
+                    Err(error) => eprintln!("lull: worker {worker} cannot accept: {error}"),
+                }
             })
-            .collect();
+        }));
         Ok(Serving { shared, accepting })
     }
 }

@@ -60,7 +60,9 @@ mod worker;
 
 pub use async_fd::AsyncFd;
 pub use builder::{BuildError, Builder};
-pub use driver::{Direction, DriverKind, EpollParams, Received, RingSocket, SourceKind, UnknownDriver};
+pub use driver::{
+    Direction, DriverKind, EpollParams, Received, RingListener, RingSocket, SourceKind, UnknownDriver,
+};
 pub use lifecycle::Runtime;
 pub use metrics::Metrics;
 pub use policies::Policy;
@@ -214,6 +216,17 @@ pub fn ring_socket(
             SourceKind::Other => false,
         };
         RingSocket::new(std::rc::Rc::clone(ring), descriptor, in_napi).map(Some)
+    })
+}
+
+/// Takes a listening socket onto this worker's ring; `None` where the worker's driver has none.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn ring_listener(descriptor: Arc<impl std::os::fd::AsFd + 'static>) -> Option<RingListener> {
+    worker::with(|worker| {
+        let ring = worker.driver.ring()?;
+        Some(RingListener::new(std::rc::Rc::clone(ring), descriptor))
     })
 }
 

@@ -354,6 +354,72 @@ async fn slow_readers_do_not_keep_the_buffers_from_the_others() {
     }
 }
 
+#[runtime::test]
+async fn a_listener_that_is_dropped_while_it_accepts_frees_its_address_at_once() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = runtime::timeout(Duration::from_millis(5), listener.accept()).await;
+    assert!(accepting.is_err());
+    drop(listener);
+    let again = TcpListener::bind(address).unwrap();
+    let serving = serve_echo(again);
+    runtime::sleep(Duration::from_millis(5)).await;
+    serving.shutdown(Duration::from_secs(1)).await;
+    TcpListener::bind(address).unwrap();
+}
+
+#[test]
+fn connections_that_come_while_a_listener_is_dropped_leave_no_descriptor() {
+    if !alone("connections_that_come_while_a_listener_is_dropped_leave_no_descriptor") {
+        return;
+    }
+    for driver in DRIVERS {
+        one_worker(driver).block_on(async {
+            let before = open_descriptors();
+            let mut random = SmallRng::seed_from_u64(5);
+            for _ in 0..drops() / 100 {
+                let listener = TcpListener::bind(local()).unwrap();
+                let address = listener.local_addr().unwrap();
+                // More than a listener accepts ahead.
+                let clients: Vec<_> = (0..random.random_range(1..90))
+                    .map(|_| std::net::TcpStream::connect(address).unwrap())
+                    .collect();
+                let patience = Patience::random(&mut random);
+                let mut taken = Vec::new();
+                while let Some(accepted) = patience.of(listener.accept()).await {
+                    taken.push(accepted.unwrap());
+                    if random.random_range(0..20) == 0 {
+                        break;
+                    }
+                }
+                drop(listener);
+                drop((clients, taken));
+            }
+            // What is dropped is closed in the next turns.
+            runtime::sleep(Duration::from_millis(20)).await;
+            assert_eq!(before, open_descriptors(), "on {driver}");
+        });
+    }
+}
+
+#[runtime::test]
+async fn all_of_many_connections_that_come_at_once_are_accepted() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients = std::thread::spawn(move || {
+        (0..500).map(|_| std::net::TcpStream::connect(address).unwrap()).collect::<Vec<_>>()
+    });
+    let mut accepted = Vec::new();
+    for _ in 0..500 {
+        accepted.push(listener.accept().await.unwrap());
+        if accepted.len() % 100 == 0 {
+            // Longer than the kernel needs to fill what may wait.
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    drop(clients.join().unwrap());
+}
+
 /// Runs the calling test again in a process of its own; `true` in there.
 fn alone(name: &str) -> bool {
     if std::env::var_os("ALONE").is_some() {

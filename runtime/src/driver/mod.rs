@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) use self::epoll::{EpollDriver, Wait, Woken};
 pub use self::kind::{DriverKind, UnknownDriver};
 pub(crate) use self::ring::{Mode, RingDriver};
-pub use self::ring::{Received, RingSocket};
+pub use self::ring::{Received, RingListener, RingSocket};
 pub(crate) use self::source::Source;
 pub use self::source::{Direction, SourceKind};
 pub use self::sys::EpollParams;

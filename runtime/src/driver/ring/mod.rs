@@ -6,6 +6,7 @@
 //! `fs/eventpoll.c`), and it watches the ring: its poll pass brings the packets, and one enter
 //! afterwards carries all receives and sends of the turn.
 
+mod accept;
 mod operations;
 mod pool;
 mod queue;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 use io_uring::{cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 
+pub use self::accept::RingListener;
 use self::operations::{CANCEL, Operation, Operations, WOKEN};
 use self::pool::Pool;
 use self::queue::{Features, Queue};
@@ -133,7 +135,7 @@ impl RingDriver {
         if messages && mode == Mode::Uring {
             features.0.push("MSG_RING");
         }
-        features.0.push("RECV_MULTISHOT");
+        features.0.extend(["ACCEPT_MULTISHOT", "RECV_MULTISHOT"]);
         features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
         Ok(Rc::new(Self {
             queue: RefCell::new(queue),
@@ -320,6 +322,7 @@ impl RingDriver {
                 return;
             }
             Some(Operation::WaitingSend(state)) => Operation::WaitingSend(Rc::clone(state)),
+            Some(Operation::Accept(state)) => Operation::Accept(Rc::clone(state)),
             Some(Operation::Epoll) => Operation::Epoll,
             Some(Operation::Eventfd) => Operation::Eventfd,
             Some(Operation::Wake(wake)) => Operation::Wake(wake.clone()),
@@ -335,6 +338,7 @@ impl RingDriver {
         match operation {
             Operation::Receive(state) => self.received(&state, completion, more),
             Operation::WaitingSend(state) => self.sent(&state, completion.result()),
+            Operation::Accept(state) => self.accepted(&state, completion.result(), more),
             Operation::Epoll => self.epoll_ready.set(true),
             Operation::Eventfd => self.eventfd_watched.set(more),
             Operation::Wake(wake) if completion.result() < 0 => wake.worker.write_eventfd(),
@@ -429,7 +433,7 @@ impl RingDriver {
             return;
         }
         self.flush_wakes();
-        for id in self.operations.borrow().receives() {
+        for id in self.operations.borrow().incoming() {
             self.cancel(id);
         }
         let end = Instant::now() + DRAIN;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use super::accept::AcceptState;
 use super::socket::SocketState;
 use crate::shared::WorkerShared;
 
@@ -15,6 +16,8 @@ pub(super) const CANCEL: u64 = u64::MAX;
 pub(super) const WOKEN: u64 = u64::MAX - 1;
 
 pub(super) enum Operation {
+    /// A multishot accept.
+    Accept(Rc<AcceptState>),
     /// A multishot receive.
     Receive(Rc<SocketState>),
     /// A send that does not wait, and completes silently when all was sent.
@@ -78,9 +81,12 @@ impl Operations {
         all.any(|operation| matches!(operation, Operation::Send(_) | Operation::WaitingSend(_)))
     }
 
-    pub(super) fn receives(&self) -> Vec<u64> {
+    /// Those that bring something in.
+    pub(super) fn incoming(&self) -> Vec<u64> {
         let all = self.table.iter().map(|(_, entry)| entry);
-        all.filter(|(_, operation)| matches!(operation, Operation::Receive(_))).map(|(id, _)| *id).collect()
+        let incoming =
+            |operation: &Operation| matches!(operation, Operation::Receive(_) | Operation::Accept(_));
+        all.filter(|(_, operation)| incoming(operation)).map(|(id, _)| *id).collect()
     }
 }
 

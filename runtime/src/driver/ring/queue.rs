@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, Probe, cqueue, squeue};
+use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
 
 /// Submissions that one enter takes; more of them take two.
 const SUBMISSIONS: u32 = 512;
@@ -48,6 +48,10 @@ impl Queue {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_skip_cqe_on_success() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it lacks CQE_SKIP (Linux 5.17)"));
         }
+        // Multishot receives (6.0) can't be asked for, but came with this.
+        if !supports(&ring, opcode::SendZc::CODE) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
         let registered = register_ring(ring.as_raw_fd());
         if registered.is_some() {
             features.0.push("REGISTERED_RING");
@@ -61,8 +65,7 @@ impl Queue {
 
     /// Whether the kernel knows an operation.
     pub(super) fn supports(&self, operation: u8) -> bool {
-        let mut probe = Probe::new();
-        self.ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(operation)
+        supports(&self.ring, operation)
     }
 
     /// Another descriptor of the ring.
@@ -198,6 +201,11 @@ impl Queue {
         into.extend(self.ring.completion());
         self.ring.submission().cq_overflow()
     }
+}
+
+fn supports(ring: &IoUring, operation: u8) -> bool {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(operation)
 }
 
 /// The fewest flags that help come last: an older kernel refuses what it doesn't know.

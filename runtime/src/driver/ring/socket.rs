@@ -186,11 +186,11 @@ impl Send {
     }
 }
 
-fn runtime_has_ended() -> io::Error {
+pub(super) fn runtime_has_ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the runtime of this socket has ended")
 }
 
-fn store(slot: &mut Option<Waker>, context: &Context<'_>) {
+pub(super) fn store(slot: &mut Option<Waker>, context: &Context<'_>) {
     match slot {
         Some(waker) => waker.clone_from(context.waker()),
         None => *slot = Some(context.waker().clone()),
