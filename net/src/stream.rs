@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use runtime::{AsyncFd, Direction, RingSocket, SourceKind};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
@@ -130,6 +131,21 @@ impl<K> Io<K> {
                 Poll::Ready(Ok(written))
             }
         }
+    }
+
+    async fn write_owned(&self, bytes: Bytes) -> io::Result<()> {
+        if let Transport::Ring(ring, _) = &self.transport {
+            std::future::poll_fn(|context| ring.poll_flush(context)).await?;
+            ring.send_owned(bytes)?;
+            return std::future::poll_fn(|context| ring.poll_flush(context)).await;
+        }
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let write = |context: &mut Context<'_>| self.poll_write(context, &[IoSlice::new(rest)]);
+            let written = std::future::poll_fn(write).await?;
+            rest = &rest[written..];
+        }
+        Ok(())
     }
 
     fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -452,6 +468,19 @@ macro_rules! reads {
 /// Gives a type the writing trait.
 macro_rules! writes {
     ($type:ty) => {
+        impl<K> $type {
+            /// Writes bytes that are given away, without a copy in user space: for large ones. Returns
+            /// when all are handed to the kernel. On io_uring, from 64 KiB on, the kernel makes no copy
+            /// either, where the route allows it (`IORING_OP_SEND_ZC`); the memory is freed when the peer
+            /// has acknowledged it.
+            ///
+            /// Dropped before its end, what has begun to be sent on io_uring is still sent whole; on epoll
+            /// it breaks off, as any write does.
+            pub async fn write_owned(&mut self, bytes: Bytes) -> io::Result<()> {
+                self.io.write_owned(bytes).await
+            }
+        }
+
         impl<K> AsyncWrite for $type {
             fn poll_write(
                 self: Pin<&mut Self>,

@@ -135,7 +135,8 @@ impl RingDriver {
         if messages && mode == Mode::Uring {
             features.0.push("MSG_RING");
         }
-        features.0.extend(["ACCEPT_MULTISHOT", "RECV_MULTISHOT"]);
+        // SEND_ZC is what `Queue::new` asks for.
+        features.0.extend(["ACCEPT_MULTISHOT", "RECV_MULTISHOT", "SEND_ZC"]);
         features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
         Ok(Rc::new(Self {
             queue: RefCell::new(queue),
@@ -323,6 +324,15 @@ impl RingDriver {
             }
             Some(Operation::WaitingSend(state)) => Operation::WaitingSend(Rc::clone(state)),
             Some(Operation::Accept(state)) => Operation::Accept(Rc::clone(state)),
+            Some(Operation::ZeroCopy(sending)) => {
+                let state = Rc::clone(&sending.0);
+                // The bytes are freed when nobody borrows the table: they may have an owner of their own.
+                let over = if more { None } else { operations.remove(id) };
+                drop(operations);
+                self.zero_copied(&state, completion.result(), completion.flags());
+                drop(over);
+                return;
+            }
             Some(Operation::Epoll) => Operation::Epoll,
             Some(Operation::Eventfd) => Operation::Eventfd,
             Some(Operation::Wake(wake)) => Operation::Wake(wake.clone()),
@@ -343,7 +353,7 @@ impl RingDriver {
             Operation::Eventfd => self.eventfd_watched.set(more),
             Operation::Wake(wake) if completion.result() < 0 => wake.worker.write_eventfd(),
             Operation::Wake(_) => {}
-            Operation::Send(_) => {}
+            Operation::Send(_) | Operation::ZeroCopy(_) => {}
         }
     }
 
@@ -448,6 +458,11 @@ impl RingDriver {
         self.closing.set(true);
         for state in self.to_send.take() {
             break_off(&state);
+        }
+        for state in self.operations.borrow().zero_copies() {
+            // Only a connection that is broken off lets go of the memory that it sends from.
+            break_off(&state);
+            let _ = rustix::net::connect_unspec(state.fd());
         }
         if !self.operations.borrow().is_empty() {
             let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL);

@@ -24,6 +24,8 @@ pub(super) enum Operation {
     Send(Rc<SocketState>),
     /// A send that waits for room.
     WaitingSend(Rc<SocketState>),
+    /// A send without a copy: what it sends from has to stay until its notification.
+    ZeroCopy(Box<(Rc<SocketState>, bytes::Bytes)>),
     /// Watches the epoll instance.
     Epoll,
     /// Watches the worker's eventfd.
@@ -78,7 +80,20 @@ impl Operations {
 
     pub(super) fn has_sends(&self) -> bool {
         let mut all = self.table.iter().map(|(_, (_, operation))| operation);
-        all.any(|operation| matches!(operation, Operation::Send(_) | Operation::WaitingSend(_)))
+        let is_send = |operation: &Operation| {
+            matches!(operation, Operation::Send(_) | Operation::WaitingSend(_) | Operation::ZeroCopy(_))
+        };
+        all.any(is_send)
+    }
+
+    /// The connections whose memory the kernel still sends from.
+    pub(super) fn zero_copies(&self) -> Vec<Rc<SocketState>> {
+        let all = self.table.iter().map(|(_, (_, operation))| operation);
+        let sockets = all.filter_map(|operation| match operation {
+            Operation::ZeroCopy(sending) => Some(Rc::clone(&sending.0)),
+            _ => None,
+        });
+        sockets.collect()
     }
 
     /// Those that bring something in.

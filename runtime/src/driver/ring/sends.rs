@@ -5,15 +5,20 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use io_uring::{opcode, squeue, types};
+use io_uring::{cqueue, opcode, squeue, types};
 
 use super::RingDriver;
 use super::operations::Operation;
-use super::socket::{InFlight, SocketState};
+use super::socket::{InFlight, Outgoing, RingSocket, SocketState};
 
 /// Spare send buffers that are kept, and the largest that is.
 const SPARES: usize = 64;
 const SPARE_SIZE: usize = 16 << 10;
+
+/// `IORING_SEND_ZC_REPORT_USAGE`: the notification tells whether the kernel has copied after all.
+const REPORT_USAGE: u16 = 1 << 3;
+/// `IORING_NOTIF_USAGE_ZC_COPIED`.
+const COPIED: i32 = i32::MIN;
 
 /// The sends of one turn.
 pub(super) struct Sends {
@@ -37,11 +42,12 @@ impl RingDriver {
     }
 
     fn give_back(&self, mut sent: Box<InFlight>) {
-        let mut buffer = std::mem::take(&mut sent.bytes);
-        let mut spares = self.spares.borrow_mut();
-        if spares.len() < SPARES && buffer.capacity() <= SPARE_SIZE {
-            buffer.clear();
-            spares.push(buffer);
+        if let Outgoing::Copied(mut buffer) = std::mem::take(&mut sent.bytes) {
+            let mut spares = self.spares.borrow_mut();
+            if spares.len() < SPARES && buffer.capacity() <= SPARE_SIZE {
+                buffer.clear();
+                spares.push(buffer);
+            }
         }
         let mut spares = self.spare_sends.borrow_mut();
         if spares.len() < SPARES {
@@ -61,7 +67,7 @@ impl RingDriver {
             }
             let bytes = std::mem::take(&mut send.queued);
             let mut sending = self.spare_sends.borrow_mut().pop().unwrap_or_default();
-            *sending = InFlight { bytes, sent: 0, outcome: None };
+            *sending = InFlight { bytes: Outgoing::Copied(bytes), sent: 0, outcome: None };
             send.in_flight = Some(sending);
             sends.awaited |= send.is_awaited() || state.receive.borrow().abandoned;
             drop(send);
@@ -77,10 +83,21 @@ impl RingDriver {
         sends
     }
 
+    /// Sends what is `in_flight`, with the next submission.
+    pub(super) fn send_at_once(&self, state: &Rc<SocketState>) {
+        self.submit_send(state, true);
+    }
+
     fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
         let send = state.send.borrow();
         let sending = send.in_flight.as_ref()?;
         let rest = &sending.bytes[sending.sent..];
+        if let Outgoing::Lent(bytes) = &sending.bytes
+            && state.zero_copy.get()
+            && rest.len() >= RingSocket::ZERO_COPY
+        {
+            return Some(self.submit_zero_copy(state, bytes.slice(sending.sent..)));
+        }
         let make = if waiting { Operation::WaitingSend } else { Operation::Send };
         let id = self.operations.borrow_mut().insert(make(Rc::clone(state)));
         let fd = types::Fd(state.fd().as_raw_fd());
@@ -100,6 +117,37 @@ impl RingDriver {
         // table's entry keeps them and the descriptor until then.
         unsafe { self.queue.borrow_mut().push(entry) };
         Some(id)
+    }
+
+    fn submit_zero_copy(&self, state: &Rc<SocketState>, bytes: bytes::Bytes) -> u64 {
+        let fd = types::Fd(state.fd().as_raw_fd());
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let entry = opcode::SendZc::new(fd, bytes.as_ptr(), length);
+        let entry = entry.flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).zc_flags(REPORT_USAGE);
+        let operation = Operation::ZeroCopy(Box::new((Rc::clone(state), bytes)));
+        let id = self.operations.borrow_mut().insert(operation);
+        // SAFETY: the table's entry keeps the bytes, which never move nor change, and the descriptor, until
+        // the kernel has said that it is done with them.
+        unsafe { self.queue.borrow_mut().push(entry.build().user_data(id)) };
+        id
+    }
+
+    /// What became of a send without a copy: first how much was sent, and when the last byte of it is
+    /// acknowledged a notification.
+    pub(super) fn zero_copied(&self, state: &Rc<SocketState>, result: i32, flags: u32) {
+        if cqueue::notif(flags) {
+            if result & COPIED != 0 {
+                state.zero_copy.set(false);
+            }
+            return;
+        }
+        if result == -libc::EOPNOTSUPP {
+            // Unix sockets. Sent with a copy instead.
+            state.zero_copy.set(false);
+            self.sent(state, 0);
+            return;
+        }
+        self.sent(state, result);
     }
 
     /// Ends the sends of the last enter: all completions that failed ones make are in.

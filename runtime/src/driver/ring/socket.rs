@@ -1,6 +1,6 @@
 //! A stream socket whose receives and sends are operations of the ring.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
@@ -56,6 +56,8 @@ pub(super) struct SocketState {
     descriptor: Arc<dyn AsFd>,
     /// Whether the polling epoll instance learns its NAPI from it.
     in_napi: bool,
+    /// Whether sends without a copy are of use: not to this machine itself, for example.
+    pub(super) zero_copy: Cell<bool>,
     pub(super) receive: RefCell<Receive>,
     pub(super) send: RefCell<Send>,
 }
@@ -140,10 +142,35 @@ pub(super) struct Send {
     waker: Option<Waker>,
 }
 
+/// Bytes that are being sent.
+pub(super) enum Outgoing {
+    /// A copy of what was written.
+    Copied(Vec<u8>),
+    /// The writer's own.
+    Lent(bytes::Bytes),
+}
+
+impl Default for Outgoing {
+    fn default() -> Self {
+        Self::Copied(Vec::new())
+    }
+}
+
+impl Deref for Outgoing {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::Lent(bytes) => bytes,
+        }
+    }
+}
+
 /// Apart from the socket's state, and used again: an idle connection has none.
 #[derive(Default)]
 pub(super) struct InFlight {
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Outgoing,
     pub(super) sent: usize,
     /// What the completion said, if there was one: sends that succeed in full make none.
     pub(super) outcome: Option<i32>,
@@ -209,12 +236,21 @@ pub struct RingSocket {
 }
 
 impl RingSocket {
+    /// From how many bytes on a send without a copy is tried: below, to pin the pages and to be told of
+    /// their release costs more than to copy them.
+    pub const ZERO_COPY: usize = 64 << 10;
+
     pub(crate) fn new(driver: Rc<RingDriver>, descriptor: Arc<dyn AsFd>, in_napi: bool) -> io::Result<Self> {
         if in_napi {
             driver.epoll.learn_napi(descriptor.as_fd())?;
         }
-        let state =
-            SocketState { descriptor, in_napi, receive: RefCell::default(), send: RefCell::default() };
+        let state = SocketState {
+            descriptor,
+            in_napi,
+            zero_copy: Cell::new(true),
+            receive: RefCell::default(),
+            send: RefCell::default(),
+        };
         Ok(Self { driver, state: Rc::new(state) })
     }
 
@@ -278,6 +314,33 @@ impl RingSocket {
             self.driver.list_send(&self.state);
         }
         Poll::Ready(Ok(length))
+    }
+
+    /// Sends bytes that the caller gives away, without a copy in user space, and from
+    /// [`RingSocket::ZERO_COPY`] bytes on without one in the kernel where the route allows it
+    /// (`IORING_OP_SEND_ZC`). [`RingSocket::poll_flush`] waits for them, and must have been ready before.
+    ///
+    /// # Errors
+    /// Those of earlier writes, and `WouldBlock` where something is still unsent.
+    pub fn send_owned(&self, bytes: bytes::Bytes) -> io::Result<()> {
+        let mut send = self.state.send.borrow_mut();
+        send.check()?;
+        if send.ends {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if self.driver.is_closed() {
+            return Err(runtime_has_ended());
+        }
+        if send.unsent() > 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if !bytes.is_empty() {
+            let bytes = Outgoing::Lent(bytes);
+            send.in_flight = Some(Box::new(InFlight { bytes, sent: 0, outcome: None }));
+            drop(send);
+            self.driver.send_at_once(&self.state);
+        }
+        Ok(())
     }
 
     /// Has the writing end (`shutdown(2)`, `SHUT_WR`) once all that was written is sent. `false` where
