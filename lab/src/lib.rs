@@ -15,6 +15,7 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+pub mod allocations;
 pub mod experiment;
 pub mod namespace;
 pub mod party;

@@ -14,6 +14,10 @@ use lab::report::{Machine, Report};
 use lab::testbed::Testbed;
 use runtime::{DriverKind, WaitStrategy};
 
+/// Costs all echo servers alike, and nothing where nothing is allocated.
+#[global_allocator]
+static ALLOCATOR: lab::allocations::Counting = lab::allocations::Counting;
+
 /// Would kernel polling help this machine, and how much?
 #[derive(Parser)]
 #[command(name = "lab", version, args_conflicts_with_subcommands = true)]

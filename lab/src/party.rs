@@ -20,6 +20,7 @@ use rustix::process::{Pid, Signal, set_parent_process_death_signal, setpriority_
 use serde::{Deserialize, Serialize};
 use servers::memcached::{Config as ServerConfig, Server};
 
+use crate::allocations;
 use crate::namespace::Namespace;
 use crate::peers::{self, EchoLoad, EchoOrder};
 
@@ -138,7 +139,9 @@ pub fn run(order: &str, namespace: Option<&str>) -> Result<(), Box<dyn std::erro
         Role::Server(order) => serve(&order),
         Role::Load(order) => load(&order),
         Role::Echo(order) => {
-            peers::serve(&order, |address| say(&serde_json::json!({ "address": address })))?;
+            peers::serve(&order, |address| {
+                say(&serde_json::json!({ "address": address, "allocations": allocations::address() }))
+            })?;
             Ok(())
         }
         Role::EchoLoad(order) => {
@@ -452,6 +455,11 @@ impl Party {
     /// CPU time of the party's main thread so far, in nanoseconds (`/proc/<pid>/schedstat`).
     pub(crate) fn cpu_nanos(&self) -> io::Result<u64> {
         Ok(self.process()?.schedstat().map_err(io::Error::other)?.sum_exec_runtime)
+    }
+
+    /// Allocations of the party, which counts them at this address.
+    pub(crate) fn allocations(&self, address: u64) -> io::Result<u64> {
+        allocations::read(self.child.id(), address)
     }
 
     /// The party's resident memory, in bytes.

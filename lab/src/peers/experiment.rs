@@ -65,6 +65,8 @@ pub struct Row {
     pub cpu_us_per_request: f64,
     /// That time over the least of the other projects' runtimes in the same round.
     pub cpu_ratio_to_best_other: Interval,
+    /// Allocations of the server's process a request, median.
+    pub allocations_per_request: f64,
     /// How busy the client was, 0 to 1, median.
     pub client_busy: f64,
     /// Resident memory of the server's process an idle connection.
@@ -75,6 +77,7 @@ pub struct Row {
 struct Seen {
     client: EchoSeen,
     cpu_us: f64,
+    allocations: f64,
 }
 
 /// Runs it all. Returns the rows, and what to know of the rounds.
@@ -141,6 +144,7 @@ fn rows_of(shape: Shape, connections: usize, rounds: &[Vec<Seen>], idle: &[f64])
             p99_us: of(&|seen| seen.client.p99_us),
             cpu_us_per_request: of(&|seen| seen.cpu_us),
             cpu_ratio_to_best_other: interval(&ratios),
+            allocations_per_request: of(&|seen| seen.allocations),
             client_busy: of(&|seen| seen.client.busy),
             bytes_per_idle_connection: idle[index],
         }
@@ -148,11 +152,15 @@ fn rows_of(shape: Shape, connections: usize, rounds: &[Vec<Seen>], idle: &[f64])
     Peer::ALL.iter().enumerate().map(row).collect()
 }
 
-fn start(peer: Peer, cores: Cores, shape: Shape) -> io::Result<(Party, std::net::SocketAddr)> {
+/// The server's address, and where it counts its allocations.
+type Known = (std::net::SocketAddr, u64);
+
+fn start(peer: Peer, cores: Cores, shape: Shape) -> io::Result<(Party, Known)> {
     let role = Role::Echo(EchoOrder { peer, core: cores.server, shape });
     let mut server = Party::start(&role, None)?;
-    let (address, _) = server.server_ready()?;
-    Ok((server, address))
+    let (address, word) = server.server_ready()?;
+    let counter = serde_json::from_value(word["allocations"].clone())?;
+    Ok((server, (address, counter)))
 }
 
 /// The second value is the largest share of a core that the hypervisor took meanwhile.
@@ -162,15 +170,16 @@ fn measure(
     shape: Shape,
     load: impl FnOnce(std::net::SocketAddr) -> EchoLoad,
 ) -> io::Result<(Seen, f64)> {
-    let (server, address) = start(peer, cores, shape)?;
+    let (server, (address, counter)) = start(peer, cores, shape)?;
     let mut client = Party::start(&Role::EchoLoad(load(address)), None)?;
     client.hear()?;
-    let (cpu, stolen) = (server.cpu_nanos()?, steal()?);
+    let (cpu, stolen, allocations) = (server.cpu_nanos()?, steal()?, server.allocations(counter)?);
     let seen: EchoSeen = serde_json::from_value(client.hear()?)?;
     let cpu = server.cpu_nanos()? - cpu;
     let stolen = (steal()? - stolen) / seen.seconds;
-    let cpu_us = cpu as f64 / 1e3 / seen.answers.max(1) as f64;
-    Ok((Seen { client: seen, cpu_us }, stolen))
+    let answers = seen.answers.max(1) as f64;
+    let allocations = (server.allocations(counter)? - allocations) as f64 / answers;
+    Ok((Seen { client: seen, cpu_us: cpu as f64 / 1e3 / answers, allocations }, stolen))
 }
 
 /// Seconds that the hypervisor has taken from this machine's cores.
@@ -182,7 +191,7 @@ fn steal() -> io::Result<f64> {
 
 fn idle_bytes(peer: Peer, cores: Cores, connections: usize) -> io::Result<f64> {
     let shape = Shape { request: 40, reply: 200, depth: 1 };
-    let (server, address) = start(peer, cores, shape)?;
+    let (server, (address, _)) = start(peer, cores, shape)?;
     // Once through, so that what is made for the first connection is not counted.
     let idle = |connections| EchoLoad {
         server: address,

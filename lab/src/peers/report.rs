@@ -44,6 +44,7 @@ impl Report {
             "p99 µs",
             "CPU µs/req",
             "CPU ratio",
+            "allocs/req",
             "client busy",
             "B/idle conn",
         ]);
@@ -57,11 +58,12 @@ impl Report {
                 format!("{:.0}", row.p99_us),
                 format!("{:.2}", row.cpu_us_per_request),
                 format!("{:.2} [{:.2}, {:.2}]", ratio.median, ratio.low, ratio.high),
+                format!("{:.3}", row.allocations_per_request),
                 format!("{:.0} %", row.client_busy * 100.0),
                 format!("{:.0}", row.bytes_per_idle_connection),
             ]);
         }
-        for index in [1, 3, 4, 5, 6, 7, 8] {
+        for index in [1, 3, 4, 5, 6, 7, 8, 9] {
             if let Some(column) = table.column_mut(index) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
