@@ -23,9 +23,6 @@ use crate::task::{JoinHandle, ROOT, TaskRef, Unborn};
 use crate::timer::Timers;
 use crate::wait::WaitStrategy;
 
-/// How many tasks one turn runs before it looks at the network again.
-const BUDGET: usize = 128;
-
 pub(crate) struct Worker {
     pub(crate) runtime: Arc<Shared>,
     pub(crate) shared: Arc<WorkerShared>,
@@ -166,6 +163,7 @@ impl Worker {
         let waker = root_task.waker();
         self.push(&root_task);
         let metrics = &self.shared.metrics;
+        let budget = self.driver.batch();
         let mut started = Instant::now();
         self.turn_time.set(started);
         let mut idle_since: Option<Instant> = None;
@@ -173,7 +171,7 @@ impl Worker {
             metrics.turns.add(1);
             self.take_messages();
             let mut ran = 0;
-            while ran < BUDGET {
+            while ran < budget {
                 let Some(next) = self.queue.borrow_mut().pop_front() else { break };
                 ran += 1;
                 // Wakes of other workers go out with the wait, but don't wait for a second task.

@@ -20,6 +20,10 @@ pub use self::source::{Direction, SourceKind};
 pub use self::sys::EpollParams;
 use crate::shared::WorkerShared;
 
+/// How many tasks a turn runs at the most, where each turn may have to poll a queue: what comes
+/// meanwhile must fit into the receive ring (256 packets of a veth pair).
+const BATCH: usize = 128;
+
 /// A worker's driver.
 pub(crate) enum Driver {
     Epoll(EpollDriver),
@@ -100,6 +104,11 @@ impl Driver {
             Self::Epoll(epoll) => epoll.wait(shared, wait),
             Self::Ring(ring) => ring.wait(shared, wait),
         }
+    }
+
+    /// How many tasks one turn runs before it looks at the network again.
+    pub(crate) fn batch(&self) -> usize {
+        self.ring().map_or(BATCH, |ring| ring.batch())
     }
 
     /// Takes over the duty of waking another worker, with the next wait; `false` where it can't.

@@ -141,6 +141,11 @@ impl Queue {
         waiting || !self.backlog.is_empty() || !self.ring.completion().is_empty()
     }
 
+    /// Whether the kernel holds work back until an enter.
+    pub(super) fn has_deferred_work(&mut self) -> bool {
+        self.ring.submission().taskrun()
+    }
+
     /// How much of what was pushed has not been submitted.
     pub(super) fn unsubmitted(&mut self) -> usize {
         self.backlog.len() + self.ring.submission().len()
