@@ -1,4 +1,4 @@
-//! The system calls of the epoll driver that no safe wrapper has. All of the crate's `unsafe` is here.
+//! The system calls of the epoll driver that no safe wrapper has.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -101,6 +101,7 @@ pub(crate) struct RingDriver {
     /// Receives that ended for lack of buffers.
     starved: RefCell<Vec<Rc<SocketState>>>,
     spares: RefCell<Vec<Vec<u8>>>,
+    spare_bytes: Cell<usize>,
     #[expect(clippy::vec_box, reason = "the boxes are what is used again")]
     spare_sends: RefCell<Vec<Box<InFlight>>>,
     completions: RefCell<Vec<cqueue::Entry>>,
@@ -158,6 +159,7 @@ impl RingDriver {
             sending: RefCell::default(),
             starved: RefCell::default(),
             spares: RefCell::default(),
+            spare_bytes: Cell::new(0),
             spare_sends: RefCell::default(),
             completions: RefCell::default(),
             wakers: RefCell::default(),

@@ -11,9 +11,9 @@ use super::RingDriver;
 use super::operations::Operation;
 use super::socket::{InFlight, Outgoing, RingSocket, SocketState};
 
-/// Spare send buffers that are kept, and the largest that is.
-const SPARES: usize = 64;
-const SPARE_SIZE: usize = 16 << 10;
+/// Spare send buffers that are kept: for a batch, unless they are large.
+const SPARES: usize = super::BATCH;
+const SPARE_BYTES: usize = 1 << 20;
 
 /// `IORING_SEND_ZC_REPORT_USAGE`: the notification tells whether the kernel has copied after all.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -38,15 +38,19 @@ impl RingDriver {
     }
 
     pub(super) fn spare_buffer(&self) -> Vec<u8> {
-        self.spares.borrow_mut().pop().unwrap_or_default()
+        let buffer = self.spares.borrow_mut().pop().unwrap_or_default();
+        self.spare_bytes.set(self.spare_bytes.get() - buffer.capacity());
+        buffer
     }
 
     fn give_back(&self, mut sent: Box<InFlight>) {
         if let Outgoing::Copied(mut buffer) = std::mem::take(&mut sent.bytes) {
             let mut spares = self.spares.borrow_mut();
-            if spares.len() < SPARES && buffer.capacity() <= SPARE_SIZE {
+            let bytes = self.spare_bytes.get() + buffer.capacity();
+            if spares.len() < SPARES && bytes <= SPARE_BYTES {
                 buffer.clear();
                 spares.push(buffer);
+                self.spare_bytes.set(bytes);
             }
         }
         let mut spares = self.spare_sends.borrow_mut();
