@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use runtime::{AsyncFd, Direction, RingListener, SourceKind};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -38,6 +39,10 @@ enum Transport {
 /// How many connections may wait to be accepted unless told otherwise; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+/// How long the address of a process that was killed may take to be free: 5 to 9 ms were seen.
+const FREED_WITHIN: Duration = Duration::from_millis(100);
+const FREED_STEP: Duration = Duration::from_millis(2);
 
 impl<K> Listener<K> {
     pub(crate) fn from_socket(socket: Socket, backlog: i32) -> io::Result<Self> {
@@ -115,16 +120,29 @@ impl Listener<Tcp> {
     ///
     /// # Errors
     /// `AddrInUse` where another socket has the address, even one of the same user with
-    /// `SO_REUSEPORT`: two programs never share it by mistake.
+    /// `SO_REUSEPORT`: two programs never share it by mistake. It is tried for a tenth of a second before,
+    /// by blocking the thread: the listening socket of a process that was killed lives on for some
+    /// milliseconds in its ring (`io_uring.c`, `io_ring_exit_work`).
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Self::bind_with_backlog(address, BACKLOG)
     }
 
     /// Like [`Listener::bind`], with room for so many connections that wait to be accepted.
     pub fn bind_with_backlog(address: SocketAddr, backlog: i32) -> io::Result<Self> {
-        let socket = bound(address, false)?;
-        socket.listen(backlog)?;
-        Self::from_socket(socket, backlog)
+        let give_up = Instant::now() + FREED_WITHIN;
+        loop {
+            let listening = bound(address, false).and_then(|socket| {
+                socket.listen(backlog)?;
+                Ok(socket)
+            });
+            match listening {
+                Ok(socket) => return Self::from_socket(socket, backlog),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < give_up => {
+                    std::thread::sleep(FREED_STEP);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Takes over a listening socket of the standard library.

@@ -78,8 +78,10 @@ impl Drop for Place {
         connections.try_remove(self.key);
         let last = connections.is_empty();
         drop(connections);
-        if last && let Some(waker) = lock(&self.shared.drained).take() {
-            waker.wake();
+        if last {
+            // Woken outside the lock.
+            let waker = lock(&self.shared.drained).take();
+            waker.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -323,7 +325,7 @@ pin_project! {
     /// A connection while it is served. An async block would hold the handler's future twice: where it is
     /// captured and where it is awaited.
     struct Served<F> {
-        // Dropped in order: then the connection is closed when its place is given back.
+        // Dropped in order: when its place is given back nobody uses the connection any more.
         #[pin]
         handled: Option<F>,
         _place: Place,
@@ -352,7 +354,9 @@ impl Shared {
             Ok(stream) => {
                 self.count(&stream);
                 // Where it panics the panic hook has told, and the other connections go on.
-                std::panic::catch_unwind(AssertUnwindSafe(|| handler(stream))).ok()
+                // What it was raised with may panic when it is dropped, so it isn't.
+                let handled = std::panic::catch_unwind(AssertUnwindSafe(|| handler(stream)));
+                handled.map_err(std::mem::forget).ok()
             }
             Err(error) => {
                 eprintln!("lull: a connection could not be registered: {error}");

@@ -43,8 +43,9 @@ pub(crate) enum Notify {
 }
 
 impl Inbox {
-    /// Puts a message in. A closed inbox gives it back, to be dropped outside the lock.
-    pub(crate) fn push(&self, message: Remote) -> Result<Notify, Remote> {
+    /// Puts a message in; [`Inbox::notify`] has to follow. A closed inbox gives it back, to be dropped
+    /// outside the lock.
+    pub(crate) fn push(&self, message: Remote) -> Result<(), Remote> {
         {
             let mut messages = self.lock();
             if self.closed.load(Ordering::Relaxed) {
@@ -53,7 +54,7 @@ impl Inbox {
             messages.push(message);
             self.filled.store(true, Ordering::Relaxed);
         }
-        Ok(self.notify())
+        Ok(())
     }
 
     /// Claims the duty of waking the worker, once for each time that it parks.
@@ -61,10 +62,15 @@ impl Inbox {
     /// Called after the lock was held to put a message in; [`Inbox::park`] says that it parks, and then
     /// holds the lock to look. So either that look comes later and finds the message, or the lock has
     /// brought the word here.
-    fn notify(&self) -> Notify {
+    pub(crate) fn notify(&self) -> Notify {
         let claimed =
             self.state.compare_exchange(PARKED, NOTIFIED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if claimed { Notify::Yes } else { Notify::No }
+    }
+
+    /// Whether there is anything to notify. If not, the worker will see the message that was put in.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.state.load(Ordering::Acquire) == PARKED
     }
 
     /// Says that the worker is about to sleep; `false`, and nothing said, if there are messages.
@@ -93,6 +99,12 @@ impl Inbox {
             self.filled.store(false, Ordering::Relaxed);
             std::mem::swap(&mut *messages, into);
         }
+    }
+
+    /// Takes messages again.
+    pub(crate) fn open(&self) {
+        let _messages = self.lock();
+        self.closed.store(false, Ordering::Relaxed);
     }
 
     /// Refuses messages from now on, and returns those that are in.
@@ -124,7 +136,8 @@ mod tests {
     #[test]
     fn a_running_worker_is_not_written_to() {
         let inbox = Inbox::default();
-        assert!(matches!(inbox.push(message()), Ok(Notify::No)));
+        assert!(inbox.push(message()).is_ok());
+        assert_eq!(inbox.notify(), Notify::No);
         assert_eq!(take(&inbox).len(), 1);
     }
 
@@ -132,8 +145,10 @@ mod tests {
     fn a_parked_worker_is_written_to_once() {
         let inbox = Inbox::default();
         assert!(inbox.park());
-        assert!(matches!(inbox.push(message()), Ok(Notify::Yes)));
-        assert!(matches!(inbox.push(message()), Ok(Notify::No)));
+        assert!(inbox.push(message()).is_ok() && inbox.is_parked());
+        assert_eq!(inbox.notify(), Notify::Yes);
+        assert!(inbox.push(message()).is_ok() && !inbox.is_parked());
+        assert_eq!(inbox.notify(), Notify::No);
         inbox.unpark();
         assert_eq!(take(&inbox).len(), 2);
     }
@@ -153,5 +168,7 @@ mod tests {
         let _ = inbox.push(message());
         assert_eq!(inbox.close().len(), 1);
         assert!(inbox.push(message()).is_err());
+        inbox.open();
+        assert!(inbox.push(message()).is_ok());
     }
 }

@@ -47,16 +47,32 @@ impl WorkerShared {
 
     /// Sends a message to the worker, waking it if it is parked. Dropped if the worker has stopped.
     pub(crate) fn send(self: &Arc<Self>, message: Remote) {
-        match self.inbox.push(message) {
-            Ok(Notify::Yes) => {
-                self.metrics.remote_wakes.increment();
-                if !worker::take_wake(self) {
-                    self.write_eventfd();
-                }
-            }
-            Ok(Notify::No) => {}
-            // Dropped here, outside the lock: a task's joiner learns that it was cancelled.
-            Err(_refused) => {}
+        // A new task may be awaited by blocking the thread, and so may the end of a worker: they are not
+        // put off until this thread's worker has done its turn.
+        let may_wait = matches!(message, Remote::Wake(_));
+        if let Err(refused) = self.inbox.push(message) {
+            // Here, outside the lock: a task's joiner learns that it was cancelled.
+            drop(refused);
+            return;
+        }
+        if self.inbox.is_parked() && !(may_wait && worker::take_wake(self)) {
+            self.wake_up();
+        }
+    }
+
+    /// Claims the worker's wake-up; `false` if it needs none, or somebody else has.
+    pub(crate) fn claim_wake(&self) -> bool {
+        let claimed = self.inbox.notify() == Notify::Yes;
+        if claimed {
+            self.metrics.remote_wakes.increment();
+        }
+        claimed
+    }
+
+    /// Wakes the worker by its eventfd, if it is parked.
+    pub(crate) fn wake_up(&self) {
+        if self.claim_wake() {
+            self.write_eventfd();
         }
     }
 

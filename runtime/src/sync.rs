@@ -13,11 +13,20 @@ pub(crate) use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
 /// Locks; a panic elsewhere leaves nothing half done here that would matter.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs foreign code whose panic must not end what is going on. What it was raised with is not dropped,
+/// for that may panic, too; the panic hook has told.
+pub(crate) fn contain(action: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
+        std::mem::forget(payload);
+    }
 }
 
 /// The standard cell, with the checker's way of access.

@@ -6,6 +6,7 @@
 //! highest digit (base 64) in which its tick differs from the present one, so that a level's slots
 //! are all ahead, in order, and before those of the levels above.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ const LEVELS: usize = 9;
 /// So many timers of a slot are looked at for the earliest one. In a fuller slot the wait ends at the
 /// slot's start instead, when its timers are sorted into the levels below.
 const LOOKED_AT: usize = 16;
+
+/// How many sets of timers there have been.
+static WORKERS: AtomicU64 = AtomicU64::new(0);
 
 const NONE: u32 = u32::MAX;
 
@@ -67,7 +71,9 @@ impl Default for Timers {
             tick: 0,
             levels: std::array::from_fn(|_| Level { occupied: 0, first: [NONE; SLOTS] }),
             timers: Slab::new(),
-            sequence: 0,
+            // A key that outlives its worker must not fit a timer of a later worker: each begins a range of
+            // its own, of 2^40 timers.
+            sequence: WORKERS.fetch_add(1, Ordering::Relaxed) << 40,
             earliest: None,
         }
     }
@@ -224,7 +230,6 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
     use std::task::Wake;
 

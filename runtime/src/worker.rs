@@ -19,6 +19,7 @@ use crate::inbox::Remote;
 use crate::lifecycle::Shared;
 use crate::linger::{LOOK, Linger};
 use crate::shared::WorkerShared;
+use crate::sync::contain;
 use crate::task::{JoinHandle, ROOT, TaskRef, Unborn};
 use crate::timer::Timers;
 use crate::wait::WaitStrategy;
@@ -131,7 +132,9 @@ impl Worker {
         let entry = tasks.vacant_entry();
         // Four billion tasks would not fit in memory; the last number is the root's.
         task.set_key(u32::try_from(entry.key()).ok().filter(|&key| key != ROOT).expect("too many tasks"));
-        self.push(&task);
+        // It may count as queued already, under no number: woken, or aborted, before it was taken in.
+        task.enqueue();
+        self.queue.borrow_mut().push_back(task.key());
         entry.insert(Some(task));
     }
 
@@ -152,6 +155,8 @@ impl Worker {
         root: Option<Pin<&mut dyn Future<Output = R>>>,
     ) -> io::Result<Option<R>> {
         let entered = Enter::new(self);
+        // Worker 0 runs once for each `block_on`.
+        self.shared.inbox.open();
         let result = self.turns(root);
         self.shut_down();
         drop(entered);
@@ -309,17 +314,20 @@ impl Worker {
         if self.stopping.replace(true) {
             return;
         }
-        drop(self.shared.inbox.close());
+        // Panics of what a future owns are caught where it is dropped; these are for those of wakers.
+        for message in self.shared.inbox.close() {
+            contain(|| drop(message));
+        }
         self.queue.borrow_mut().clear();
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         for task in tasks.into_iter().filter_map(|(_, task)| task) {
-            // SAFETY: this is the worker's thread, and a task that is over is not in the slab. Panics of
-            // what a future owns are caught there; this is for those of wakers.
-            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { task.cancel() }));
+            // SAFETY: this is the worker's thread, and a task that is over is not in the slab.
+            contain(|| unsafe { task.cancel() });
+            contain(|| drop(task));
         }
         self.queue.borrow_mut().clear();
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
-        drop(timers);
+        contain(|| drop(timers));
         self.driver.close(&self.shared);
     }
 }

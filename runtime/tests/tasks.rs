@@ -328,3 +328,90 @@ fn a_waker_of_a_runtime_that_has_ended_does_nothing() {
         });
     }
 }
+
+#[test]
+fn a_task_that_is_aborted_before_its_own_worker_takes_it_in_ends() {
+    runtime(1).block_on(async {
+        let handle = runtime::spawn_on(0, || async { pending::<()>().await });
+        handle.abort();
+        let ended = runtime::timeout(Duration::from_secs(5), handle).await.expect("the task never ended");
+        assert!(ended.unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
+fn other_workers_reach_worker_0_in_a_second_block_on() {
+    let mut runtime = runtime(2);
+    for round in 0..3 {
+        let answer = runtime.block_on(async move {
+            let there = runtime::spawn_on(1, move || async move {
+                // Back to worker 0 from another thread.
+                runtime::spawn_on(0, move || async move { round }).await.unwrap()
+            });
+            runtime::timeout(Duration::from_secs(5), there).await.expect("no answer").unwrap()
+        });
+        assert_eq!(answer, round);
+    }
+}
+
+#[runtime::test(workers = 2)]
+async fn a_task_of_another_worker_may_be_waited_for_by_blocking_the_thread() {
+    // So that the other worker sleeps.
+    runtime::sleep(APART).await;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let task = runtime::spawn_on(1, move || async move { sender.send(7).unwrap() });
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(5)).expect("the worker was not woken"), 7);
+    task.await.unwrap();
+}
+
+#[test]
+fn a_runtime_may_be_dropped_within_a_task_of_another() {
+    let mut outer = runtime(1);
+    outer.block_on(async {
+        let inner = runtime(2);
+        std::thread::sleep(APART);
+        runtime::spawn(async move { drop(inner) }).await.unwrap();
+    });
+}
+
+#[test]
+fn a_timer_that_outlives_its_block_on_takes_no_timer_of_the_next() {
+    let mut runtime = runtime(1);
+    let mut old = None;
+    runtime.block_on(async {
+        let mut sleep = Box::pin(runtime::sleep(Duration::from_secs(60)));
+        assert!(runtime::timeout(Duration::from_millis(1), sleep.as_mut()).await.is_err());
+        old = Some(sleep);
+    });
+    runtime.block_on(async move {
+        let sleeping = runtime::spawn(runtime::sleep(Duration::from_millis(5)));
+        runtime::yield_now().await;
+        drop(old);
+        runtime::timeout(Duration::from_secs(5), sleeping).await.expect("the timer was lost").unwrap();
+    });
+}
+
+/// Panics when it is dropped, with a value that does, too.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            std::panic::panic_any(Bomb);
+        }
+    }
+}
+
+#[runtime::test]
+async fn a_future_whose_drop_panics_with_what_panics_again_is_dropped_once() {
+    let held = Rc::new(());
+    let task = Rc::clone(&held);
+    let handle = runtime::spawn(async move {
+        let _held = (task, Bomb);
+        pending::<()>().await;
+    });
+    runtime::yield_now().await;
+    handle.abort();
+    assert!(handle.await.unwrap_err().is_cancelled());
+    assert_eq!(Rc::strong_count(&held), 1);
+}

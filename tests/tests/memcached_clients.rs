@@ -292,6 +292,34 @@ fn sigterm_lets_the_server_finish_and_exit_cleanly() {
 }
 
 #[test]
+fn a_killed_server_can_be_started_again_at_once() {
+    let test = std::env::current_exe().unwrap();
+    let binary = test.parent().unwrap().parent().unwrap().join("memcached");
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    for _ in 0..5 {
+        let mut child = Command::new(&binary).args(["-p", &port.to_string()]).spawn().unwrap();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        let ask = || {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
+            stream.write_all(b"version\r\n")?;
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer)?;
+            std::io::Result::Ok(answer)
+        };
+        while ask().is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "the server gave up");
+            assert!(Instant::now() < give_up, "the server did not start");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
 fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -300,16 +328,21 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
     for _ in 0..2 {
         let mut child = Command::new(&binary).arg("-s").arg(&path).spawn().unwrap();
         let give_up = Instant::now() + Duration::from_secs(10);
-        let mut stream = loop {
-            match std::os::unix::net::UnixStream::connect(&path) {
-                Ok(stream) => break stream,
+        // A server that was just killed still accepts for some milliseconds, and never answers.
+        let ask = || {
+            let mut stream = std::os::unix::net::UnixStream::connect(&path)?;
+            stream.write_all(b"set k 0 0 1\r\nx\r\n")?;
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer)?;
+            std::io::Result::Ok(answer)
+        };
+        let answer = loop {
+            match ask() {
+                Ok(answer) => break answer,
                 Err(_) => assert!(Instant::now() < give_up, "the server did not start"),
             }
             std::thread::sleep(Duration::from_millis(10));
         };
-        stream.write_all(b"set k 0 0 1\r\nx\r\n").unwrap();
-        let mut answer = [0; 8];
-        stream.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"STORED\r\n");
         child.kill().unwrap();
         child.wait().unwrap();

@@ -413,6 +413,19 @@ async fn owned_writes_arrive_whole_and_in_order_among_others_and_are_freed() {
     assert_eq!(count.load(Ordering::Relaxed), 0);
 }
 
+#[runtime::test]
+async fn a_stream_that_is_dropped_after_an_owned_write_ends_after_its_last_byte() {
+    for length in [10, 100_000, 3_000_000] {
+        let (mut client, mut server) = pair().await;
+        let writing = runtime::spawn(async move { client.write_owned(Bytes::from(vec![5; length])).await });
+        let mut all = Vec::new();
+        let reading = runtime::timeout(Duration::from_secs(5), server.read_to_end(&mut all));
+        reading.await.expect("no end came").unwrap();
+        writing.await.unwrap().unwrap();
+        assert_eq!(all.len(), length);
+    }
+}
+
 #[test]
 fn the_memory_of_an_owned_write_that_nobody_reads_is_freed_with_the_runtime() {
     for driver in DRIVERS {

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use super::join::JoinError;
 use super::{Header, Result as Outcome};
 use crate::shared::WorkerShared;
-use crate::sync::{Ordering, UnsafeCell, fence};
+use crate::sync::{Ordering, UnsafeCell, contain, fence};
 
 /// The header comes first, so that a pointer to it is one to the cell.
 #[repr(C)]
@@ -109,7 +109,7 @@ unsafe fn finish<F: Future>(task: NonNull<Header>, result: Result<F::Output, Joi
         // may panic too, and the result, or the first panic, is what counts.
         // SAFETY: nobody else touches the stage before the task is complete, and it is overwritten
         // without being dropped again, so also if this panics.
-        let _ = catch_unwind(AssertUnwindSafe(|| unsafe { stage.drop_in_place() }));
+        contain(|| unsafe { stage.drop_in_place() });
         // SAFETY: what was there has been dropped.
         unsafe { stage.write(Stage::Result(result)) };
     };
@@ -118,7 +118,7 @@ unsafe fn finish<F: Future>(task: NonNull<Header>, result: Result<F::Output, Joi
     // SAFETY: the task is live.
     if unsafe { task.as_ref() }.complete() == Outcome::Unwanted {
         // SAFETY: `complete` has given the result to this side.
-        let _ = catch_unwind(AssertUnwindSafe(|| unsafe { drop_result::<F>(task) }));
+        contain(|| unsafe { drop_result::<F>(task) });
     }
 }
 
@@ -150,8 +150,9 @@ unsafe fn drop_result<F: Future>(task: NonNull<Header>) {
 }
 
 /// # Safety
-/// Called once, for the last reference. Then the stage is empty: the worker drops its reference after
-/// the end of the task, and the joiner after it has taken the result, or left it to someone.
+/// Called once, for the last reference. Then the stage is empty (but for a root's, which is nothing): the
+/// worker drops its reference after the end of the task, and the joiner after it has taken the result,
+/// or left it to someone.
 unsafe fn free<F: Future>(task: NonNull<Header>) {
     // SAFETY: allocated as this by `Box` in `TaskRef::allocate`.
     drop(unsafe { Box::from_raw(task.cast::<TaskCell<F>>().as_ptr()) });

@@ -113,10 +113,10 @@ impl Header {
         if before & DETACHED != 0 {
             return Result::Unwanted;
         }
-        if before & JOINING != 0
-            && let Some(waker) = lock(&self.joiner).take()
-        {
-            waker.wake();
+        if before & JOINING != 0 {
+            // Woken outside the lock: a waker may be foreign, and do as it likes.
+            let waker = lock(&self.joiner).take();
+            waker.into_iter().for_each(Waker::wake);
         }
         Result::Kept
     }
@@ -127,17 +127,22 @@ impl Header {
 
     /// Leaves a waker for the end; `false` if the end was faster.
     fn join(&self, waker: &Waker) -> bool {
-        match &mut *lock(&self.joiner) {
-            Some(known) => known.clone_from(waker),
-            slot => *slot = Some(waker.clone()),
-        }
+        let waker = waker.clone();
+        let replaced = lock(&self.joiner).replace(waker);
+        drop(replaced);
         self.outcome.fetch_or(JOINING, Ordering::AcqRel) & DONE == 0
     }
 
     /// Notes that nobody will take the result.
     fn detach(&self) -> Result {
         let before = self.outcome.fetch_or(DETACHED, Ordering::AcqRel);
-        if before & DONE != 0 { Result::Unwanted } else { Result::Kept }
+        if before & DONE != 0 {
+            return Result::Unwanted;
+        }
+        // A waker keeps its task; nobody waits any more.
+        let waker = lock(&self.joiner).take();
+        drop(waker);
+        Result::Kept
     }
 }
 

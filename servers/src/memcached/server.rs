@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::AsyncWriteExt;
 use net::{Alignment, Serving, ShutdownReport, Stream, TcpListener, TcpStream, UnixListener};
@@ -211,12 +211,22 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something else than a socket"))
         }
-        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it")),
-            Err(_) => std::fs::remove_file(path),
-        },
+        Ok(_) => {
+            let give_up = Instant::now() + DEAD_WITHIN;
+            while std::os::unix::net::UnixStream::connect(path).is_ok() {
+                if Instant::now() >= give_up {
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it"));
+                }
+                std::thread::sleep(DEAD_STEP);
+            }
+            std::fs::remove_file(path)
+        }
     }
 }
+
+/// For so long after its death a server may still seem to listen: its socket lives on in its ring.
+const DEAD_WITHIN: Duration = Duration::from_millis(100);
+const DEAD_STEP: Duration = Duration::from_millis(5);
 
 async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>) {
     let stats = shared.stats.worker(runtime::current_worker());

@@ -20,6 +20,9 @@ use super::operations::Operation;
 /// wait in the backlog, as if nobody had called accept.
 const UNTAKEN_LIMIT: usize = 64;
 
+/// Enters that a listener which is dropped makes at the most; each does some twenty pieces of work.
+const MOST_ENTERS: usize = 100;
+
 /// The listener as its operation sees it; the descriptor stays open until that is over.
 pub(super) struct AcceptState {
     descriptor: Arc<dyn AsFd>,
@@ -138,9 +141,13 @@ impl Drop for RingListener {
             && !self.driver.is_closed()
         {
             self.driver.cancel(operation.get());
-            // At once, for until then the socket listens, and its address is taken. Should it fail, the
-            // next enter does it.
-            let _ = self.driver.enter(0, None);
+            // At once, for until then the socket listens, and its address is taken; an enter may have
+            // other work to do first. Should it fail, a later one does it.
+            for _ in 0..MOST_ENTERS {
+                if self.state.accepts.borrow().operation.is_none() || self.driver.enter(0, None).is_err() {
+                    break;
+                }
+            }
         }
     }
 }

@@ -105,6 +105,8 @@ pub(crate) struct RingDriver {
     #[expect(clippy::vec_box, reason = "the boxes are what is used again")]
     spare_sends: RefCell<Vec<Box<InFlight>>>,
     completions: RefCell<Vec<cqueue::Entry>>,
+    /// Freed when a batch of completions is through: they may have an owner that does as it likes.
+    released: RefCell<Vec<bytes::Bytes>>,
     /// Woken when a batch of completions is through: they may be foreign, and do as they like.
     wakers: RefCell<Vec<Waker>>,
     /// Whether the ring polls a NAPI.
@@ -162,6 +164,7 @@ impl RingDriver {
             spare_bytes: Cell::new(0),
             spare_sends: RefCell::default(),
             completions: RefCell::default(),
+            released: RefCell::default(),
             wakers: RefCell::default(),
             polls: Cell::new(false),
             epoll_ready: Cell::new(false),
@@ -240,6 +243,8 @@ impl RingDriver {
         self.send_wakes();
         let (want, timeout) = match wait {
             Wait::Pass => (0, None),
+            // An enter between the turns has brought the epoll instance's word.
+            Wait::Park(_) if self.epoll_ready.get() => (0, None),
             Wait::Park(timeout) => (1, timeout),
         };
         let mut woken = Woken { events: 0, calls: 0, forced: false };
@@ -319,6 +324,8 @@ impl RingDriver {
                 break;
             }
         }
+        let released = self.released.take();
+        drop(released);
         let mut wakers = self.wakers.take();
         wakers.drain(..).for_each(Waker::wake);
         let mut slot = self.wakers.borrow_mut();
@@ -348,11 +355,12 @@ impl RingDriver {
             Some(Operation::Accept(state)) => Operation::Accept(Rc::clone(state)),
             Some(Operation::ZeroCopy(sending)) => {
                 let state = Rc::clone(&sending.0);
-                // The bytes are freed when nobody borrows the table: they may have an owner of their own.
-                let over = if more { None } else { operations.remove(id) };
+                if !more && let Some(Operation::ZeroCopy(sending)) = operations.remove(id) {
+                    state.zero_copies.set(state.zero_copies.get() - 1);
+                    self.released.borrow_mut().push(sending.1);
+                }
                 drop(operations);
                 self.zero_copied(&state, completion.result(), completion.flags());
-                drop(over);
                 return;
             }
             Some(Operation::Epoll) => Operation::Epoll,

@@ -33,8 +33,9 @@ impl RingDriver {
         self.to_send.borrow_mut().push(Rc::clone(state));
     }
 
+    /// Whether there is something to submit.
     pub(crate) fn has_to_send(&self) -> bool {
-        !self.to_send.borrow().is_empty()
+        !self.to_send.borrow().is_empty() || self.queue.borrow_mut().unsubmitted() > 0
     }
 
     pub(super) fn spare_buffer(&self) -> Vec<u8> {
@@ -44,14 +45,17 @@ impl RingDriver {
     }
 
     fn give_back(&self, mut sent: Box<InFlight>) {
-        if let Outgoing::Copied(mut buffer) = std::mem::take(&mut sent.bytes) {
-            let mut spares = self.spares.borrow_mut();
-            let bytes = self.spare_bytes.get() + buffer.capacity();
-            if spares.len() < SPARES && bytes <= SPARE_BYTES {
-                buffer.clear();
-                spares.push(buffer);
-                self.spare_bytes.set(bytes);
+        match std::mem::take(&mut sent.bytes) {
+            Outgoing::Copied(mut buffer) => {
+                let mut spares = self.spares.borrow_mut();
+                let bytes = self.spare_bytes.get() + buffer.capacity();
+                if spares.len() < SPARES && bytes <= SPARE_BYTES {
+                    buffer.clear();
+                    spares.push(buffer);
+                    self.spare_bytes.set(bytes);
+                }
             }
+            Outgoing::Lent(bytes) => self.released.borrow_mut().push(bytes),
         }
         let mut spares = self.spare_sends.borrow_mut();
         if spares.len() < SPARES {
@@ -129,6 +133,7 @@ impl RingDriver {
         let entry = opcode::SendZc::new(fd, bytes.as_ptr(), length);
         let entry = entry.flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).zc_flags(REPORT_USAGE);
         let operation = Operation::ZeroCopy(Box::new((Rc::clone(state), bytes)));
+        state.zero_copies.set(state.zero_copies.get() + 1);
         let id = self.operations.borrow_mut().insert(operation);
         // SAFETY: the table's entry keeps the bytes, which never move nor change, and the descriptor, until
         // the kernel has said that it is done with them.
@@ -180,7 +185,10 @@ impl RingDriver {
         match result {
             0.. => sending.sent += usize::try_from(result).unwrap_or(0),
             _ if [libc::EAGAIN, libc::EINTR].contains(&-result) => {}
-            _ => send.fail(io::Error::from_raw_os_error(-result)),
+            _ => {
+                let given_up = send.fail(io::Error::from_raw_os_error(-result));
+                given_up.into_iter().for_each(|sending| self.give_back(sending));
+            }
         }
         let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
         if left && !self.closing.get() {
@@ -192,7 +200,7 @@ impl RingDriver {
         if let Some(done) = send.in_flight.take() {
             self.give_back(done);
         }
-        if self.closing.get() && (left || send.failed.is_some()) {
+        if self.closing.get() && (left || send.failed.is_some() || !send.queued.is_empty()) {
             break_off(state);
         }
         let list = !send.queued.is_empty() && !std::mem::replace(&mut send.listed, true);
@@ -202,6 +210,7 @@ impl RingDriver {
         }
         let waker = send.take_waker();
         drop(send);
+        state.end_if_abandoned();
         if list {
             self.list_send(state);
         }

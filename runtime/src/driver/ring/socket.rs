@@ -58,6 +58,8 @@ pub(super) struct SocketState {
     in_napi: bool,
     /// Whether sends without a copy are of use: not to this machine itself, for example.
     pub(super) zero_copy: Cell<bool>,
+    /// Sends without a copy that the peer has not acknowledged; each keeps the descriptor open.
+    pub(super) zero_copies: Cell<u32>,
     pub(super) receive: RefCell<Receive>,
     pub(super) send: RefCell<Send>,
 }
@@ -65,6 +67,15 @@ pub(super) struct SocketState {
 impl SocketState {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+
+    /// Ends the writing of a socket that is dropped, where sends keep its descriptor open: its peer need
+    /// not wait for the close.
+    pub(super) fn end_if_abandoned(&self) {
+        if self.zero_copies.get() > 0 && self.receive.borrow().abandoned && self.send.borrow().unsent() == 0 {
+            // The peer may have ended the connection already.
+            let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Write);
+        }
     }
 }
 
@@ -191,10 +202,11 @@ impl Send {
         self.unsent() == 0 && std::mem::take(&mut self.ends)
     }
 
-    pub(super) fn fail(&mut self, error: io::Error) {
-        self.in_flight = None;
+    /// Returns what was being sent.
+    pub(super) fn fail(&mut self, error: io::Error) -> Option<Box<InFlight>> {
         self.queued = Vec::new();
         self.failed.get_or_insert(error);
+        self.in_flight.take()
     }
 
     pub(super) fn take_waker(&mut self) -> Option<Waker> {
@@ -248,6 +260,7 @@ impl RingSocket {
             descriptor,
             in_napi,
             zero_copy: Cell::new(true),
+            zero_copies: Cell::new(0),
             receive: RefCell::default(),
             send: RefCell::default(),
         };
@@ -383,12 +396,13 @@ impl Drop for RingSocket {
         drop(unread);
         let mut send = self.state.send.borrow_mut();
         send.waker = None;
-        if send.unsent() > 0 {
+        if send.unsent() > 0 || self.state.zero_copies.get() > 0 {
             // Nobody waits any more, so nobody would give up on a peer that takes nothing. Has no
             // meaning for Unix sockets, whose peers are on this machine.
             let _ = rustix::net::sockopt::set_tcp_user_timeout(self.state.fd(), GIVE_UP_MS);
         }
         drop(send);
+        self.state.end_if_abandoned();
         if let Some(operation) = operation
             && !self.driver.is_closed()
         {

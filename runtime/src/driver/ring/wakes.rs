@@ -23,11 +23,15 @@ impl RingDriver {
         Ok(())
     }
 
-    /// Takes over the duty of waking another worker; `false` where no message can.
+    /// Takes over the duty of waking another worker; `false` where no message can. The wake-up is claimed
+    /// when it goes out, so that others need not wait for it.
     pub(crate) fn take_wake(&self, worker: &Arc<WorkerShared>) -> bool {
         let takes = self.mode == Mode::Uring && self.messages && !self.is_closed() && worker.ring().is_some();
         if takes {
-            self.wakes.borrow_mut().push(Arc::clone(worker));
+            let mut wakes = self.wakes.borrow_mut();
+            if wakes.last().is_none_or(|last| !Arc::ptr_eq(last, worker)) {
+                wakes.push(Arc::clone(worker));
+            }
         }
         takes
     }
@@ -37,7 +41,7 @@ impl RingDriver {
         if self.wakes.borrow().is_empty() {
             return;
         }
-        self.wakes.take().iter().for_each(|worker| worker.write_eventfd());
+        self.wakes.take().iter().for_each(|worker| worker.wake_up());
     }
 
     /// Makes submissions of the wakes.
@@ -45,6 +49,9 @@ impl RingDriver {
         for worker in self.wakes.borrow_mut().drain(..) {
             // The worker may have stopped meanwhile, and nobody is to be woken.
             let Some(ring) = worker.ring() else { continue };
+            if !worker.claim_wake() {
+                continue;
+            }
             let fd = types::Fd(ring.as_raw_fd());
             let wake = Operation::Wake(Box::new(Wake { worker, _ring: ring }));
             let id = self.operations.borrow_mut().insert(wake);
