@@ -8,6 +8,8 @@
 //! assert_eq!(able, Some(4));
 //! ```
 
+pub mod loopback;
+
 /// What a test needs, or `None`, with the reason printed, where it isn't there.
 ///
 /// # Panics

@@ -1,130 +1,13 @@
 //! What operations that outlive their futures must keep: bytes, buffers, descriptors, answers.
 
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use runtime::{Builder, DriverKind};
-
-fn local() -> std::net::SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
-
-async fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(local()).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (server, _) = listener.accept().await.unwrap();
-    (client, server)
-}
-
-/// How often futures are dropped in the randomized tests; `DROPS` in the environment asks for more.
-fn drops() -> u32 {
-    std::env::var("DROPS").ok().and_then(|drops| drops.parse().ok()).unwrap_or(10_000)
-}
-
-/// How long a future is waited for before it is dropped.
-#[derive(Clone, Copy)]
-enum Patience {
-    Time(Duration),
-    /// So many further polls, a turn of the worker's tasks apart.
-    Polls(u32),
-}
-
-impl Patience {
-    fn random(random: &mut SmallRng) -> Self {
-        match random.random_range(0..4) {
-            0 => Self::Time(Duration::from_micros(random.random_range(0..40))),
-            _ => Self::Polls(random.random_range(0..3)),
-        }
-    }
-
-    /// `None` where the future was dropped.
-    async fn of<F: Future>(self, future: F) -> Option<F::Output> {
-        match self {
-            Self::Time(limit) => runtime::timeout(limit, future).await.ok(),
-            Self::Polls(mut left) => {
-                let mut future = std::pin::pin!(future);
-                std::future::poll_fn(|context| match future.as_mut().poll(context) {
-                    Poll::Ready(output) => Poll::Ready(Some(output)),
-                    Poll::Pending if left == 0 => Poll::Ready(None),
-                    Poll::Pending => {
-                        left -= 1;
-                        context.waker().wake_by_ref();
-                        Poll::Pending
-                    }
-                })
-                .await
-            }
-        }
-    }
-}
-
-#[runtime::test]
-async fn reads_dropped_at_random_points_lose_no_byte() {
-    let (client, mut server) = pair().await;
-    let (reader, mut writer) = client.into_split();
-    drop(reader);
-    let drops = drops();
-    let sender = runtime::spawn(async move {
-        let mut random = SmallRng::seed_from_u64(1);
-        let mut next = 0u32;
-        while next < drops {
-            let count = random.random_range(1..50);
-            let bytes: Vec<u8> = (next..next + count).flat_map(u32::to_le_bytes).collect();
-            next += count;
-            writer.write_all(&bytes).await.unwrap();
-            if random.random() {
-                runtime::sleep(Duration::from_micros(random.random_range(0..40))).await;
-            }
-        }
-        next
-    });
-    let mut random = SmallRng::seed_from_u64(2);
-    let (mut expected, mut partial, mut dropped) = (0u32, Vec::new(), 0);
-    loop {
-        let mut buffer = [0; 64];
-        let size = random.random_range(1..=buffer.len());
-        let patience = Patience::random(&mut random);
-        let read = if random.random() {
-            patience.of(server.read(&mut buffer[..size])).await
-        } else {
-            // The lent buffer, consumed in part.
-            let lent = patience.of(server.fill_buf()).await;
-            lent.map(|result| {
-                result.map(|bytes| {
-                    let length = bytes.len().min(size);
-                    buffer[..length].copy_from_slice(&bytes[..length]);
-                    length
-                })
-            })
-            .inspect(|length| {
-                if let Ok(length) = length {
-                    server.consume_unpin(*length);
-                }
-            })
-        };
-        match read {
-            None => dropped += 1,
-            Some(Ok(0)) => break,
-            Some(result) => partial.extend_from_slice(&buffer[..result.unwrap()]),
-        }
-        while let Some((number, rest)) = partial.split_first_chunk::<4>() {
-            assert_eq!(u32::from_le_bytes(*number), expected);
-            expected += 1;
-            partial = rest.to_vec();
-        }
-    }
-    assert_eq!(expected, sender.await.unwrap());
-    eprintln!("{dropped} reads were dropped, and {expected} numbers came");
-    assert!(partial.is_empty() && dropped > 0);
-}
+use tests::loopback::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
 
 #[runtime::test]
 async fn what_was_written_arrives_though_the_stream_was_dropped_at_once() {
@@ -179,12 +62,6 @@ async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_or
     }
     writing.await.unwrap();
     assert_eq!(expected, total);
-}
-
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
-
-fn one_worker(driver: DriverKind) -> runtime::Runtime {
-    Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap()
 }
 
 #[test]
@@ -269,65 +146,6 @@ async fn writes_after_the_end_of_writing_are_refused() {
     assert_eq!(bytes, b"last");
 }
 
-fn serve_echo(listener: TcpListener) -> net::Serving {
-    listener
-        .serve(|mut stream: TcpStream| async move {
-            let mut buffer = [0; 256];
-            while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                if stream.write_all(&buffer[..length]).await.is_err() {
-                    break;
-                }
-            }
-        })
-        .unwrap()
-}
-
-fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-#[test]
-fn connections_dropped_at_random_points_leave_no_descriptor() {
-    // Other tests open descriptors too.
-    if !alone("connections_dropped_at_random_points_leave_no_descriptor") {
-        return;
-    }
-    for driver in DRIVERS {
-        let before = open_descriptors();
-        let mut runtime = one_worker(driver);
-        let (idle, after) = runtime.block_on(async {
-            let listener = TcpListener::bind(local()).unwrap();
-            let address = listener.local_addr().unwrap();
-            let serving = serve_echo(listener);
-            runtime::sleep(Duration::from_millis(5)).await;
-            let idle = open_descriptors();
-            let mut random = SmallRng::seed_from_u64(3);
-            for _ in 0..drops() / 20 {
-                let limit = Duration::from_micros(random.random_range(0..150));
-                let length = random.random_range(1..200);
-                let exchange = async {
-                    let mut stream = TcpStream::connect(address).await.unwrap();
-                    stream.write_all(&vec![1; length]).await.unwrap();
-                    let mut answer = vec![0; length];
-                    stream.read_exact(&mut answer).await.unwrap();
-                };
-                // Dropped while it connects, writes or reads, or not at all.
-                let _ = runtime::timeout(limit, exchange).await;
-            }
-            let give_up = std::time::Instant::now() + Duration::from_secs(5);
-            while serving.connections() > 0 && std::time::Instant::now() < give_up {
-                runtime::sleep(Duration::from_millis(5)).await;
-            }
-            let after = open_descriptors();
-            serving.shutdown(Duration::from_secs(1)).await;
-            (idle, after)
-        });
-        assert_eq!(idle, after, "on {driver}");
-        drop(runtime);
-        assert_eq!(before, open_descriptors(), "on {driver}");
-    }
-}
-
 #[runtime::test]
 async fn slow_readers_do_not_keep_the_buffers_from_the_others() {
     let listener = TcpListener::bind(local()).unwrap();
@@ -357,106 +175,6 @@ async fn slow_readers_do_not_keep_the_buffers_from_the_others() {
     }
 }
 
-/// Counts how many buffers there are.
-struct Counted(Vec<u8>, Arc<AtomicUsize>);
-
-impl Counted {
-    fn bytes(bytes: Vec<u8>, count: &Arc<AtomicUsize>) -> Bytes {
-        count.fetch_add(1, Ordering::Relaxed);
-        Bytes::from_owner(Self(bytes, Arc::clone(count)))
-    }
-}
-
-impl AsRef<[u8]> for Counted {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        // What reads it later would show.
-        self.0.fill(0xdb);
-        self.1.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[runtime::test]
-async fn owned_writes_arrive_whole_and_in_order_among_others_and_are_freed() {
-    let (mut client, mut server) = pair().await;
-    client.set_send_buffer_size(64 << 10).unwrap();
-    let count = Arc::new(AtomicUsize::new(0));
-    let theirs = Arc::clone(&count);
-    let writing = runtime::spawn(async move {
-        let mut random = SmallRng::seed_from_u64(6);
-        let mut next = 0u32;
-        for _ in 0..60 {
-            let length = [3, 5000, 20_000, 50_000][random.random_range(0..4)];
-            let bytes: Vec<u8> = (next..next + length).flat_map(u32::to_le_bytes).collect();
-            next += length;
-            if random.random() {
-                client.write_owned(Counted::bytes(bytes, &theirs)).await.unwrap();
-            } else {
-                client.write_all(&bytes).await.unwrap();
-            }
-        }
-        client.close().await.unwrap();
-        next
-    });
-    let mut all = Vec::new();
-    server.read_to_end(&mut all).await.unwrap();
-    let sent = writing.await.unwrap();
-    let (numbers, rest) = all.as_chunks::<4>();
-    assert!(rest.is_empty() && numbers.len() == sent as usize);
-    assert!(numbers.iter().map(|number| u32::from_le_bytes(*number)).eq(0..sent));
-    runtime::sleep(Duration::from_millis(5)).await;
-    assert_eq!(count.load(Ordering::Relaxed), 0);
-}
-
-#[runtime::test]
-async fn a_stream_that_is_dropped_after_an_owned_write_ends_after_its_last_byte() {
-    for length in [10, 100_000, 3_000_000] {
-        let (mut client, mut server) = pair().await;
-        let writing = runtime::spawn(async move { client.write_owned(Bytes::from(vec![5; length])).await });
-        let mut all = Vec::new();
-        let reading = runtime::timeout(Duration::from_secs(5), server.read_to_end(&mut all));
-        reading.await.expect("no end came").unwrap();
-        writing.await.unwrap().unwrap();
-        assert_eq!(all.len(), length);
-    }
-}
-
-#[test]
-fn the_memory_of_an_owned_write_that_nobody_reads_is_freed_with_the_runtime() {
-    for driver in DRIVERS {
-        let count = Arc::new(AtomicUsize::new(0));
-        let theirs = Arc::clone(&count);
-        let kept = one_worker(driver).block_on(async move {
-            let (mut client, server) = pair().await;
-            let write = client.write_owned(Counted::bytes(vec![9; 8 << 20], &theirs));
-            assert!(runtime::timeout(Duration::from_millis(50), write).await.is_err(), "nobody has read");
-            // The peer outlives the runtime, so that nothing makes room.
-            (client, server)
-        });
-        assert_eq!(count.load(Ordering::Relaxed), 0, "on {driver}");
-        drop(kept);
-    }
-}
-
-#[runtime::test]
-async fn owned_writes_to_a_unix_socket_arrive() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("socket");
-    let listener = net::UnixListener::bind(&path).unwrap();
-    let mut client = net::UnixStream::connect(&path).await.unwrap();
-    let mut server = listener.accept().await.unwrap();
-    let writing = runtime::spawn(async move { client.write_owned(Bytes::from(vec![4; 1 << 20])).await });
-    let mut all = Vec::new();
-    server.read_to_end(&mut all).await.unwrap();
-    writing.await.unwrap().unwrap();
-    assert!(all.len() == 1 << 20 && all.iter().all(|&byte| byte == 4));
-}
-
 #[runtime::test]
 async fn a_listener_that_is_dropped_while_it_accepts_frees_its_address_at_once() {
     let listener = TcpListener::bind(local()).unwrap();
@@ -469,40 +187,6 @@ async fn a_listener_that_is_dropped_while_it_accepts_frees_its_address_at_once()
     runtime::sleep(Duration::from_millis(5)).await;
     serving.shutdown(Duration::from_secs(1)).await;
     TcpListener::bind(address).unwrap();
-}
-
-#[test]
-fn connections_that_come_while_a_listener_is_dropped_leave_no_descriptor() {
-    if !alone("connections_that_come_while_a_listener_is_dropped_leave_no_descriptor") {
-        return;
-    }
-    for driver in DRIVERS {
-        one_worker(driver).block_on(async {
-            let before = open_descriptors();
-            let mut random = SmallRng::seed_from_u64(5);
-            for _ in 0..drops() / 100 {
-                let listener = TcpListener::bind(local()).unwrap();
-                let address = listener.local_addr().unwrap();
-                // More than a listener accepts ahead.
-                let clients: Vec<_> = (0..random.random_range(1..90))
-                    .map(|_| std::net::TcpStream::connect(address).unwrap())
-                    .collect();
-                let patience = Patience::random(&mut random);
-                let mut taken = Vec::new();
-                while let Some(accepted) = patience.of(listener.accept()).await {
-                    taken.push(accepted.unwrap());
-                    if random.random_range(0..20) == 0 {
-                        break;
-                    }
-                }
-                drop(listener);
-                drop((clients, taken));
-            }
-            // What is dropped is closed in the next turns.
-            runtime::sleep(Duration::from_millis(20)).await;
-            assert_eq!(before, open_descriptors(), "on {driver}");
-        });
-    }
 }
 
 #[runtime::test]
@@ -521,17 +205,6 @@ async fn all_of_many_connections_that_come_at_once_are_accepted() {
         }
     }
     drop(clients.join().unwrap());
-}
-
-/// Runs the calling test again in a process of its own; `true` in there.
-fn alone(name: &str) -> bool {
-    if std::env::var_os("ALONE").is_some() {
-        return true;
-    }
-    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    again.args([name, "--exact", "--nocapture", "--test-threads=1"]).env("ALONE", "1");
-    assert!(again.status().unwrap().success());
-    false
 }
 
 fn resident_kib() -> u64 {

@@ -10,13 +10,13 @@ mod accept;
 mod operations;
 mod pool;
 mod queue;
+mod receives;
 mod sends;
 mod socket;
 mod wakes;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -384,74 +384,6 @@ impl RingDriver {
             Operation::Wake(wake) if completion.result() < 0 => wake.worker.write_eventfd(),
             Operation::Wake(_) => {}
             Operation::Send(_) | Operation::ZeroCopy(_) => {}
-        }
-    }
-
-    fn received(&self, state: &Rc<SocketState>, completion: &cqueue::Entry, more: bool) {
-        self.progress.set(true);
-        let result = completion.result();
-        let flags = completion.flags();
-        let mut receive = state.receive.borrow_mut();
-        let operation = receive.operation;
-        if !more {
-            receive.operation = None;
-            receive.cancelled = false;
-        }
-        let piece = cqueue::buffer_select(flags).and_then(|buffer| {
-            let length = usize::try_from(result).unwrap_or(0);
-            self.pool.take(buffer, length, cqueue::buffer_more(flags))
-        });
-        let mut full = false;
-        match result {
-            1.. => {
-                self.received.set(self.received.get() + 1);
-                if let Some(piece) = piece {
-                    full = receive.push(piece, self.pool.is_low())
-                        && more
-                        && !std::mem::replace(&mut receive.cancelled, true);
-                }
-            }
-            0 => receive.end(Ok(())),
-            _ => match -result {
-                // Armed again when buffers have come back. Who waits goes on waiting.
-                libc::ENOBUFS => {
-                    receive.starved = true;
-                    self.starved.borrow_mut().push(Rc::clone(state));
-                    return;
-                }
-                // Taken back by us; a reader that waits again arms it again.
-                libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
-                code => receive.end(Err(io::Error::from_raw_os_error(code))),
-            },
-        }
-        let waker = receive.take_waker();
-        drop(receive);
-        if full && let Some(operation) = operation {
-            self.cancel(operation.get());
-        }
-        self.wakers.borrow_mut().extend(waker);
-    }
-
-    /// Arms the receive of a socket, for the next submission.
-    fn arm_receive(&self, state: &Rc<SocketState>) {
-        let fd = types::Fd(state.fd().as_raw_fd());
-        let id = self.operations.borrow_mut().insert(Operation::Receive(Rc::clone(state)));
-        state.receive.borrow_mut().operation = NonZeroU64::new(id);
-        let entry = opcode::RecvMulti::new(fd, pool::GROUP).build().user_data(id);
-        // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps the
-        // descriptor open until the last completion.
-        unsafe { self.queue.borrow_mut().push(entry) };
-    }
-
-    fn arm_starved(&self) {
-        if self.starved.borrow().is_empty() || self.pool.is_empty() {
-            return;
-        }
-        for state in self.starved.take() {
-            // A reader that comes later arms it itself.
-            if state.receive.borrow_mut().end_starving() {
-                self.arm_receive(&state);
-            }
         }
     }
 

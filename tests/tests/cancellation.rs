@@ -1,0 +1,189 @@
+//! Futures, streams and listeners dropped at random points: no byte and no descriptor is lost.
+
+use std::future::Future;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use net::{TcpListener, TcpStream};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tests::loopback::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
+
+/// How often futures are dropped in the randomized tests; `DROPS` in the environment asks for more.
+fn drops() -> u32 {
+    std::env::var("DROPS").ok().and_then(|drops| drops.parse().ok()).unwrap_or(10_000)
+}
+
+/// How long a future is waited for before it is dropped.
+#[derive(Clone, Copy)]
+enum Patience {
+    Time(Duration),
+    /// So many further polls, a turn of the worker's tasks apart.
+    Polls(u32),
+}
+
+impl Patience {
+    fn random(random: &mut SmallRng) -> Self {
+        match random.random_range(0..4) {
+            0 => Self::Time(Duration::from_micros(random.random_range(0..40))),
+            _ => Self::Polls(random.random_range(0..3)),
+        }
+    }
+
+    /// `None` where the future was dropped.
+    async fn of<F: Future>(self, future: F) -> Option<F::Output> {
+        match self {
+            Self::Time(limit) => runtime::timeout(limit, future).await.ok(),
+            Self::Polls(mut left) => {
+                let mut future = std::pin::pin!(future);
+                std::future::poll_fn(|context| match future.as_mut().poll(context) {
+                    Poll::Ready(output) => Poll::Ready(Some(output)),
+                    Poll::Pending if left == 0 => Poll::Ready(None),
+                    Poll::Pending => {
+                        left -= 1;
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                })
+                .await
+            }
+        }
+    }
+}
+
+#[runtime::test]
+async fn reads_dropped_at_random_points_lose_no_byte() {
+    let (client, mut server) = pair().await;
+    let (reader, mut writer) = client.into_split();
+    drop(reader);
+    let drops = drops();
+    let sender = runtime::spawn(async move {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut next = 0u32;
+        while next < drops {
+            let count = random.random_range(1..50);
+            let bytes: Vec<u8> = (next..next + count).flat_map(u32::to_le_bytes).collect();
+            next += count;
+            writer.write_all(&bytes).await.unwrap();
+            if random.random() {
+                runtime::sleep(Duration::from_micros(random.random_range(0..40))).await;
+            }
+        }
+        next
+    });
+    let mut random = SmallRng::seed_from_u64(2);
+    let (mut expected, mut partial, mut dropped) = (0u32, Vec::new(), 0);
+    loop {
+        let mut buffer = [0; 64];
+        let size = random.random_range(1..=buffer.len());
+        let patience = Patience::random(&mut random);
+        let read = if random.random() {
+            patience.of(server.read(&mut buffer[..size])).await
+        } else {
+            // The lent buffer, consumed in part.
+            let lent = patience.of(server.fill_buf()).await;
+            lent.map(|result| {
+                result.map(|bytes| {
+                    let length = bytes.len().min(size);
+                    buffer[..length].copy_from_slice(&bytes[..length]);
+                    length
+                })
+            })
+            .inspect(|length| {
+                if let Ok(length) = length {
+                    server.consume_unpin(*length);
+                }
+            })
+        };
+        match read {
+            None => dropped += 1,
+            Some(Ok(0)) => break,
+            Some(result) => partial.extend_from_slice(&buffer[..result.unwrap()]),
+        }
+        while let Some((number, rest)) = partial.split_first_chunk::<4>() {
+            assert_eq!(u32::from_le_bytes(*number), expected);
+            expected += 1;
+            partial = rest.to_vec();
+        }
+    }
+    assert_eq!(expected, sender.await.unwrap());
+    eprintln!("{dropped} reads were dropped, and {expected} numbers came");
+    assert!(partial.is_empty() && dropped > 0);
+}
+
+#[test]
+fn connections_dropped_at_random_points_leave_no_descriptor() {
+    // Other tests open descriptors too.
+    if !alone("connections_dropped_at_random_points_leave_no_descriptor") {
+        return;
+    }
+    for driver in DRIVERS {
+        let before = open_descriptors();
+        let mut runtime = one_worker(driver);
+        let (idle, after) = runtime.block_on(async {
+            let listener = TcpListener::bind(local()).unwrap();
+            let address = listener.local_addr().unwrap();
+            let serving = serve_echo(listener);
+            runtime::sleep(Duration::from_millis(5)).await;
+            let idle = open_descriptors();
+            let mut random = SmallRng::seed_from_u64(3);
+            for _ in 0..drops() / 20 {
+                let limit = Duration::from_micros(random.random_range(0..150));
+                let length = random.random_range(1..200);
+                let exchange = async {
+                    let mut stream = TcpStream::connect(address).await.unwrap();
+                    stream.write_all(&vec![1; length]).await.unwrap();
+                    let mut answer = vec![0; length];
+                    stream.read_exact(&mut answer).await.unwrap();
+                };
+                // Dropped while it connects, writes or reads, or not at all.
+                let _ = runtime::timeout(limit, exchange).await;
+            }
+            let give_up = std::time::Instant::now() + Duration::from_secs(5);
+            while serving.connections() > 0 && std::time::Instant::now() < give_up {
+                runtime::sleep(Duration::from_millis(5)).await;
+            }
+            let after = open_descriptors();
+            serving.shutdown(Duration::from_secs(1)).await;
+            (idle, after)
+        });
+        assert_eq!(idle, after, "on {driver}");
+        drop(runtime);
+        assert_eq!(before, open_descriptors(), "on {driver}");
+    }
+}
+
+#[test]
+fn connections_that_come_while_a_listener_is_dropped_leave_no_descriptor() {
+    if !alone("connections_that_come_while_a_listener_is_dropped_leave_no_descriptor") {
+        return;
+    }
+    for driver in DRIVERS {
+        one_worker(driver).block_on(async {
+            let before = open_descriptors();
+            let mut random = SmallRng::seed_from_u64(5);
+            for _ in 0..drops() / 100 {
+                let listener = TcpListener::bind(local()).unwrap();
+                let address = listener.local_addr().unwrap();
+                // More than a listener accepts ahead.
+                let clients: Vec<_> = (0..random.random_range(1..90))
+                    .map(|_| std::net::TcpStream::connect(address).unwrap())
+                    .collect();
+                let patience = Patience::random(&mut random);
+                let mut taken = Vec::new();
+                while let Some(accepted) = patience.of(listener.accept()).await {
+                    taken.push(accepted.unwrap());
+                    if random.random_range(0..20) == 0 {
+                        break;
+                    }
+                }
+                drop(listener);
+                drop((clients, taken));
+            }
+            // What is dropped is closed in the next turns.
+            runtime::sleep(Duration::from_millis(20)).await;
+            assert_eq!(before, open_descriptors(), "on {driver}");
+        });
+    }
+}
