@@ -102,8 +102,8 @@ impl<K> Listener<K> {
     }
 }
 
-/// A TCP socket that is bound, and not yet listening.
-fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+/// A TCP socket that listens.
+fn listening(address: SocketAddr, backlog: i32, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
     // Connections of an earlier run that linger in TIME_WAIT don't keep the address taken.
     socket.set_reuse_address(true)?;
@@ -112,6 +112,7 @@ fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     }
     socket.set_reuse_port(reuse_port)?;
     socket.bind(&address.into())?;
+    socket.listen(backlog)?;
     Ok(socket)
 }
 
@@ -131,11 +132,7 @@ impl Listener<Tcp> {
     pub fn bind_with_backlog(address: SocketAddr, backlog: i32) -> io::Result<Self> {
         let give_up = Instant::now() + FREED_WITHIN;
         loop {
-            let listening = bound(address, false).and_then(|socket| {
-                socket.listen(backlog)?;
-                Ok(socket)
-            });
-            match listening {
+            match listening(address, backlog, false) {
                 Ok(socket) => return Self::from_socket(socket, backlog),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < give_up => {
                     std::thread::sleep(FREED_STEP);
@@ -171,13 +168,7 @@ impl Listener<Tcp> {
 pub(crate) fn join_group(first: &Socket, backlog: i32, others: usize) -> io::Result<Vec<Socket>> {
     let address = internet_address(&first.local_addr()?)?;
     first.set_reuse_port(true)?;
-    (0..others)
-        .map(|_| {
-            let socket = bound(address, true)?;
-            socket.listen(backlog)?;
-            Ok(socket)
-        })
-        .collect()
+    (0..others).map(|_| listening(address, backlog, true)).collect()
 }
 
 impl Listener<Unix> {

@@ -63,26 +63,27 @@ pub(crate) fn try_with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> Option<R> {
     Some(action(&worker))
 }
 
+/// Asks this thread's worker, if it has one, something that runs no foreign code.
+fn ask_current(question: impl FnOnce(&Worker) -> bool) -> bool {
+    CURRENT
+        .try_with(|current| current.borrow().as_ref().is_some_and(|worker| question(worker)))
+        .unwrap_or(false)
+}
+
 /// Queues a task if this thread is its worker.
 pub(crate) fn push_if_current(task: &TaskRef) -> bool {
-    CURRENT
-        .try_with(|current| {
-            let current = current.borrow();
-            let Some(worker) = current.as_ref().filter(|worker| Arc::ptr_eq(&worker.shared, task.worker()))
-            else {
-                return false;
-            };
+    ask_current(|worker| {
+        let here = Arc::ptr_eq(&worker.shared, task.worker());
+        if here {
             worker.push(task);
-            true
-        })
-        .unwrap_or(false)
+        }
+        here
+    })
 }
 
 /// Has this thread's worker wake another one with its next wait; `false` where it can't.
 pub(crate) fn take_wake(other: &Arc<WorkerShared>) -> bool {
-    CURRENT
-        .try_with(|current| current.borrow().as_ref().is_some_and(|worker| worker.driver.take_wake(other)))
-        .unwrap_or(false)
+    ask_current(|worker| worker.driver.take_wake(other))
 }
 
 /// Spawns on this thread's worker.

@@ -342,48 +342,25 @@ impl RingDriver {
         let id = completion.user_data();
         let more = cqueue::more(completion.flags());
         let mut operations = self.operations.borrow_mut();
-        let operation = match operations.get(id) {
-            Some(Operation::Receive(state)) => Operation::Receive(Rc::clone(state)),
-            Some(Operation::Send(state)) => {
-                // Judged, like those without a completion, when all completions are in.
-                if let Some(sending) = &mut state.send.borrow_mut().in_flight {
-                    sending.outcome = Some(completion.result());
-                }
-                return;
+        if let Some(Operation::Send(state)) = operations.get(id) {
+            // Judged, like those without a completion, when all completions are in.
+            if let Some(sending) = &mut state.send.borrow_mut().in_flight {
+                sending.outcome = Some(completion.result());
             }
-            Some(Operation::WaitingSend(state)) => Operation::WaitingSend(Rc::clone(state)),
-            Some(Operation::Accept(state)) => Operation::Accept(Rc::clone(state)),
-            Some(Operation::ZeroCopy(sending)) => {
-                let state = Rc::clone(&sending.0);
-                if !more && let Some(Operation::ZeroCopy(sending)) = operations.remove(id) {
-                    state.zero_copies.set(state.zero_copies.get() - 1);
-                    self.released.borrow_mut().push(sending.1);
-                }
-                drop(operations);
-                self.zero_copied(&state, completion.result(), completion.flags());
-                return;
-            }
-            Some(Operation::Epoll) => Operation::Epoll,
-            Some(Operation::Eventfd) => Operation::Eventfd,
-            Some(Operation::Wake(wake)) => Operation::Wake(wake.clone()),
-            None => {
-                debug_assert!(false, "a completion of an operation that is over");
-                return;
-            }
-        };
-        if !more {
-            operations.remove(id);
+            return;
         }
+        let operation = if more { operations.get(id).cloned() } else { operations.remove(id) };
         drop(operations);
         match operation {
-            Operation::Receive(state) => self.received(&state, completion, more),
-            Operation::WaitingSend(state) => self.sent(&state, completion.result()),
-            Operation::Accept(state) => self.accepted(&state, completion.result(), more),
-            Operation::Epoll => self.epoll_ready.set(true),
-            Operation::Eventfd => self.eventfd_watched.set(more),
-            Operation::Wake(wake) if completion.result() < 0 => wake.worker.write_eventfd(),
-            Operation::Wake(_) => {}
-            Operation::Send(_) | Operation::ZeroCopy(_) => {}
+            Some(Operation::Receive(state)) => self.received(&state, completion, more),
+            Some(Operation::WaitingSend(state)) => self.sent(&state, completion.result()),
+            Some(Operation::ZeroCopy(sending)) => self.zero_copied(*sending, completion),
+            Some(Operation::Accept(state)) => self.accepted(&state, completion.result(), more),
+            Some(Operation::Epoll) => self.epoll_ready.set(true),
+            Some(Operation::Eventfd) => self.eventfd_watched.set(more),
+            Some(Operation::Wake(wake)) if completion.result() < 0 => wake.worker.write_eventfd(),
+            Some(Operation::Wake(_) | Operation::Send(_)) => {}
+            None => debug_assert!(false, "a completion of an operation that is over"),
         }
     }
 

@@ -15,6 +15,7 @@ pub(super) const CANCEL: u64 = u64::MAX;
 /// The token of messages of other workers, which are there to end the wait.
 pub(super) const WOKEN: u64 = u64::MAX - 1;
 
+#[derive(Clone)]
 pub(super) enum Operation {
     /// A multishot accept.
     Accept(Rc<AcceptState>),

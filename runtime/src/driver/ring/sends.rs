@@ -74,9 +74,7 @@ impl RingDriver {
                 continue;
             }
             let bytes = std::mem::take(&mut send.queued);
-            let mut sending = self.spare_sends.borrow_mut().pop().unwrap_or_default();
-            *sending = InFlight { bytes: Outgoing::Copied(bytes), sent: 0, outcome: None };
-            send.in_flight = Some(sending);
+            send.in_flight = Some(self.take_off(Outgoing::Copied(bytes)));
             sends.awaited |= send.is_awaited() || state.receive.borrow().abandoned;
             drop(send);
             if let Some(id) = self.submit_send(&state, false) {
@@ -91,12 +89,15 @@ impl RingDriver {
         sends
     }
 
-    /// Sends what is `in_flight`, with the next submission.
-    pub(super) fn send_at_once(&self, state: &Rc<SocketState>) {
-        self.submit_send(state, true);
+    /// What is to be sent, in memory that was used before.
+    pub(super) fn take_off(&self, bytes: Outgoing) -> Box<InFlight> {
+        let mut sending = self.spare_sends.borrow_mut().pop().unwrap_or_default();
+        *sending = InFlight { bytes, sent: 0, outcome: None };
+        sending
     }
 
-    fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
+    /// Sends what is `in_flight`, with the next submission.
+    pub(super) fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
         let send = state.send.borrow();
         let sending = send.in_flight.as_ref()?;
         let rest = &sending.bytes[sending.sent..];
@@ -143,7 +144,13 @@ impl RingDriver {
 
     /// What became of a send without a copy: first how much was sent, and when the last byte of it is
     /// acknowledged a notification.
-    pub(super) fn zero_copied(&self, state: &Rc<SocketState>, result: i32, flags: u32) {
+    pub(super) fn zero_copied(&self, sending: (Rc<SocketState>, bytes::Bytes), completion: &cqueue::Entry) {
+        let (state, bytes) = sending;
+        let (result, flags) = (completion.result(), completion.flags());
+        self.released.borrow_mut().push(bytes);
+        if !cqueue::more(flags) {
+            state.zero_copies.set(state.zero_copies.get() - 1);
+        }
         if cqueue::notif(flags) {
             if result & COPIED != 0 {
                 state.zero_copy.set(false);
@@ -153,10 +160,10 @@ impl RingDriver {
         if result == -libc::EOPNOTSUPP {
             // Unix sockets. Sent with a copy instead.
             state.zero_copy.set(false);
-            self.sent(state, 0);
+            self.sent(&state, 0);
             return;
         }
-        self.sent(state, result);
+        self.sent(&state, result);
     }
 
     /// Ends the sends of the last enter: all completions that failed ones make are in.

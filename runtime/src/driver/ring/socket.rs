@@ -288,16 +288,18 @@ impl RingSocket {
         Poll::Pending
     }
 
+    fn may_write(&self, send: &Send) -> io::Result<()> {
+        send.check()?;
+        if send.ends {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
+    }
+
     /// Takes bytes over to be sent; returns how many. Waits while too many are unsent.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut send = self.state.send.borrow_mut();
-        send.check()?;
-        if send.ends {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        if self.driver.is_closed() {
-            return Poll::Ready(Err(runtime_has_ended()));
-        }
+        self.may_write(&send)?;
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -337,21 +339,14 @@ impl RingSocket {
     /// Those of earlier writes, and `WouldBlock` where something is still unsent.
     pub fn send_owned(&self, bytes: bytes::Bytes) -> io::Result<()> {
         let mut send = self.state.send.borrow_mut();
-        send.check()?;
-        if send.ends {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        if self.driver.is_closed() {
-            return Err(runtime_has_ended());
-        }
+        self.may_write(&send)?;
         if send.unsent() > 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         if !bytes.is_empty() {
-            let bytes = Outgoing::Lent(bytes);
-            send.in_flight = Some(Box::new(InFlight { bytes, sent: 0, outcome: None }));
+            send.in_flight = Some(self.driver.take_off(Outgoing::Lent(bytes)));
             drop(send);
-            self.driver.send_at_once(&self.state);
+            self.driver.submit_send(&self.state, true);
         }
         Ok(())
     }
