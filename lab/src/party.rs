@@ -173,7 +173,8 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut runtime = builder.build()?;
     let applied = runtime.applied().to_vec();
-    let config = ServerConfig { listen: vec![order.address], port: 0, ..ServerConfig::default() };
+    let config =
+        ServerConfig { listen: vec![(order.address, None)], port: Some(0), ..ServerConfig::default() };
     let (stop, stopped) = UnixStream::pair()?;
     let core = order.core;
     let interface = order.interface.clone().unwrap_or_else(|| "lo".to_owned());

@@ -43,9 +43,11 @@ mod listener;
 mod serve;
 mod sockopt;
 mod stream;
+mod udp;
 
 pub use listener::{Listener, TcpListener, UnixListener};
 pub use serve::{Alignment, Serving, ShutdownReport};
 pub use stream::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, Tcp, TcpStream, Unix, UnixStream, WriteHalf,
 };
+pub use udp::UdpSocket;

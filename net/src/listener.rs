@@ -174,10 +174,15 @@ pub(crate) fn join_group(first: &Socket, backlog: i32, others: usize) -> io::Res
 impl Listener<Unix> {
     /// Listens on a path, which must not exist.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::bind_with_backlog(path, BACKLOG)
+    }
+
+    /// Like [`Listener::bind`], with room for so many connections that wait to be accepted.
+    pub fn bind_with_backlog(path: impl AsRef<Path>, backlog: i32) -> io::Result<Self> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
         socket.bind(&SockAddr::unix(path)?)?;
-        socket.listen(BACKLOG)?;
-        Self::from_socket(socket, BACKLOG)
+        socket.listen(backlog)?;
+        Self::from_socket(socket, backlog)
     }
 
     /// Accepts one connection, onto this worker.

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM, for those who must act before the process dies of them.
+//! SIGINT and SIGTERM, for those who must act before the process dies of them; and SIGHUP, at which
+//! daemons read their files again.
 //!
 //! One thread a process waits for both. A signal goes to the program's own handler first, if it has
 //! one ([`intercept`]: a graceful stop); else, or at the second signal, every [`on_termination`]
@@ -8,8 +9,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 
 type Action = Box<dyn FnMut() + Send>;
@@ -19,6 +20,7 @@ struct Registry {
     next: u64,
     last_will: BTreeMap<u64, Action>,
     interceptors: BTreeMap<u64, Action>,
+    hangups: BTreeMap<u64, Action>,
     /// Whether a signal was handed to the interceptors already.
     delivered: bool,
 }
@@ -37,7 +39,11 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut registry = registry();
         // Dropped outside the lock: an action may own what drops a registration.
-        let removed = (registry.last_will.remove(&self.0), registry.interceptors.remove(&self.0));
+        let removed = [
+            registry.last_will.remove(&self.0),
+            registry.interceptors.remove(&self.0),
+            registry.hangups.remove(&self.0),
+        ];
         drop(registry);
         drop(removed);
     }
@@ -57,6 +63,14 @@ pub fn intercept(action: impl FnMut() + Send + 'static) -> io::Result<Registrati
     })
 }
 
+/// Runs `action` at each SIGHUP, which no longer kills the process from here on.
+pub fn on_hangup(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
+    start()?.add_signal(SIGHUP)?;
+    register(|registry, key| {
+        registry.hangups.insert(key, Box::new(action));
+    })
+}
+
 fn register(insert: impl FnOnce(&mut Registry, u64)) -> io::Result<Registration> {
     start()?;
     let mut registry = registry();
@@ -66,23 +80,29 @@ fn register(insert: impl FnOnce(&mut Registry, u64)) -> io::Result<Registration>
     Ok(Registration(key))
 }
 
-fn start() -> io::Result<()> {
-    static STARTED: Mutex<bool> = Mutex::new(false);
+fn start() -> io::Result<Handle> {
+    static STARTED: Mutex<Option<Handle>> = Mutex::new(None);
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*started {
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
-        std::thread::Builder::new().name("lull-signals".to_owned()).spawn(move || {
-            for signal in signals.forever() {
-                deliver(signal);
-            }
-        })?;
-        *started = true;
+    if let Some(handle) = &*started {
+        return Ok(handle.clone());
     }
-    Ok(())
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    std::thread::Builder::new().name("lull-signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            deliver(signal);
+        }
+    })?;
+    *started = Some(handle.clone());
+    Ok(handle)
 }
 
 fn deliver(signal: i32) {
     let mut registry = registry();
+    if signal == SIGHUP {
+        registry.hangups.values_mut().for_each(|action| action());
+        return;
+    }
     if !registry.delivered && !registry.interceptors.is_empty() {
         registry.delivered = true;
         registry.interceptors.values_mut().for_each(|action| action());

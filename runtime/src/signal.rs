@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a future, for a graceful stop.
+//! SIGINT and SIGTERM as a future, for a graceful stop; SIGHUP, for reading files again.
 
 use std::future::Future;
 use std::io;
@@ -6,12 +6,22 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use policies::signals::{Registration, intercept};
+use policies::signals::{Registration, intercept, on_hangup};
 
 #[derive(Default)]
 struct State {
     came: bool,
     waker: Option<Waker>,
+}
+
+impl State {
+    fn come(state: &Mutex<State>) {
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.came = true;
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 /// Waits for SIGINT or SIGTERM.
@@ -21,14 +31,43 @@ struct State {
 pub fn terminated() -> io::Result<Terminated> {
     let state = Arc::new(Mutex::new(State::default()));
     let shared = Arc::clone(&state);
-    let registration = intercept(move || {
-        let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        state.came = true;
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
-    })?;
+    let registration = intercept(move || State::come(&shared))?;
     Ok(Terminated { state, _registration: registration })
+}
+
+/// Waits for SIGHUP, as often as it comes. From the call on it no longer kills the process.
+pub fn hangups() -> io::Result<Hangups> {
+    let state = Arc::new(Mutex::new(State::default()));
+    let shared = Arc::clone(&state);
+    let registration = on_hangup(move || State::come(&shared))?;
+    Ok(Hangups { state, _registration: registration })
+}
+
+/// The signals of [`hangups`].
+pub struct Hangups {
+    state: Arc<Mutex<State>>,
+    _registration: Registration,
+}
+
+impl Hangups {
+    /// The next one; those that come close together are one.
+    pub async fn next(&mut self) {
+        std::future::poll_fn(|context| {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if std::mem::take(&mut state.came) {
+                return Poll::Ready(());
+            }
+            state.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl std::fmt::Debug for Hangups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hangups").finish_non_exhaustive()
+    }
 }
 
 /// The future of [`terminated`].

@@ -7,7 +7,7 @@
 //!
 //! #[runtime::main(workers = 1)]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let config = Config { port: 0, ..Config::default() };
+//!     let config = Config { port: Some(0), ..Config::default() };
 //!     let server = Server::start(&config)?;
 //!     let mut client = TcpStream::connect(server.addresses()[0]).await?;
 //!     client.write_all(b"set greeting 0 0 5\r\nhello\r\nget greeting\r\n").await?;

@@ -30,6 +30,11 @@ impl Clock {
         self.epoch + i64::from(self.now())
     }
 
+    /// A second of this clock as Unix time.
+    pub fn unix_of(&self, second: u32) -> i64 {
+        self.epoch + i64::from(second)
+    }
+
     /// Turns an expiry of the protocol into one of this clock: 0 is never, and one that has passed
     /// already is 1.
     pub fn expiry(&self, given: i64) -> u32 {

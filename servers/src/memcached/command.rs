@@ -1,7 +1,7 @@
-//! A command line, parsed: what memcached's `process_command_ascii` would make of it.
+//! A line of the classic text protocol, parsed: what memcached's `proto_parser.c` would make of it.
 
 use super::numbers;
-use super::store::Condition;
+use super::storing::Condition;
 
 /// The longest key.
 pub const KEY_MAX: usize = 250;
@@ -18,11 +18,14 @@ pub enum Command<'a> {
     /// `get`, `gets`, `gat`, `gats`: the keys are the rest of the line.
     Get {
         with_cas: bool,
-        touch: Option<i64>,
+        touch: Option<i32>,
         keys: &'a [u8],
     },
     /// `set` and its kin; a data block follows.
-    Store(StoreCommand<'a>),
+    Store(StoreLine<'a>),
+    /// `mg`, `ms`, `md`, `ma`, `me`: the verb's second letter, and the whole line.
+    Meta(u8),
+    MetaNoop,
     Delete {
         key: &'a [u8],
         noreply: bool,
@@ -35,22 +38,14 @@ pub enum Command<'a> {
     },
     Touch {
         key: &'a [u8],
-        expiry: i64,
+        expiry: i32,
         noreply: bool,
     },
-    Flush {
-        delay: i64,
-        noreply: bool,
-    },
-    Stats {
-        section: &'a [u8],
-    },
+    Stats,
     Version,
-    Verbosity {
-        level: Option<u32>,
-        noreply: bool,
-    },
     Quit,
+    /// Another command, that an operator may give.
+    Admin,
     /// An answer that needs no look at the store; nothing if the line said `noreply`.
     Refuse {
         answer: &'static [u8],
@@ -60,11 +55,11 @@ pub enum Command<'a> {
 
 /// The line of a storing command.
 #[derive(Debug, PartialEq, Eq)]
-pub struct StoreCommand<'a> {
+pub struct StoreLine<'a> {
     pub condition: Condition,
     pub key: &'a [u8],
-    pub flags: u32,
-    pub expiry: i64,
+    /// Flags, expiry and number, if they are valid.
+    pub numbers: Option<(u32, i32, u64)>,
     /// Bytes of the data block, without its end of line.
     pub length: usize,
     pub noreply: bool,
@@ -75,181 +70,206 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// No command but the gets has more words.
-const MOST_WORDS: usize = 10;
+/// So many words are looked at, the command's name included; memcached's tokenizer stops there too.
+pub const MOST_WORDS: usize = 23;
 
-/// Parses a line, without its end.
-pub fn parse(line: &[u8]) -> Command<'_> {
-    let mut all = words(line);
-    let Some(name) = all.next() else { return refuse(ERROR) };
-    if let Some(get) = parse_get(name, line) {
-        return get;
-    }
-    let mut arguments: [&[u8]; MOST_WORDS] = [&[]; MOST_WORDS];
-    let mut count = 0;
-    for word in all {
-        if count == MOST_WORDS {
-            return refuse(ERROR);
+/// A line's first words, and how many there are.
+pub struct Words<'a> {
+    words: [&'a [u8]; MOST_WORDS],
+    count: usize,
+}
+
+impl<'a> Words<'a> {
+    pub fn of(line: &'a [u8]) -> Self {
+        let mut found = Self { words: [&[]; MOST_WORDS], count: 0 };
+        for (place, word) in found.words.iter_mut().zip(words(line)) {
+            *place = word;
+            found.count += 1;
         }
-        arguments[count] = word;
-        count += 1;
+        found
     }
-    parse_with(name, &arguments[..count])
+
+    pub fn get(&self) -> &[&'a [u8]] {
+        &self.words[..self.count]
+    }
+}
+
+/// A line with its end is at least this long.
+const SHORTEST: usize = 4;
+
+/// Parses a line, without its end, which had `ending` bytes.
+pub fn parse(line: &[u8], ending: usize) -> Command<'_> {
+    if line.len() + ending < SHORTEST {
+        return refuse(BAD_FORMAT);
+    }
+    // A line that begins with a space has an empty name, as in memcached.
+    let name = &line[..memchr::memchr(b' ', line).unwrap_or(line.len())];
+    let rest = &line[name.len()..];
+    match name {
+        b"get" => parse_get(rest, false),
+        b"gets" => parse_get(rest, true),
+        b"gat" => parse_gat(rest, false),
+        b"gats" => parse_gat(rest, true),
+        b"set" => parse_store(Condition::Always, line, false),
+        b"cas" => parse_store(Condition::Unchanged, line, true),
+        b"add" => parse_store(Condition::Absent, line, false),
+        b"replace" => parse_store(Condition::Present, line, false),
+        b"append" => parse_store(Condition::Append { vivify: false }, line, false),
+        b"prepend" => parse_store(Condition::Prepend { vivify: false }, line, false),
+        b"mg" | b"ms" | b"md" | b"ma" | b"me" => Command::Meta(name[1]),
+        b"mn" => Command::MetaNoop,
+        b"delete" => parse_delete(line),
+        b"incr" => parse_count(line, true),
+        b"decr" => parse_count(line, false),
+        b"touch" => parse_touch(line),
+        b"stats" => Command::Stats,
+        b"version" => Command::Version,
+        b"quit" => Command::Quit,
+        _ => Command::Admin,
+    }
 }
 
 fn refuse(answer: &'static [u8]) -> Command<'static> {
     Command::Refuse { answer, noreply: false }
 }
 
-fn parse_get<'a>(name: &[u8], line: &'a [u8]) -> Option<Command<'a>> {
-    let (with_cas, touches) = match name {
-        b"get" => (false, false),
-        b"gets" => (true, false),
-        b"gat" => (false, true),
-        b"gats" => (true, true),
-        _ => return None,
+/// The keys stay one piece of the line: there may be any number of them.
+fn keys_are_valid(keys: &[u8]) -> bool {
+    keys.len() <= KEY_MAX || words(keys).all(|key| key.len() <= KEY_MAX)
+}
+
+fn parse_get(keys: &[u8], with_cas: bool) -> Command<'_> {
+    if !keys.iter().any(|&byte| byte != b' ') || !keys_are_valid(keys) {
+        return refuse(BAD_FORMAT);
+    }
+    Command::Get { with_cas, touch: None, keys }
+}
+
+fn parse_gat(rest: &[u8], with_cas: bool) -> Command<'_> {
+    let mut arguments = words(rest);
+    let (Some(expiry), Some(_)) = (arguments.next(), arguments.next()) else { return refuse(BAD_FORMAT) };
+    let Some(touch) = numbers::digits_i32(expiry) else { return refuse(BAD_EXPIRY) };
+    let start = rest.iter().position(|&byte| byte != b' ').unwrap_or(0) + expiry.len();
+    let keys = &rest[start..];
+    if !keys_are_valid(keys) {
+        return refuse(BAD_FORMAT);
+    }
+    Command::Get { with_cas, touch: Some(touch), keys }
+}
+
+/// Whether the last of a command's words asks for silence.
+pub fn is_quiet(words: &[&[u8]]) -> bool {
+    words.last().is_some_and(|last| *last == b"noreply")
+}
+
+fn parse_store(condition: Condition, line: &[u8], with_cas: bool) -> Command<'_> {
+    let words = Words::of(line);
+    let words = words.get();
+    if words.len() < 5 {
+        return refuse(BAD_FORMAT);
+    }
+    let noreply = is_quiet(words);
+    // Without a valid length nothing is known of a data block, and what follows is taken for a line.
+    let Some(length) = length(words[4]) else { return refuse(BAD_FORMAT) };
+    let cas = match (with_cas, words.get(5)) {
+        (false, _) => Some(0),
+        (true, number) => number.and_then(|number| numbers::digits(number)),
     };
-    // The keys stay one piece of the line: there may be any number of them.
-    let mut rest = after_word(line);
-    if words(rest).next().is_none() {
-        return Some(refuse(ERROR));
-    }
-    let mut touch = None;
-    if touches {
-        let expiry = words(rest).next().unwrap_or_default();
-        rest = after_word(rest);
-        // Without a key behind the expiry memcached answers END, as for a get of nothing found.
-        touch = match numbers::length(expiry) {
-            Some(expiry) => Some(i64::from(expiry)),
-            None => return Some(refuse(BAD_EXPIRY)),
-        };
-    }
-    if words(rest).any(|key| key.len() > KEY_MAX) {
-        return Some(refuse(BAD_FORMAT));
-    }
-    Some(Command::Get { with_cas, touch, keys: rest })
+    let numbers = (|| Some((numbers::flags(words[2])?, numbers::expiry(words[3])?, cas?)))();
+    Command::Store(StoreLine { condition, key: words[1], numbers, length, noreply })
 }
 
-/// What follows the first word.
-fn after_word(line: &[u8]) -> &[u8] {
-    let start = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
-    let word = line[start..].iter().position(|&byte| byte == b' ').unwrap_or(line.len() - start);
-    &line[start + word..]
+/// The length of a data block. Its end of line must fit an `int` as well.
+pub fn length(text: &[u8]) -> Option<usize> {
+    let length = numbers::digits_i32(text)?;
+    usize::try_from(length).ok().filter(|&length| length <= i32::MAX as usize - 2)
 }
 
-fn parse_with<'a>(name: &[u8], arguments: &[&'a [u8]]) -> Command<'a> {
-    let noreply = arguments.last().is_some_and(|last| *last == b"noreply");
-    let refuse_quietly = |answer| Command::Refuse { answer, noreply };
-    match (name, arguments.len()) {
-        (b"set", 4 | 5) => parse_store(Condition::Always, arguments, noreply),
-        (b"add", 4 | 5) => parse_store(Condition::Absent, arguments, noreply),
-        (b"replace", 4 | 5) => parse_store(Condition::Present, arguments, noreply),
-        (b"append", 4 | 5) => parse_store(Condition::Append, arguments, noreply),
-        (b"prepend", 4 | 5) => parse_store(Condition::Prepend, arguments, noreply),
-        (b"cas", 5 | 6) => parse_store(Condition::Unchanged(0), arguments, noreply),
-        (b"delete", 1..=3) => {
-            let valid = arguments.len() == 1
-                || (arguments.len() == 2 && (noreply || arguments[1] == b"0"))
-                || (arguments.len() == 3 && arguments[1] == b"0" && noreply);
-            if !valid {
-                return refuse(BAD_DELETE);
+fn parse_delete(line: &[u8]) -> Command<'_> {
+    let words = Words::of(line);
+    let words = words.get();
+    let noreply = is_quiet(words);
+    match words {
+        [_] => refuse(BAD_FORMAT),
+        // Old clients send a delay, which may only be 0.
+        [_, key] | [_, key, b"0" | b"noreply"] | [_, key, b"0", b"noreply"] => {
+            if key.len() > KEY_MAX {
+                return Command::Refuse { answer: BAD_FORMAT, noreply };
             }
-            if arguments[0].len() > KEY_MAX {
-                return refuse_quietly(BAD_FORMAT);
-            }
-            Command::Delete { key: arguments[0], noreply }
+            Command::Delete { key, noreply }
         }
-        (b"incr" | b"decr", 2 | 3) => {
-            if arguments[0].len() > KEY_MAX {
-                return refuse_quietly(BAD_FORMAT);
-            }
-            match numbers::unsigned(arguments[1]) {
-                Some(delta) => Command::Count { key: arguments[0], delta, up: name == b"incr", noreply },
-                None => refuse_quietly(BAD_DELTA),
-            }
-        }
-        (b"touch", 2 | 3) => {
-            if arguments[0].len() > KEY_MAX {
-                return refuse_quietly(BAD_FORMAT);
-            }
-            match numbers::length(arguments[1]) {
-                Some(expiry) => Command::Touch { key: arguments[0], expiry: expiry.into(), noreply },
-                None => refuse_quietly(BAD_EXPIRY),
-            }
-        }
-        (b"flush_all", 0..=2) => {
-            let delay = match (arguments.len(), noreply) {
-                (0, _) | (1, true) => Some(0),
-                _ => numbers::length(arguments[0]).map(i64::from),
-            };
-            match delay {
-                Some(delay) => Command::Flush { delay, noreply },
-                None => refuse(BAD_EXPIRY),
-            }
-        }
-        (b"stats", _) => Command::Stats { section: arguments.first().copied().unwrap_or_default() },
-        (b"version", _) => Command::Version,
-        (b"quit", _) => Command::Quit,
-        (b"verbosity", 1 | 2) => {
-            let level = numbers::flags(arguments[0]);
-            Command::Verbosity { level, noreply }
-        }
+        [_, _, _] | [_, _, _, _] => refuse(BAD_DELETE),
         _ => refuse(ERROR),
     }
 }
 
-fn parse_store<'a>(condition: Condition, arguments: &[&'a [u8]], noreply: bool) -> Command<'a> {
-    let key = arguments[0];
-    let refuse = Command::Refuse { answer: BAD_FORMAT, noreply };
-    if key.len() > KEY_MAX {
-        return refuse;
-    }
-    let numbers =
-        (numbers::flags(arguments[1]), numbers::length(arguments[2]), numbers::length(arguments[3]));
-    let (Some(flags), Some(expiry), Some(length)) = numbers else { return refuse };
-    // The block's end of line must fit an int as well.
-    let Some(length) = usize::try_from(length).ok().filter(|&length| length <= i32::MAX as usize - 2) else {
-        return refuse;
-    };
-    let condition = match condition {
-        Condition::Unchanged(_) => match numbers::unsigned(arguments[4]) {
-            Some(cas) => Condition::Unchanged(cas),
-            None => return refuse,
+fn parse_count(line: &[u8], up: bool) -> Command<'_> {
+    let words = Words::of(line);
+    let words = words.get();
+    let noreply = is_quiet(words);
+    match words {
+        [_, key, delta, ..] if key.len() <= KEY_MAX => match numbers::digits(delta) {
+            Some(delta) => Command::Count { key, delta, up, noreply },
+            None => Command::Refuse { answer: BAD_DELTA, noreply },
         },
-        other => other,
-    };
-    Command::Store(StoreCommand { condition, key, flags, expiry: expiry.into(), length, noreply })
+        [_, _, _, ..] => Command::Refuse { answer: BAD_FORMAT, noreply },
+        _ => refuse(BAD_FORMAT),
+    }
+}
+
+fn parse_touch(line: &[u8]) -> Command<'_> {
+    let words = Words::of(line);
+    let words = words.get();
+    let noreply = is_quiet(words);
+    match words {
+        [_, key, expiry, ..] if key.len() <= KEY_MAX => match numbers::digits_i32(expiry) {
+            Some(expiry) => Command::Touch { key, expiry, noreply },
+            None => Command::Refuse { answer: BAD_EXPIRY, noreply },
+        },
+        [_, _, _, ..] => Command::Refuse { answer: BAD_FORMAT, noreply },
+        _ => refuse(BAD_FORMAT),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_set_line_parses_with_and_without_noreply() {
-        let Command::Store(store) = parse(b"set k 1 -1 5 noreply") else { panic!() };
-        assert_eq!((store.key, store.flags, store.expiry, store.length), (&b"k"[..], 1, -1, 5));
-        assert!(store.noreply && store.condition == Condition::Always);
-        let Command::Store(store) = parse(b"cas k 1 0 5 77") else { panic!() };
-        assert_eq!(store.condition, Condition::Unchanged(77));
+    fn parse(line: &[u8]) -> Command<'_> {
+        super::parse(line, 2)
     }
 
     #[test]
-    fn too_few_and_too_many_words_are_errors() {
-        for line in ["", " ", "get", "gets ", "gat", "set k 0 0", "set k 0 0 1 noreply x", "incr k", "x"] {
-            assert_eq!(parse(line.as_bytes()), refuse(ERROR), "{line:?}");
+    fn a_set_line_parses_with_and_without_noreply() {
+        let Command::Store(store) = parse(b"set k 1 -1 5 noreply") else { panic!() };
+        assert_eq!((store.key, store.numbers, store.length), (&b"k"[..], Some((1, -1, 0)), 5));
+        assert!(store.noreply && store.condition == Condition::Always);
+        let Command::Store(store) = parse(b"cas k 1 0 5 77") else { panic!() };
+        assert_eq!((store.condition, store.numbers), (Condition::Unchanged, Some((1, 0, 77))));
+    }
+
+    #[test]
+    fn too_few_words_are_errors() {
+        for line in ["", "x", "get", "get  ", "gets ", "gat", "gat 1", "set k 0 0", "incr k", "delete"] {
+            assert_eq!(parse(line.as_bytes()), refuse(BAD_FORMAT), "{line:?}");
         }
-        let long = [&b"set "[..], &b"a ".repeat(1000)].concat();
-        assert_eq!(parse(&long), refuse(ERROR));
+        assert_eq!(parse(b"delete a b c d e"), refuse(ERROR));
+        assert_eq!(parse(b"delete a b"), refuse(BAD_DELETE));
+        assert_eq!(parse(b" get a"), Command::Admin);
     }
 
     #[test]
     fn numbers_out_of_range_are_refused() {
-        for line in ["set k -1 0 1", "set k 0 x 1", "set k 0 0 -1", "set k 0 0 2147483646"] {
+        for line in ["set k 0 0 -1", "set k 0 0 2147483646", "set k 0 0 x"] {
             assert_eq!(parse(line.as_bytes()), refuse(BAD_FORMAT), "{line:?}");
+        }
+        for line in ["set k -1 0 1", "set k 0 x 1", "cas k 0 0 1", "cas k 0 0 1 x"] {
+            let Command::Store(store) = parse(line.as_bytes()) else { panic!("{line:?}") };
+            assert_eq!(store.numbers, None, "{line:?}");
         }
         assert_eq!(parse(b"incr k x"), refuse(BAD_DELTA));
         assert_eq!(parse(b"touch k x"), refuse(BAD_EXPIRY));
+        assert_eq!(parse(b"gat x k"), refuse(BAD_EXPIRY));
     }
 
     #[test]
@@ -257,5 +277,6 @@ mod tests {
         let line = |length| [b"get ", &b"k".repeat(length)[..]].concat();
         assert!(matches!(parse(&line(250)), Command::Get { .. }));
         assert_eq!(parse(&line(251)), refuse(BAD_FORMAT));
+        assert!(matches!(parse(b"gat 10 a b"), Command::Get { touch: Some(10), keys: b" a b", .. }));
     }
 }

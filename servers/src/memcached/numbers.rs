@@ -1,4 +1,34 @@
-//! Numbers as memcached reads them: with `strtol` and its kin, which take more than digits.
+//! Numbers as memcached reads them: most as plain digits, some with `strtol` and its kin, which take more.
+
+/// The longest texts that are looked at.
+const LONGEST_32: usize = 11;
+const LONGEST_64: usize = 22;
+
+/// Digits and nothing else.
+pub fn digits(text: &[u8]) -> Option<u64> {
+    if text.len() > LONGEST_64 {
+        return None;
+    }
+    parse(text)
+}
+
+/// Digits and nothing else, of a number of 32 bits.
+pub fn digits_u32(text: &[u8]) -> Option<u32> {
+    if text.len() > LONGEST_32 {
+        return None;
+    }
+    parse(text).and_then(|value| u32::try_from(value).ok())
+}
+
+/// Digits, after a minus sign or not, of a number of 32 bits.
+pub fn digits_i32(text: &[u8]) -> Option<i32> {
+    if text.len() > LONGEST_32 {
+        return None;
+    }
+    let (negative, digits) = text.strip_prefix(b"-").map_or((false, text), |digits| (true, digits));
+    let value = i64::try_from(parse(digits)?).ok()?;
+    i32::try_from(if negative { -value } else { value }).ok()
+}
 
 /// What `strtoull` with memcached's checks takes: white space, a sign, digits, then the end or white
 /// space.
@@ -13,21 +43,16 @@ pub fn unsigned(text: &[u8]) -> Option<u64> {
     (negated as i64 >= 0).then_some(negated)
 }
 
-/// What `strtol` takes.
-pub fn signed(text: &[u8]) -> Option<i64> {
+/// What `strtol` takes, cut to its lower 32 bits as memcached does.
+pub fn expiry(text: &[u8]) -> Option<i32> {
     let (negative, digits) = split(text)?;
     let value = i128::from(parse(digits)?);
-    i64::try_from(if negative { -value } else { value }).ok()
+    i64::try_from(if negative { -value } else { value }).ok().map(|value| value as i32)
 }
 
 /// Flags: the lower 32 bits of what is given, as memcached keeps them.
 pub fn flags(text: &[u8]) -> Option<u32> {
     unsigned(text).map(|value| value as u32)
-}
-
-/// A length: 32 bits, signed.
-pub fn length(text: &[u8]) -> Option<i32> {
-    signed(text).and_then(|value| i32::try_from(value).ok())
 }
 
 fn split(text: &[u8]) -> Option<(bool, &[u8])> {
@@ -44,7 +69,13 @@ fn split(text: &[u8]) -> Option<(bool, &[u8])> {
 }
 
 fn parse(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0u64, |value, digit| value.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+    digits.iter().try_fold(0u64, |value, digit| {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    })
 }
 
 fn trim_start(text: &[u8]) -> &[u8] {
@@ -75,12 +106,24 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_flags_lengths_and_expiries() {
+    fn plain_digits_are_all_that_most_numbers_may_have() {
+        assert_eq!(digits(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(digits(b"18446744073709551616"), None);
+        assert_eq!(digits(b"00000000000000000000007"), None);
+        assert_eq!((digits(b"+7"), digits(b"-1"), digits(b"7 ")), (None, None, None));
+        assert_eq!(digits_u32(b"4294967295"), Some(u32::MAX));
+        assert_eq!((digits_u32(b"4294967296"), digits_u32(b"000000000007")), (None, None));
+        assert_eq!(digits_i32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!((digits_i32(b"2147483648"), digits_i32(b"1x"), digits_i32(b"--1")), (None, None, None));
+    }
+
+    #[test]
+    fn flags_and_expiries_keep_their_lower_32_bits() {
         assert_eq!(flags(b"4294967295"), Some(u32::MAX));
         assert_eq!(flags(b"4294967297"), Some(1));
-        assert_eq!(length(b"2147483647"), Some(i32::MAX));
-        assert_eq!(length(b"2147483648"), None);
-        assert_eq!(signed(b"-9223372036854775808"), Some(i64::MIN));
-        assert_eq!(signed(b"9223372036854775808"), None);
+        assert_eq!(expiry(b"2147483647"), Some(i32::MAX));
+        assert_eq!(expiry(b"2147483648"), Some(i32::MIN));
+        assert_eq!(expiry(b"-1"), Some(-1));
+        assert_eq!(expiry(b"9223372036854775808"), None);
     }
 }

@@ -1,51 +1,27 @@
 //! Listening, and the state that connections share.
 
+use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::AsyncWriteExt;
-use net::{Alignment, Serving, ShutdownReport, Stream, TcpListener, TcpStream, UnixListener};
+use futures_util::io::BufReader;
+use net::{Alignment, Serving, ShutdownReport, Stream, TcpListener, TcpStream, UnixListener, UnixStream};
+use slab::Slab;
 
-use super::connection;
+use super::auth::Passwords;
+use super::settings::Config;
 use super::stats::Stats;
-use super::store::Store;
-
-/// What a server is started with.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The addresses to listen on; memcached's `-l`.
-    pub listen: Vec<IpAddr>,
-    /// The port; 0 takes any free one. memcached's `-p`.
-    pub port: u16,
-    /// A path to listen on instead; memcached's `-s`.
-    pub unix_socket: Option<PathBuf>,
-    /// Bytes for items; memcached's `-m`, which counts in MiB.
-    pub memory: u64,
-    /// Connections at one time; memcached's `-c`.
-    pub connections: usize,
-    /// The size of the largest item, in bytes; memcached's `-I`.
-    pub max_item: usize,
-    /// How much is logged; memcached's `-v`, `-vv`.
-    pub verbosity: u32,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            listen: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-            port: 11211,
-            unix_socket: None,
-            memory: 64 << 20,
-            connections: 1024,
-            max_item: 1 << 20,
-            verbosity: 0,
-        }
-    }
-}
+use super::store::{Limits, Store};
+use super::tls::Tls;
+use super::traffic::Traffic;
+use super::{connection, udp};
 
 /// Why a server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +34,33 @@ pub enum StartError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// Everybody could use the server.
+    #[error(
+        "{0} can be reached from outside, and clients need not say who they are; ask them to (-Y or -S), \
+         or listen on a loopback or private address (-l), or give --listen-unauthenticated"
+    )]
+    Unprotected(IpAddr),
+    /// The file of users can't be used.
+    #[error("{0}")]
+    Users(io::Error),
+    /// Certificates or key can't be used.
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+}
+
+/// A connection, as `stats conns` tells it.
+#[derive(Debug)]
+pub struct Connected {
+    pub peer: String,
+    pub local: String,
+    last_seen: AtomicU32,
+}
+
+impl Connected {
+    /// The second of the last request.
+    pub fn last_seen(&self) -> u32 {
+        self.last_seen.load(Ordering::Relaxed)
+    }
 }
 
 /// What all connections share.
@@ -65,46 +68,148 @@ pub enum StartError {
 pub struct Shared {
     pub store: Store,
     pub stats: Stats,
-    pub max_connections: usize,
+    pub settings: Config,
+    pub traffic: Traffic,
+    passwords: Option<Passwords>,
+    tls: Option<Tls>,
     open: AtomicUsize,
+    times_full: AtomicU64,
     verbosity: AtomicU32,
+    /// Connections that wait until there are fewer.
+    waiting: Mutex<VecDeque<Waker>>,
+    connections: Mutex<Slab<Arc<Connected>>>,
+    stop: Stop,
+}
+
+/// A client's wish that the server ends.
+#[derive(Debug, Default)]
+struct Stop {
+    asked: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    pub fn new(config: &Config, workers: usize) -> Self {
-        Self {
-            store: Store::new(config.memory, config.max_item),
+    pub fn new(config: &Config, workers: usize) -> Result<Self, StartError> {
+        let passwords =
+            config.users.as_deref().map(Passwords::open).transpose().map_err(StartError::Users)?;
+        let tls = config.tls.as_ref().map(Tls::open).transpose().map_err(StartError::Tls)?;
+        let limits = Limits { memory: config.memory, item: config.max_item, evict: config.evict, workers };
+        Ok(Self {
+            store: Store::new(limits),
             stats: Stats::new(workers),
-            max_connections: config.connections,
+            settings: config.clone(),
+            traffic: Traffic::on(config.interface.as_deref()),
+            passwords,
+            tls,
             open: AtomicUsize::new(0),
+            times_full: AtomicU64::new(0),
             verbosity: AtomicU32::new(config.verbosity),
-        }
+            waiting: Mutex::default(),
+            connections: Mutex::default(),
+            stop: Stop::default(),
+        })
     }
 
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
+    pub fn times_full(&self) -> u64 {
+        self.times_full.load(Ordering::Relaxed)
+    }
+
+    pub fn verbosity(&self) -> u32 {
+        self.verbosity.load(Ordering::Relaxed)
+    }
+
     pub fn set_verbosity(&self, level: u32) {
         self.verbosity.store(level, Ordering::Relaxed);
+        super::logging::set_verbosity(level);
+    }
+
+    /// Whether a client is who it says.
+    pub fn check(&self, user: &[u8], password: &[u8]) -> bool {
+        self.passwords.as_ref().is_some_and(|passwords| passwords.check(user, password))
+    }
+
+    pub fn tls_is_on(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Reads users and certificates again.
+    pub fn reload(&self) -> io::Result<()> {
+        self.passwords.as_ref().map_or(Ok(()), Passwords::reload)?;
+        self.tls.as_ref().map_or(Ok(()), Tls::reload)
+    }
+
+    pub fn ask_to_stop(&self) {
+        self.stop.asked.store(true, Ordering::SeqCst);
+        if let Some(waker) = lock(&self.stop.waker).take() {
+            waker.wake();
+        }
+    }
+
+    pub fn each_connection(&self, mut see: impl FnMut(usize, &Connected)) {
+        lock(&self.connections).iter().for_each(|(number, connection)| see(number, connection));
     }
 }
 
-/// Counts a connection as open while it lives.
-struct Open<'a>(&'a Shared);
+/// A connection's place among those that there may be, while it lives.
+#[derive(Debug)]
+pub struct Place {
+    shared: Arc<Shared>,
+    listed: Option<(usize, Arc<Connected>)>,
+}
 
-impl<'a> Open<'a> {
+impl Place {
     /// `None` where there are as many as there may be.
-    fn new(shared: &'a Shared) -> Option<Self> {
-        let open = Self(shared);
-        let before = shared.open.fetch_add(1, Ordering::Relaxed);
-        (before < shared.max_connections).then_some(open)
+    fn take(shared: &Arc<Shared>) -> Option<Self> {
+        let most = shared.settings.connections;
+        let more = |open: usize| (open < most).then_some(open + 1);
+        shared.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
+        Some(Self { shared: Arc::clone(shared), listed: None })
+    }
+
+    /// Waits until there are fewer.
+    async fn wait(shared: &Arc<Shared>) -> Self {
+        std::future::poll_fn(|context| {
+            if let Some(place) = Self::take(shared) {
+                return Poll::Ready(place);
+            }
+            lock(&shared.waiting).push_back(context.waker().clone());
+            // One may have ended before the waker was there.
+            Self::take(shared).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    fn list(&mut self, peer: String, local: String) {
+        let last_seen = AtomicU32::new(self.shared.store.clock().now());
+        let connected = Arc::new(Connected { peer, local, last_seen });
+        let number = lock(&self.shared.connections).insert(Arc::clone(&connected));
+        self.listed = Some((number, connected));
+    }
+
+    /// Notes that the client has said something.
+    pub fn seen(&self, now: u32) {
+        if let Some((_, connected)) = &self.listed {
+            connected.last_seen.store(now, Ordering::Relaxed);
+        }
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some((number, _)) = self.listed.take() {
+            lock(&self.shared.connections).try_remove(number);
+        }
+        self.shared.open.fetch_sub(1, Ordering::SeqCst);
+        let waiting = lock(&self.shared.waiting).pop_front();
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -114,6 +219,7 @@ pub struct Server {
     shared: Arc<Shared>,
     serving: Vec<Serving>,
     addresses: Vec<SocketAddr>,
+    udp: Vec<udp::Service>,
     unix_socket: Option<PathBuf>,
 }
 
@@ -121,46 +227,96 @@ impl Server {
     /// Starts listening, on every worker of the runtime.
     ///
     /// # Errors
-    /// Where an address can't be listened on.
+    /// Where an address can't be listened on, or must not be, or the file of users can't be read.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        let shared = Arc::new(Shared::new(config, runtime::workers()));
-        let mut server = Self { shared, serving: Vec::new(), addresses: Vec::new(), unix_socket: None };
-        if let Some(path) = &config.unix_socket {
-            let failed = |source| StartError::Listen { address: path.display().to_string(), source };
-            remove_stale(path).map_err(failed)?;
-            let listener = UnixListener::bind(path).map_err(failed)?;
-            server.unix_socket = Some(path.clone());
-            let shared = Arc::clone(&server.shared);
-            let serving = listener.serve(move |stream| handle(stream, Arc::clone(&shared)));
-            server.serving.push(serving.map_err(failed)?);
-            return Ok(server);
+        let shared = Arc::new(Shared::new(config, runtime::workers())?);
+        let (serving, addresses, udp) = (Vec::new(), Vec::new(), Vec::new());
+        let mut server = Self { shared, serving, addresses, udp, unix_socket: None };
+        match &config.unix_socket {
+            Some(path) => server.listen_on_path(path, config)?,
+            None => server.listen_on_addresses(config)?,
         }
-        for &ip in &config.listen {
-            let address = SocketAddr::new(ip, config.port);
-            let failed = |source| StartError::Listen { address: address.to_string(), source };
-            let listener = TcpListener::bind(address).map_err(failed)?;
-            server.addresses.push(listener.local_addr().map_err(failed)?);
-            let shared = Arc::clone(&server.shared);
-            let serving = listener.serve(move |stream: TcpStream| {
-                let shared = Arc::clone(&shared);
-                async move {
-                    // Answers are whole when they are sent, so there is nothing to wait for. Fails
-                    // only on a connection that is gone.
-                    let _ = stream.set_nodelay(true);
-                    handle(stream, shared).await;
-                }
-            });
-            server.serving.push(serving.map_err(failed)?);
-        }
+        drop(runtime::spawn(tend(Arc::downgrade(&server.shared))));
         Ok(server)
+    }
+
+    fn listen_on_path(&mut self, path: &Path, config: &Config) -> Result<(), StartError> {
+        let failed = |source| StartError::Listen { address: path.display().to_string(), source };
+        remove_stale(path).map_err(failed)?;
+        let listener = UnixListener::bind_with_backlog(path, config.backlog).map_err(failed)?;
+        let mode = std::fs::Permissions::from_mode(config.unix_mode & 0o777);
+        std::fs::set_permissions(path, mode).map_err(failed)?;
+        self.unix_socket = Some(path.to_owned());
+        let shared = Arc::clone(&self.shared);
+        let name = format!("unix:{}", path.display());
+        let serving = listener.serve(move |stream: UnixStream| {
+            handle(stream, Arc::clone(&shared), "unix:".to_owned(), name.clone())
+        });
+        self.serving.push(serving.map_err(failed)?);
+        Ok(())
+    }
+
+    fn listen_on_addresses(&mut self, config: &Config) -> Result<(), StartError> {
+        for &(ip, port) in &config.listen {
+            if !config.asks_who() && !config.listen_unauthenticated && is_public(ip) {
+                return Err(StartError::Unprotected(ip));
+            }
+            if let Some(port) = port.or(config.port) {
+                self.listen_on(SocketAddr::new(ip, port), config.backlog)?;
+            }
+            if let Some(port) = config.udp_port {
+                let address = SocketAddr::new(ip, port);
+                let failed = |source| StartError::Listen { address: format!("UDP {address}"), source };
+                self.udp.push(udp::serve(address, &self.shared).map_err(failed)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn listen_on(&mut self, address: SocketAddr, backlog: i32) -> Result<(), StartError> {
+        let failed = |source| StartError::Listen { address: address.to_string(), source };
+        let listener = TcpListener::bind_with_backlog(address, backlog).map_err(failed)?;
+        self.serve(listener).map_err(failed)
+    }
+
+    /// Takes over a listening socket, as systemd hands them to services.
+    ///
+    /// # Errors
+    /// Where it can't be served.
+    pub fn adopt(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
+        self.serve(TcpListener::from_std(listener)?)
+    }
+
+    fn serve(&mut self, listener: TcpListener) -> io::Result<()> {
+        let local = listener.local_addr()?;
+        self.addresses.push(local);
+        let shared = Arc::clone(&self.shared);
+        let serving = listener.serve(move |stream: TcpStream| {
+            let shared = Arc::clone(&shared);
+            async move {
+                // Answers are whole when they are sent, so there is nothing to wait for. Fails
+                // only on a connection that is gone.
+                let _ = stream.set_nodelay(true);
+                let peer =
+                    stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
+                handle(stream, shared, peer, format!("tcp:{local}")).await;
+            }
+        })?;
+        self.serving.push(serving);
+        Ok(())
     }
 
     /// The addresses that are listened on, with the ports that were taken.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The UDP addresses.
+    pub fn udp_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.udp.iter().map(udp::Service::address)
     }
 
     /// Where connections went so far, all listeners together.
@@ -177,7 +333,7 @@ impl Server {
     /// Requests that looked at an item so far.
     pub fn requests(&self) -> u64 {
         let totals = self.shared.stats.totals();
-        totals.cmd_get + totals.cmd_set
+        totals.get_hits + totals.get_misses + totals.cmd_set
     }
 
     /// The store.
@@ -185,11 +341,31 @@ impl Server {
         &self.shared.store
     }
 
+    /// Reads users and certificates again. What there was holds on where they can't be.
+    ///
+    /// # Errors
+    /// Where a file can't be read, or is not what it should be.
+    pub fn reload(&self) -> io::Result<()> {
+        self.shared.reload()
+    }
+
+    /// Waits until a client has sent `shutdown`, where that is allowed.
+    pub fn asked_to_stop(&self) -> impl Future<Output = ()> + use<> {
+        let shared = Arc::clone(&self.shared);
+        std::future::poll_fn(move |context| {
+            *lock(&shared.stop.waker) = Some(context.waker().clone());
+            if shared.stop.asked.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+
     /// Stops listening, lets requests at work finish, and ends after `deadline` at the latest.
     pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
         let mut total = ShutdownReport { finished: 0, aborted: 0 };
+        drop(self.udp);
+        // One deadline for all.
+        let end = Instant::now() + deadline;
         for serving in self.serving {
-            let report = serving.shutdown(deadline).await;
+            let report = serving.shutdown(end.saturating_duration_since(Instant::now())).await;
             total.finished += report.finished;
             total.aborted += report.aborted;
         }
@@ -201,9 +377,30 @@ impl Server {
     }
 }
 
+/// How often expired items are looked for, and how long at a time: 2 % of a core at the most.
+const TEND_EVERY: Duration = Duration::from_millis(100);
+const TEND_FOR: Duration = Duration::from_millis(2);
+
+/// Gives memory of expired items back, for as long as the server lives.
+async fn tend(shared: std::sync::Weak<Shared>) {
+    loop {
+        runtime::sleep(TEND_EVERY).await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.store.tend(TEND_FOR);
+    }
+}
+
+/// Whether an address can be reached from anywhere.
+fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !(ip.is_loopback() || ip.is_private() || ip.is_link_local()),
+        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()),
+    }
+}
+
 /// A socket that nobody listens on any more, as a killed server leaves it, makes room; anything else
 /// at the path stays.
-fn remove_stale(path: &std::path::Path) -> io::Result<()> {
+fn remove_stale(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -228,19 +425,57 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
 const DEAD_WITHIN: Duration = Duration::from_millis(100);
 const DEAD_STEP: Duration = Duration::from_millis(5);
 
-async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>) {
+/// A client has so long to agree on keys.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>, peer: String, local: String) {
     let stats = shared.stats.worker(runtime::current_worker());
-    let Some(_open) = Open::new(&shared) else {
-        stats.rejected_connections.add(1);
-        // As memcached does with maxconns_fast, its default. The client may be gone already.
-        let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
-        return;
+    let mut place = match Place::take(&shared) {
+        Some(place) => place,
+        None => {
+            shared.times_full.fetch_add(1, Ordering::Relaxed);
+            if shared.settings.refuse_at_once {
+                stats.rejected_connections.add(1);
+                // The client may be gone already.
+                let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
+                return;
+            }
+            Place::wait(&shared).await
+        }
     };
     stats.total_connections.add(1);
-    let (reader, writer) = stream.split();
-    if let Err(error) = connection::run(reader, writer, Arc::clone(&shared)).await
-        && shared.verbosity.load(Ordering::Relaxed) > 0
-    {
-        eprintln!("memcached: connection ended: {error}");
+    match stream.incoming_napi_id() {
+        0 => stats.without_napi.add(1),
+        napi if napi == runtime::own_napi() => stats.aligned.add(1),
+        _ => stats.misaligned.add(1),
+    }
+    place.list(peer, local);
+    let result = match &shared.tls {
+        None => {
+            let (reader, writer) = stream.split();
+            connection::run(reader, writer, Arc::clone(&shared), &place).await
+        }
+        Some(tls) => encrypted(stream, tls, &shared, &place).await,
+    };
+    if let Err(error) = result {
+        let peer = place.listed.as_ref().map_or("", |(_, connected)| &connected.peer);
+        super::logging::connection_ended(peer, &error);
     }
 }
+
+async fn encrypted<K>(stream: Stream<K>, tls: &Tls, shared: &Arc<Shared>, place: &Place) -> io::Result<()> {
+    let accepted = runtime::timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(stream)).await;
+    let stream = match accepted.map_err(io::Error::from).and_then(|accepted| accepted) {
+        Ok(stream) => stream,
+        Err(error) => {
+            shared.stats.worker(runtime::current_worker()).handshake_errors.add(1);
+            return Err(error);
+        }
+    };
+    let (reader, writer) = futures_util::AsyncReadExt::split(stream);
+    let reader = BufReader::with_capacity(TLS_BUFFER, reader);
+    connection::run(reader, writer, Arc::clone(shared), place).await
+}
+
+/// TLS carries up to 16 KiB at a time.
+const TLS_BUFFER: usize = 16 << 10;

@@ -1,0 +1,281 @@
+//! The `memcached` command: a server that speaks memcached's protocols, on Lull's runtime.
+
+mod daemon;
+mod extended;
+mod flags;
+mod guardian;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use futures_util::future::{Either, select};
+use policies::host;
+use runtime::Builder;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use servers::memcached::{Config, Server, VERSION, logging};
+
+use daemon::{Background, Identity};
+use flags::Flags;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Far below this no connection could be told anything any more.
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+/// memcached's variable: the file that the ports are written to.
+const PORT_FILE: &str = "MEMCACHED_PORT_FILENAME";
+
+fn main() -> ExitCode {
+    if guardian::is_wanted() {
+        return guardian::run();
+    }
+    let flags = Flags::parse();
+    if flags.version {
+        println!("memcached {VERSION}");
+        return ExitCode::SUCCESS;
+    }
+    if flags.license {
+        println!("Lull is licensed under the MIT licence or the Apache License 2.0, at your choice.");
+        return ExitCode::SUCCESS;
+    }
+    log_to_stderr(flags.verbose.into());
+    let config = match flags.config() {
+        Ok(config) => config,
+        Err(error) => return fail(&error),
+    };
+    // The process goes into the background before it has any threads.
+    let background = if flags.daemon {
+        match daemon::go() {
+            Ok(background) => Some(background),
+            Err(code) => return code,
+        }
+    } else {
+        None
+    };
+    match run(&flags, config, background) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("memcached: {error}");
+    ExitCode::FAILURE
+}
+
+fn log_to_stderr(verbosity: u32) {
+    use tracing_subscriber::filter::filter_fn;
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+    use tracing_subscriber::{Layer, fmt, registry};
+
+    logging::set_verbosity(verbosity);
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).without_time();
+    // Asked each time: clients may change the level while the server runs.
+    let shown = filter_fn(|metadata| *metadata.level() <= logging::level());
+    registry().with(lines.with_filter(shown)).init();
+}
+
+fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Result<(), Failure> {
+    flags.notes().iter().for_each(|note| tracing::warn!("{note}"));
+    let identity = flags.user.as_deref().map(Identity::of).transpose()?;
+    raise_descriptor_limit(u64::from(flags.connections));
+    if flags.coredumps {
+        let limit = Rlimit { current: None, maximum: None };
+        setrlimit(Resource::Core, limit).map_err(|error| format!("-r: cannot raise the limit: {error}"))?;
+    }
+    config.interface = flags.interface.clone().or_else(|| serving_interface(&config));
+    // While it is still root, so that it can put the host's settings back when this process no longer can.
+    let guardian = match &identity {
+        Some(identity) if !identity.is_root() && rustix::process::geteuid().is_root() => {
+            config.interface.is_some().then(guardian::start).transpose()?
+        }
+        _ => None,
+    };
+    let mut runtime = builder(flags, &config).build()?;
+    runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
+    if flags.lock_memory {
+        use rustix::mm::{MlockAllFlags, mlockall};
+        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(|error| {
+            format!("-k: cannot lock memory: {error}; raise the limit (ulimit -l) or lower -m")
+        })?;
+    }
+    runtime.block_on(serve(flags, config, identity, background))?;
+    drop(runtime);
+    drop(guardian);
+    Ok(())
+}
+
+fn builder(flags: &Flags, config: &Config) -> Builder {
+    let mut builder = Builder::new();
+    if let Some(policy) = flags.policy {
+        builder = builder.policy(policy);
+    }
+    if let Some(threads) = flags.threads {
+        builder = builder.workers(threads.into());
+    }
+    if let Some(wait) = flags.wait {
+        builder = builder.wait(wait);
+    }
+    if let Some(driver) = flags.driver {
+        builder = builder.driver(driver);
+    }
+    if let Some(cores) = flags.cores.clone() {
+        builder = builder.cores(cores);
+    }
+    if let Some(cores) = flags.packing_cores.clone() {
+        builder = builder.packing_cores(cores);
+    }
+    if let Some(micros) = flags.gro_flush_timeout {
+        builder = builder.gro_flush_timeout(Duration::from_micros(micros));
+    }
+    if let Some(name) = &config.interface {
+        builder = builder.interface(name);
+    }
+    builder
+}
+
+async fn serve(
+    flags: &Flags,
+    mut config: Config,
+    identity: Option<Identity>,
+    background: Option<Background>,
+) -> Result<(), Failure> {
+    let terminated = runtime::signal::terminated()?;
+    let mut hangups = runtime::signal::hangups()?;
+    let mut inherited = inherited_listeners()?;
+    if !inherited.is_empty() {
+        // systemd has the addresses.
+        config.port = None;
+        config.unix_socket = None;
+    }
+    let mut server = Server::start(&config)?;
+    for listener in inherited.drain(..) {
+        server.adopt(listener)?;
+    }
+    if server.addresses().is_empty() && config.unix_socket.is_none() && config.udp_port.is_none() {
+        return Err("there is nothing to listen on: give -p, -s or -U".into());
+    }
+    tell_ports(&server)?;
+    let pidfile = flags.pidfile.as_deref().map(|path| PidFile::write(path, identity.as_ref())).transpose()?;
+    if let Some(identity) = identity.filter(|_| rustix::process::geteuid().is_root()) {
+        if let Some(path) = &config.unix_socket {
+            identity.own(path)?;
+        }
+        identity.assume()?;
+        tracing::info!("runs as {}", identity.describe());
+    }
+    for report in runtime::reports() {
+        // A policy that isn't had in full is never silent.
+        match report.steps_down.is_empty() {
+            true => tracing::info!("{report}"),
+            false => tracing::warn!("{report}"),
+        }
+    }
+    server.addresses().iter().for_each(|address| tracing::info!("listens on {address}"));
+    server.udp_addresses().for_each(|address| tracing::info!("listens on {address} by UDP"));
+    if let Some(background) = background {
+        background.ready(flags.verbose > 0)?;
+    }
+    // Without systemd there is nobody to notify.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let mut stop = std::pin::pin!(select(terminated, Box::pin(server.asked_to_stop())));
+    loop {
+        let hangup = std::pin::pin!(hangups.next());
+        match select(&mut stop, hangup).await {
+            Either::Left(_) => break,
+            Either::Right(_) => match server.reload() {
+                Ok(()) => tracing::info!("users and certificates were read again"),
+                Err(error) => tracing::warn!("what there was holds on: {error}"),
+            },
+        }
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let report = server.shutdown(SHUTDOWN_DEADLINE).await;
+    drop(pidfile);
+    match report.aborted {
+        0 => tracing::info!("stopped; {} connections ended", report.finished),
+        aborted => tracing::warn!("stopped; {} connections ended, {aborted} cut off", report.finished),
+    }
+    Ok(())
+}
+
+/// Sockets that systemd listens on for this service.
+fn inherited_listeners() -> Result<Vec<std::net::TcpListener>, Failure> {
+    let mut passed = listenfd::ListenFd::from_env();
+    (0..passed.len())
+        .map(|index| match passed.take_tcp_listener(index) {
+            Ok(Some(listener)) => Ok(listener),
+            Ok(None) => Err("systemd passed a descriptor that is taken already".into()),
+            Err(error) => Err(format!("systemd passed a descriptor that is no TCP socket: {error}").into()),
+        })
+        .collect()
+}
+
+/// Writes the ports that were taken to a file, as memcached does.
+fn tell_ports(server: &Server) -> Result<(), Failure> {
+    let Some(path) = std::env::var_os(PORT_FILE) else { return Ok(()) };
+    let family = |address: &SocketAddr| if address.is_ipv4() { "INET" } else { "INET6" };
+    let tcp =
+        server.addresses().iter().map(|address| format!("TCP {}: {}\n", family(address), address.port()));
+    let udp = server.udp_addresses().map(|address| format!("UDP {}: {}\n", family(&address), address.port()));
+    let lines: String = tcp.chain(udp).collect();
+    // Whoever waits for the file sees all of it.
+    let path = PathBuf::from(path);
+    let temporary = path.with_extension("lck");
+    std::fs::write(&temporary, lines)
+        .and_then(|()| std::fs::rename(&temporary, &path))
+        .map_err(|error| format!("cannot write the ports to {}: {error}", path.display()).into())
+}
+
+/// The process's id in a file, while it runs.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn write(path: &Path, identity: Option<&Identity>) -> Result<Self, Failure> {
+        if let Some(other) =
+            std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok())
+            && Path::new("/proc").join(other.to_string()).exists()
+        {
+            tracing::warn!("{} names a process that runs, {other}; it is written over", path.display());
+        }
+        let written = std::fs::write(path, format!("{}\n", std::process::id()))
+            .and_then(|()| identity.map_or(Ok(()), |identity| identity.own(path)));
+        written.map_err(|error| format!("-P: cannot write {}: {error}", path.display()))?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Its folder may not be the user's; an old file does no harm.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Loopback serves, but has no queue to set anything on.
+fn serving_interface(config: &Config) -> Option<String> {
+    let (address, _) = *config.listen.first().filter(|_| config.unix_socket.is_none())?;
+    let interface = host::interface_of_address(address).ok().flatten()?;
+    (interface.name != "lo").then_some(interface.name)
+}
+
+/// Each connection is a descriptor; some more are epoll instances, listeners and the like.
+fn raise_descriptor_limit(connections: u64) {
+    let wanted = connections + 256;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).or_else(|_| {
+        let current = limit.maximum.map(|maximum| maximum.min(wanted));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum })
+    });
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if raised.is_err() || now < wanted {
+        tracing::warn!("only {now} descriptors allowed (ulimit -n) for {connections} connections");
+    }
+}
