@@ -49,7 +49,7 @@ impl Future for Sleep {
         worker::with(|worker| {
             let mut timers = worker.timers.borrow_mut();
             // The time of the turn will do: timers fire between turns.
-            if worker.turn_time() >= self.deadline {
+            if worker.turn_time() >= timers.on_clock(self.deadline) {
                 let waker = self.key.take().and_then(|key| timers.remove(key));
                 // Outside the borrow: it may be foreign, and do as it likes.
                 drop(timers);

@@ -8,9 +8,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slab::Slab;
+
+use crate::driver::monotonic_nanos;
 
 /// A tick is 2^10 ns, about a microsecond.
 const TICK_BITS: u32 = 10;
@@ -55,6 +57,8 @@ struct Level {
 
 pub(crate) struct Timers {
     start: Instant,
+    /// The same moment, or a little later, so that no timer is early by what lies between.
+    start_nanos: u64,
     /// The present tick. Only goes on in `take_due`.
     tick: u64,
     levels: [Level; LEVELS],
@@ -68,6 +72,7 @@ impl Default for Timers {
     fn default() -> Self {
         Self {
             start: Instant::now(),
+            start_nanos: monotonic_nanos(),
             tick: 0,
             levels: std::array::from_fn(|_| Level { occupied: 0, first: [NONE; SLOTS] }),
             timers: Slab::new(),
@@ -80,6 +85,11 @@ impl Default for Timers {
 }
 
 impl Timers {
+    /// An instant on the clock of [`monotonic_nanos`].
+    pub(crate) fn on_clock(&self, instant: Instant) -> u64 {
+        self.start_nanos.saturating_add(self.nanos(instant))
+    }
+
     fn nanos(&self, instant: Instant) -> u64 {
         u64::try_from(instant.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
     }
@@ -115,7 +125,7 @@ impl Timers {
 
     /// When to look at the timers again: at the earliest deadline, or where timers are many somewhat
     /// before it.
-    pub(crate) fn next(&mut self) -> Option<Instant> {
+    pub(crate) fn next(&mut self) -> Option<u64> {
         if self.earliest.is_none() {
             let (level, slot) = self.first_slot()?;
             let (mut earliest, mut place) = (u64::MAX, self.levels[level].first[slot]);
@@ -127,13 +137,12 @@ impl Timers {
             let crowded = place != NONE;
             self.earliest = Some(if crowded { self.tick_of(level, slot) << TICK_BITS } else { earliest });
         }
-        // Beyond the end of the clock is as good as never.
-        self.earliest.and_then(|earliest| self.start.checked_add(Duration::from_nanos(earliest)))
+        self.earliest.map(|earliest| self.start_nanos.saturating_add(earliest))
     }
 
     /// Takes the wakers of all timers that are due, the earliest first.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Waker> {
-        let now = self.nanos(now);
+    pub(crate) fn take_due(&mut self, now: u64) -> Vec<Waker> {
+        let now = now.saturating_sub(self.start_nanos);
         let tick = now >> TICK_BITS;
         let mut due = Vec::new();
         let mut later = NONE;
@@ -232,6 +241,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
     use std::task::Wake;
+    use std::time::Duration;
 
     use super::*;
 
@@ -243,11 +253,12 @@ mod tests {
         let same = timers.insert(now, Waker::noop().clone());
         let late = timers.insert(now + Duration::from_secs(1), Waker::noop().clone());
         assert!(timers.remove(same).is_some());
-        assert_eq!(timers.take_due(now).len(), 1);
+        let on_clock = timers.on_clock(now);
+        assert_eq!(timers.take_due(on_clock).len(), 1);
         assert!(timers.waker(early).is_none());
         assert!(timers.remove(early).is_none());
         assert!(timers.waker(late).is_some());
-        assert_eq!(timers.next(), Some(now + Duration::from_secs(1)));
+        assert_eq!(timers.next(), Some(on_clock + 1_000_000_000));
     }
 
     #[test]
@@ -267,8 +278,10 @@ mod tests {
         let mut timers = Timers::default();
         let century = timers.start + Duration::from_secs(100 * 365 * 86_400);
         timers.insert(century, Waker::noop().clone());
+        let century = timers.on_clock(century);
         assert_eq!(timers.next(), Some(century));
-        assert!(timers.take_due(timers.start + Duration::from_secs(86_400)).is_empty());
+        let day = timers.on_clock(timers.start + Duration::from_secs(86_400));
+        assert!(timers.take_due(day).is_empty());
         assert_eq!(timers.take_due(century).len(), 1);
     }
 
@@ -319,7 +332,7 @@ mod tests {
                         }
                     }
                     _ => {
-                        let next = timers.next().map(|next| timers.nanos(next));
+                        let next = timers.next().map(|next| next - timers.start_nanos);
                         let earliest = model.keys().next().map(|&(deadline, _)| deadline);
                         assert_eq!(next.is_some(), earliest.is_some());
                         if let (Some(next), Some(earliest)) = (next, earliest) {
@@ -330,7 +343,7 @@ mod tests {
                             1 => now.max(next.unwrap_or(now)),
                             _ => now + random(&state) % (1 << (random(&state) % 44)),
                         };
-                        let due = timers.take_due(timers.start + Duration::from_nanos(now));
+                        let due = timers.take_due(timers.start_nanos + now);
                         due.into_iter().for_each(Waker::wake);
                         let later = model.split_off(&(now + 1, 0));
                         let expected: Vec<u64> = model.keys().map(|&(_, number)| number).collect();
@@ -349,7 +362,7 @@ mod tests {
             let deadline = timers.start + Duration::from_secs(30) + Duration::from_micros(number);
             timers.insert(deadline, Waker::noop().clone());
         }
-        let first = timers.start + Duration::from_secs(30);
+        let first = timers.on_clock(timers.start + Duration::from_secs(30));
         let mut looks = 0;
         let fired = loop {
             let next = timers.next().unwrap();

@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slab::Slab;
 
-use crate::driver::{Driver, Wait};
+use crate::driver::{Driver, Wait, monotonic_nanos};
 use crate::inbox::Remote;
 use crate::lifecycle::Shared;
 use crate::linger::{LOOK, Linger};
@@ -30,7 +30,7 @@ pub(crate) struct Worker {
     pub(crate) driver: Driver,
     pub(crate) timers: RefCell<Timers>,
     /// When this turn began.
-    turn_time: Cell<Instant>,
+    turn_time: Cell<u64>,
     wait: WaitStrategy,
     /// The keys of tasks to poll. One may be outdated, and by now name another task, or none: a task
     /// that is woken during its last poll leaves such a key. The other task is polled in vain then.
@@ -112,7 +112,7 @@ impl Worker {
             shared,
             driver,
             timers: RefCell::default(),
-            turn_time: Cell::new(Instant::now()),
+            turn_time: Cell::new(monotonic_nanos()),
             wait,
             queue: RefCell::default(),
             tasks: RefCell::default(),
@@ -140,7 +140,7 @@ impl Worker {
     }
 
     /// When this turn began: what is due by then is over.
-    pub(crate) fn turn_time(&self) -> Instant {
+    pub(crate) fn turn_time(&self) -> u64 {
         self.turn_time.get()
     }
 
@@ -170,9 +170,9 @@ impl Worker {
         self.push(&root_task);
         let metrics = &self.shared.metrics;
         let budget = self.driver.batch();
-        let mut started = Instant::now();
+        let mut started = monotonic_nanos();
         self.turn_time.set(started);
-        let mut idle_since: Option<Instant> = None;
+        let mut idle_since: Option<u64> = None;
         loop {
             metrics.turns.add(1);
             self.take_messages();
@@ -197,8 +197,8 @@ impl Worker {
             if self.shared.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let now = Instant::now();
-            metrics.running_ns.add(nanos(now - started));
+            let now = monotonic_nanos();
+            metrics.running_ns.add(now - started);
             if ran > 0 {
                 idle_since = None;
             }
@@ -210,12 +210,15 @@ impl Worker {
                 self.shared.inbox.unpark();
             }
             let woken = woken?;
-            started = Instant::now();
+            started = monotonic_nanos();
             self.turn_time.set(started);
             let waited = if parked { &metrics.parked_ns } else { &metrics.polling_ns };
-            waited.add(nanos(started - now));
+            waited.add(started - now);
             if parked {
-                self.linger.slept(started - now, woken.events == 0 && self.shared.inbox.is_filled());
+                self.linger.slept(
+                    Duration::from_nanos(started - now),
+                    woken.events == 0 && self.shared.inbox.is_filled(),
+                );
             }
             metrics.waits.add(woken.calls as u64);
             metrics.events.add(woken.events as u64);
@@ -228,18 +231,13 @@ impl Worker {
     }
 
     /// Parks only if there is nothing to run and no timer is due, and spinning is over.
-    fn choose_wait(
-        &self,
-        now: Instant,
-        next_timer: Option<Instant>,
-        idle_since: &mut Option<Instant>,
-    ) -> Wait {
-        let timeout = next_timer.map(|deadline| deadline.saturating_duration_since(now));
+    fn choose_wait(&self, now: u64, next_timer: Option<u64>, idle_since: &mut Option<u64>) -> Wait {
+        let timeout = next_timer.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)));
         if !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
             return Wait::Pass;
         }
         let since = *idle_since.get_or_insert(now);
-        let spinning = self.wait.spin_for().is_none_or(|limit| now - since < limit);
+        let spinning = self.wait.spin_for().is_none_or(|limit| u128::from(now - since) < limit.as_nanos());
         if spinning || self.finds_message(now, timeout) || !self.shared.inbox.park() {
             return Wait::Pass;
         }
@@ -248,7 +246,7 @@ impl Worker {
 
     /// Looks for a message for a moment, where one is expected. Not where the worker polls a queue,
     /// which would wait, nor with something to submit.
-    fn finds_message(&self, now: Instant, timeout: Option<Duration>) -> bool {
+    fn finds_message(&self, now: u64, timeout: Option<Duration>) -> bool {
         if !self.linger.is_expecting()
             || timeout.is_some_and(|timeout| timeout < LOOK)
             || !self.driver.may_linger()
@@ -257,7 +255,7 @@ impl Worker {
         }
         self.driver.flush_wakes();
         while !self.shared.inbox.is_filled() {
-            if now.elapsed() >= LOOK {
+            if monotonic_nanos() - now >= LOOK.as_nanos() as u64 {
                 self.linger.missed();
                 return false;
             }
@@ -331,10 +329,6 @@ impl Worker {
         contain(|| drop(timers));
         self.driver.close(&self.shared);
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Makes a worker the thread's current one, and takes it off again, also when unwinding.

@@ -18,6 +18,7 @@ pub use self::ring::{Received, RingListener, RingSocket};
 pub(crate) use self::source::Source;
 pub use self::source::{Direction, SourceKind};
 pub use self::sys::EpollParams;
+pub(crate) use self::sys::monotonic_nanos;
 use crate::shared::WorkerShared;
 
 /// How many tasks a turn runs at the most, where each turn may have to poll a queue: what comes

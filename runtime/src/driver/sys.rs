@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -86,6 +87,17 @@ impl Event {
     }
 }
 
+/// The monotonic clock, that of `Instant`, in nanoseconds: a form that costs nothing to reckon with.
+pub(crate) fn monotonic_nanos() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable. Every kernel has this clock, so the call can't fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Whether the kernel has said that it has no `epoll_pwait2`.
+static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
+
 /// Waits on an epoll instance. Returns how many of `events` were filled in; none if the time was
 /// over or a signal came.
 ///
@@ -96,6 +108,9 @@ pub(crate) fn epoll_wait(
     events: &mut [Event],
     timeout: Option<Duration>,
 ) -> io::Result<usize> {
+    if LACKS_PWAIT2.load(Ordering::Relaxed) {
+        return epoll_wait_millis(epoll, events, timeout);
+    }
     let timespec = timeout.map(|timeout| libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
@@ -118,6 +133,17 @@ pub(crate) fn epoll_wait(
             0usize,
         )
     };
+    match counted(result) {
+        // Before Linux 5.11, in some sandboxes, and under tools that don't know the call.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            LACKS_PWAIT2.store(true, Ordering::Relaxed);
+            epoll_wait_millis(epoll, events, timeout)
+        }
+        result => result,
+    }
+}
+
+fn counted(result: libc::c_long) -> io::Result<usize> {
     match usize::try_from(result) {
         Ok(count) => Ok(count),
         Err(_) => match io::Error::last_os_error() {
@@ -125,4 +151,25 @@ pub(crate) fn epoll_wait(
             error => Err(error),
         },
     }
+}
+
+/// The wait of old kernels, which counts in milliseconds: timers come up to one too late, never too early.
+fn epoll_wait_millis(
+    epoll: BorrowedFd<'_>,
+    events: &mut [Event],
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    let millis = match timeout {
+        None => -1,
+        // What only polls must not wait.
+        Some(timeout) if timeout <= Duration::from_nanos(1) => 0,
+        Some(timeout) => {
+            libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+        }
+    };
+    let capacity = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+    let buffer = events.as_mut_ptr().cast::<libc::epoll_event>();
+    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent wrapper).
+    let result = unsafe { libc::epoll_wait(epoll.as_raw_fd(), buffer, capacity, millis) };
+    counted(result.into())
 }

@@ -1,5 +1,6 @@
 //! Time in whole seconds, as memcached counts it.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Up to 30 days an expiry is relative, above it is Unix time (`protocol.txt`, "Expiration times").
@@ -10,6 +11,8 @@ const LARGEST_RELATIVE: i64 = 60 * 60 * 24 * 30;
 pub struct Clock {
     started: Instant,
     epoch: i64,
+    /// The present second, as [`Clock::refresh`] has found it.
+    second: AtomicU32,
 }
 
 /// How far the clock is ahead at the start.
@@ -19,11 +22,21 @@ impl Clock {
     pub fn start() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let epoch = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX) - i64::from(HEAD_START);
-        Self { started: Instant::now(), epoch }
+        Self { started: Instant::now(), epoch, second: AtomicU32::new(HEAD_START) }
     }
 
+    /// The second of the last [`Clock::refresh`]: reading the kernel's clock for each request would cost
+    /// more than finding an item.
     pub fn now(&self) -> u32 {
-        HEAD_START.saturating_add(u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX))
+        self.second.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the kernel's clock. To be called several times a second.
+    pub fn refresh(&self) -> u32 {
+        let passed = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
+        let now = HEAD_START.saturating_add(passed);
+        self.second.store(now, Ordering::Relaxed);
+        now
     }
 
     pub fn unix(&self) -> i64 {

@@ -67,7 +67,15 @@ pub struct StoreLine<'a> {
 
 /// The words of a line. Only spaces part them.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    line.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        while let Some((b' ', behind)) = rest.split_first() {
+            rest = behind;
+        }
+        let (word, behind) = rest.split_at(memchr::memchr(b' ', rest).unwrap_or(rest.len()));
+        rest = behind;
+        (!word.is_empty()).then_some(word)
+    })
 }
 
 /// So many words are looked at, the command's name included; memcached's tokenizer stops there too.
@@ -139,7 +147,7 @@ fn keys_are_valid(keys: &[u8]) -> bool {
 }
 
 fn parse_get(keys: &[u8], with_cas: bool) -> Command<'_> {
-    if !keys.iter().any(|&byte| byte != b' ') || !keys_are_valid(keys) {
+    if words(keys).next().is_none() || !keys_are_valid(keys) {
         return refuse(BAD_FORMAT);
     }
     Command::Get { with_cas, touch: None, keys }
@@ -198,7 +206,7 @@ fn parse_delete(line: &[u8]) -> Command<'_> {
             }
             Command::Delete { key, noreply }
         }
-        [_, _, _] | [_, _, _, _] => refuse(BAD_DELETE),
+        [_, _, _] | [_, _, _, _] => Command::Refuse { answer: BAD_DELETE, noreply },
         _ => refuse(ERROR),
     }
 }

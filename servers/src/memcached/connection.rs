@@ -72,7 +72,7 @@ pub async fn run(
         let length = chunk.len();
         stats.bytes_read.add(length as u64);
         session.tick();
-        place.seen(session.now());
+        session.lend_buffer(take_buffer());
         let open = if carry.is_empty() {
             let (used, open) = answer(&mut session, &shared, chunk, &mut writer).await?;
             carry.extend_from_slice(&chunk[used..]);
@@ -87,7 +87,9 @@ pub async fn run(
             open
         };
         reader.consume_unpin(length);
+        place.seen(session.now(), session.is_receiving());
         send(&mut session, &shared, &mut writer).await?;
+        give_back_buffer(session.take_buffer());
         if !open {
             return writer.close().await;
         }
@@ -144,19 +146,17 @@ async fn send(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     while session.has_answers() {
-        let mut buffer = take_buffer();
-        let large = session.take_answers(&mut buffer);
+        let mut buffer = session.take_buffer();
         let mut sent = buffer.len();
-        let result = writer.write_all(&buffer).await;
-        give_back_buffer(buffer);
-        result?;
-        if let Some(large) = large {
+        writer.write_all(&buffer).await?;
+        buffer.clear();
+        session.lend_buffer(buffer);
+        if let Some(large) = session.take_large() {
             sent += large.bytes().len();
             writer.write_all(large.bytes()).await?;
         }
         session.count_sent(sent);
     }
-    session.give_up_buffer(give_back_buffer);
     if shared.tls_is_on() {
         // What encrypts may still hold some of it.
         writer.flush().await?;

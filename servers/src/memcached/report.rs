@@ -20,6 +20,9 @@ pub fn stats(shared: &Shared, section: &[u8], put: &mut dyn FnMut(&str, &str)) -
         b"sizes" => put.text("sizes_status", "disabled"),
         b"conns" => connections(shared, &mut put),
         b"policy" => policy(shared, &mut put),
+        // Nothing is counted by prefix, so there is nothing to switch on.
+        b"detail on" | b"detail off" if shared.settings.dump_allowed => {}
+        b"detail dump" if shared.settings.dump_allowed => put.text("detailed", "END\r\n"),
         _ => return false,
     }
     true
@@ -213,10 +216,16 @@ fn slabs(shared: &Shared, put: &mut Put<'_>) {
 
 fn connections(shared: &Shared, put: &mut Put<'_>) {
     let now = shared.store.clock().now();
+    let listening = shared.listening();
+    for (number, address) in listening.iter().enumerate() {
+        put.text(&format!("{number}:addr"), address);
+        put.text(&format!("{number}:state"), "conn_listening");
+    }
     shared.each_connection(|number, connection| {
+        let number = number + listening.len();
         put.text(&format!("{number}:addr"), &connection.peer);
         put.text(&format!("{number}:listen_addr"), &connection.local);
-        put.text(&format!("{number}:state"), "conn_read");
+        put.text(&format!("{number}:state"), connection.state());
         let since = now.saturating_sub(connection.last_seen());
         put.number(&format!("{number}:secs_since_last_cmd"), since.into());
     });

@@ -54,9 +54,16 @@ pub struct Connected {
     pub peer: String,
     pub local: String,
     last_seen: AtomicU32,
+    /// Whether a value of its is coming in.
+    receiving: AtomicBool,
 }
 
 impl Connected {
+    /// memcached's name of what it is about.
+    pub fn state(&self) -> &'static str {
+        if self.receiving.load(Ordering::Relaxed) { "conn_nread" } else { "conn_read" }
+    }
+
     /// The second of the last request.
     pub fn last_seen(&self) -> u32 {
         self.last_seen.load(Ordering::Relaxed)
@@ -78,6 +85,7 @@ pub struct Shared {
     /// Connections that wait until there are fewer.
     waiting: Mutex<VecDeque<Waker>>,
     connections: Mutex<Slab<Arc<Connected>>>,
+    listening: Mutex<Vec<String>>,
     stop: Stop,
 }
 
@@ -110,6 +118,7 @@ impl Shared {
             verbosity: AtomicU32::new(config.verbosity),
             waiting: Mutex::default(),
             connections: Mutex::default(),
+            listening: Mutex::default(),
             stop: Stop::default(),
         })
     }
@@ -153,6 +162,11 @@ impl Shared {
         }
     }
 
+    /// What is listened on.
+    pub fn listening(&self) -> Vec<String> {
+        lock(&self.listening).clone()
+    }
+
     pub fn each_connection(&self, mut see: impl FnMut(usize, &Connected)) {
         lock(&self.connections).iter().for_each(|(number, connection)| see(number, connection));
     }
@@ -189,15 +203,17 @@ impl Place {
 
     fn list(&mut self, peer: String, local: String) {
         let last_seen = AtomicU32::new(self.shared.store.clock().now());
-        let connected = Arc::new(Connected { peer, local, last_seen });
+        let receiving = AtomicBool::new(false);
+        let connected = Arc::new(Connected { peer, local, last_seen, receiving });
         let number = lock(&self.shared.connections).insert(Arc::clone(&connected));
         self.listed = Some((number, connected));
     }
 
-    /// Notes that the client has said something.
-    pub fn seen(&self, now: u32) {
+    /// Notes that the client has said something, and whether it is in the middle of a value.
+    pub fn seen(&self, now: u32, receiving: bool) {
         if let Some((_, connected)) = &self.listed {
             connected.last_seen.store(now, Ordering::Relaxed);
+            connected.receiving.store(receiving, Ordering::Relaxed);
         }
     }
 }
@@ -252,6 +268,7 @@ impl Server {
         self.unix_socket = Some(path.to_owned());
         let shared = Arc::clone(&self.shared);
         let name = format!("unix:{}", path.display());
+        lock(&self.shared.listening).push(name.clone());
         let serving = listener.serve(move |stream: UnixStream| {
             handle(stream, Arc::clone(&shared), "unix:".to_owned(), name.clone())
         });
@@ -270,7 +287,9 @@ impl Server {
             if let Some(port) = config.udp_port {
                 let address = SocketAddr::new(ip, port);
                 let failed = |source| StartError::Listen { address: format!("UDP {address}"), source };
-                self.udp.push(udp::serve(address, &self.shared).map_err(failed)?);
+                let service = udp::serve(address, &self.shared).map_err(failed)?;
+                lock(&self.shared.listening).push(format!("udp:{}", service.address()));
+                self.udp.push(service);
             }
         }
         Ok(())
@@ -293,6 +312,7 @@ impl Server {
     fn serve(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr()?;
         self.addresses.push(local);
+        lock(&self.shared.listening).push(format!("tcp:{local}"));
         let shared = Arc::clone(&self.shared);
         let serving = listener.serve(move |stream: TcpStream| {
             let shared = Arc::clone(&shared);

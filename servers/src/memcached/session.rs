@@ -135,19 +135,22 @@ impl<'a> Session<'a> {
         self.now
     }
 
-    /// Takes the answers that have gathered, into a buffer that is empty, and a value that is sent behind
-    /// them.
-    pub fn take_answers(&mut self, into: &mut Vec<u8>) -> Option<Arc<Large>> {
-        std::mem::swap(&mut self.out, into);
-        self.out.clear();
-        self.out.extend_from_slice(std::mem::take(&mut self.tail));
-        self.large.take()
+    /// Takes the answers that have gathered, with the memory they are in.
+    pub fn take_buffer(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
     }
 
-    /// Hands the memory of sent answers to `keep`.
-    pub fn give_up_buffer(&mut self, keep: impl FnOnce(Vec<u8>)) {
+    /// Gives it memory for answers, where it has none.
+    pub fn lend_buffer(&mut self, buffer: Vec<u8>) {
+        debug_assert!(self.out.is_empty() && buffer.is_empty());
+        self.out = buffer;
+    }
+
+    /// Takes the value that goes out behind the answers, which are to be taken first.
+    pub fn take_large(&mut self) -> Option<Arc<Large>> {
         debug_assert!(self.out.is_empty());
-        keep(std::mem::take(&mut self.out));
+        self.out.extend_from_slice(std::mem::take(&mut self.tail));
+        self.large.take()
     }
 
     /// Counts bytes that went out.
@@ -357,6 +360,11 @@ impl<'a> Session<'a> {
             },
             _ => None,
         }
+    }
+
+    /// Whether a value is coming in.
+    pub fn is_receiving(&self) -> bool {
+        matches!(self.expected, Expected::Block(_))
     }
 
     /// So many bytes were read into [`Session::room`].

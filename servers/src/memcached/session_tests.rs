@@ -20,10 +20,8 @@ fn talk(shared: &Shared, input: &[u8], piece: usize) -> (Vec<u8>, bool) {
             let (used, step) = session.feed(&carry);
             carry.drain(..used);
             while session.has_answers() {
-                let mut answer = Vec::new();
-                let large = session.take_answers(&mut answer);
-                answers.append(&mut answer);
-                large.iter().for_each(|large| answers.extend_from_slice(large.bytes()));
+                answers.append(&mut session.take_buffer());
+                session.take_large().iter().for_each(|large| answers.extend_from_slice(large.bytes()));
             }
             match step {
                 Step::More => break,
@@ -111,8 +109,8 @@ fn a_value_goes_on_being_sent_whole_while_it_is_replaced() {
     talk(&shared, &set(b'a'), 1 << 20);
     let mut session = Session::new(&shared, shared.stats.worker(0));
     assert_eq!(session.feed(b"get k\r\n").1, Step::Send);
-    let mut answer = Vec::new();
-    let large = session.take_answers(&mut answer).unwrap();
+    session.take_buffer();
+    let large = session.take_large().unwrap();
     talk(&shared, &set(b'b'), 1 << 20);
     talk(&shared, b"delete k\r\n", 100);
     assert_eq!(large.bytes(), [b'a'; 100_000]);

@@ -100,10 +100,8 @@ fn respond(request: &[u8], session: &mut Session<'_>) -> Vec<u8> {
         let (more, step) = session.feed(&request[used..]);
         used += more;
         while session.has_answers() {
-            let mut part = Vec::new();
-            let large = session.take_answers(&mut part);
-            answer.append(&mut part);
-            large.iter().for_each(|large| answer.extend_from_slice(large.bytes()));
+            answer.append(&mut session.take_buffer());
+            session.take_large().iter().for_each(|large| answer.extend_from_slice(large.bytes()));
         }
         if answer.len() > LARGEST_ANSWER {
             return b"SERVER_ERROR response too large\r\n".to_vec();

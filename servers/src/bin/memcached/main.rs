@@ -72,7 +72,7 @@ fn log_to_stderr(verbosity: u32) {
     use tracing_subscriber::{Layer, fmt, registry};
 
     logging::set_verbosity(verbosity);
-    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).without_time();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).without_time().with_ansi(false);
     // Asked each time: clients may change the level while the server runs.
     let shown = filter_fn(|metadata| *metadata.level() <= logging::level());
     registry().with(lines.with_filter(shown)).init();

@@ -307,9 +307,10 @@ impl Store {
         }
     }
 
-    /// Gives back what expired items and a lowered limit leave free, for about so long.
+    /// Moves the clock on, and gives back what expired items and a lowered limit leave free, for about so
+    /// long. To be called several times a second.
     pub fn tend(&self, time: Duration) {
-        let (start, now) = (std::time::Instant::now(), self.clock.now());
+        let (start, now) = (std::time::Instant::now(), self.clock.refresh());
         self.flush_if_due(now);
         while self.memory.is_over() && self.evict && start.elapsed() < time {
             if !self.give_up_memory(None, now) {
