@@ -4,6 +4,7 @@ mod daemon;
 mod extended;
 mod flags;
 mod guardian;
+mod heap;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     if guardian::is_wanted() {
         return guardian::run();
     }
+    heap::give_back_what_is_large();
     let flags = Flags::parse();
     if flags.version {
         println!("memcached {VERSION}");
