@@ -9,6 +9,7 @@
 //! ```
 
 pub mod loopback;
+pub mod memcached;
 
 /// What a test needs, or `None`, with the reason printed, where it isn't there.
 ///

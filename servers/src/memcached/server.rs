@@ -475,7 +475,8 @@ async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>, peer: St
             let (reader, writer) = stream.split();
             connection::run(reader, writer, Arc::clone(&shared), &place).await
         }
-        Some(tls) => encrypted(stream, tls, &shared, &place).await,
+        // By itself, or each connection without TLS would keep room for its state.
+        Some(tls) => Box::pin(encrypted(stream, tls, &shared, &place)).await,
     };
     if let Err(error) = result {
         let peer = place.listed.as_ref().map_or("", |(_, connected)| &connected.peer);

@@ -1,0 +1,181 @@
+//! The memcached command as a process.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server process that is killed with its test.
+#[derive(Debug)]
+pub struct Memcached {
+    /// The process.
+    pub child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Servers start within this.
+const START: Duration = Duration::from_secs(10);
+
+/// The command of the test's own build.
+///
+/// # Panics
+/// Where it was not built.
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().unwrap_or_default();
+    let folder = test.parent().and_then(|folder| folder.parent()).map(PathBuf::from).unwrap_or_default();
+    let binary = folder.join("memcached");
+    assert!(binary.is_file(), "build the memcached command first: cargo build --workspace");
+    binary
+}
+
+/// A port that nobody listens on, as far as can be told.
+///
+/// # Panics
+/// Where there is none.
+pub fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.expect("a free port").port()
+}
+
+/// Waits until a condition holds.
+///
+/// # Panics
+/// Where it does not for ten seconds.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = Instant::now() + START;
+    while !holds() {
+        assert!(Instant::now() < give_up, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Memcached {
+    /// Starts one with two workers, and waits until it listens.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start(arguments: &[&str]) -> Self {
+        Self::start_on(free_port(), arguments)
+    }
+
+    /// The same, on a port.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_on(port: u16, arguments: &[&str]) -> Self {
+        let mut command = Command::new(binary());
+        command.args(["-t", "2", "-p", &port.to_string()]).args(arguments);
+        Self::run(&mut command, port)
+    }
+
+    /// Runs a command that starts a server on a port.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn run(command: &mut Command, port: u16) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let child = command.stderr(Stdio::null()).spawn().expect("the server's command");
+        let server = Self { child, address };
+        wait_until("the server listens", || TcpStream::connect(address).is_ok());
+        server
+    }
+
+    /// A connection that gives up after ten seconds of silence.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("a connection");
+        stream.set_read_timeout(Some(START)).expect("a timeout");
+        stream
+    }
+
+    /// Sends all, says that it is all, and reads until the server closes.
+    ///
+    /// # Panics
+    /// Where there is no connection.
+    pub fn talk(&self, input: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        stream.write_all(input).expect("the server takes it");
+        // Fails where the server has closed already.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+
+    /// A number of `stats`.
+    ///
+    /// # Panics
+    /// Where there is no such number.
+    pub fn stat(&self, name: &str) -> u64 {
+        let answer = String::from_utf8_lossy(&self.talk(b"stats\r\n")).into_owned();
+        let prefix = format!("STAT {name} ");
+        let value = answer.lines().find_map(|line| line.strip_prefix(&prefix)?.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in {answer}"))
+    }
+
+    /// Its resident memory.
+    ///
+    /// # Panics
+    /// Where the process is gone.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        number.expect("VmRSS of the server")
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// Where the process is gone.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// Where it does not come.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the server ends", || {
+            status = self.child.try_wait().expect("a child");
+            status.is_some()
+        });
+        status.expect("waited for")
+    }
+}
+
+/// Reads exactly what is expected; returns what came instead.
+///
+/// # Errors
+/// With what came, where it is not what was expected.
+pub fn expect(stream: &mut impl Read, expected: &[u8]) -> Result<(), String> {
+    let mut got = vec![0; expected.len()];
+    let mut filled = 0;
+    while filled < got.len() {
+        match stream.read(&mut got[filled..]) {
+            Ok(0) => break,
+            Ok(length) => filled += length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("{:?}, then {error}", String::from_utf8_lossy(&got[..filled]))),
+        }
+    }
+    if &got[..filled] == expected {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&got[..filled]).into_owned())
+}

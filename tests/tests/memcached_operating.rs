@@ -1,0 +1,331 @@
+//! What an operator does with the server: start and stop it in all its ways, and ask it how it is.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
+
+#[test]
+fn sigterm_lets_the_server_finish_and_exit_cleanly() {
+    let mut server = Memcached::start(&[]);
+    let idle = server.connect();
+    server.signal(Signal::TERM);
+    let status = server.wait();
+    assert!(status.success(), "{status}");
+    drop(idle);
+}
+
+#[test]
+fn a_killed_server_can_be_started_again_at_once() {
+    let binary = binary();
+    let port = free_port();
+    for _ in 0..5 {
+        let mut child = Command::new(&binary).args(["-p", &port.to_string()]).spawn().unwrap();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        let ask = || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+            stream.write_all(b"version\r\n")?;
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer)?;
+            std::io::Result::Ok(answer)
+        };
+        while ask().is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "the server gave up");
+            assert!(Instant::now() < give_up, "the server did not start");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let binary = binary();
+    for _ in 0..2 {
+        let mut child = Command::new(&binary).arg("-s").arg(&path).spawn().unwrap();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        // A server that was just killed still accepts for some milliseconds, and never answers.
+        let ask = || {
+            let mut stream = UnixStream::connect(&path)?;
+            stream.write_all(b"set k 0 0 1\r\nx\r\n")?;
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer)?;
+            std::io::Result::Ok(answer)
+        };
+        let answer = loop {
+            match ask() {
+                Ok(answer) => break answer,
+                Err(_) => assert!(Instant::now() < give_up, "the server did not start"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(&answer, b"STORED\r\n");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn the_unix_socket_has_the_mode_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let mut child = Command::new(binary()).arg("-s").arg(&path).args(["-a", "770"]).spawn().unwrap();
+    wait_until("the socket is there", || UnixStream::connect(&path).is_ok());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o770);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_daemon_is_ready_when_its_start_returns_and_tells_its_ports() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pidfile, ports) = (folder.path().join("pid"), folder.path().join("ports"));
+    let status = Command::new(binary())
+        .args(["-d", "-p", "0", "-U", "0", "-l", "127.0.0.1,::1", "-P"])
+        .arg(&pidfile)
+        .env("MEMCACHED_PORT_FILENAME", &ports)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let pid: i32 = std::fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap();
+    let told = std::fs::read_to_string(&ports).unwrap();
+    let port = |family: &str| -> u16 {
+        let line = told.lines().find_map(|line| line.strip_prefix(family)).unwrap();
+        line.trim().parse().unwrap()
+    };
+    for address in [("127.0.0.1", port("TCP INET:")), ("::1", port("TCP INET6:"))] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"mn\r\n").unwrap();
+        expect(&mut stream, b"MN\r\n").unwrap();
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
+    wait_until("the daemon takes its pidfile along", || !pidfile.exists());
+}
+
+#[test]
+fn a_daemon_that_can_not_start_says_so_and_fails() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = Command::new(binary()).args(["-d", "-p", &port]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("cannot listen on"), "{said}");
+}
+
+#[test]
+fn a_server_started_by_root_runs_as_the_user_it_is_told() {
+    let Some(()) = tests::root() else { return };
+    let server = Memcached::start(&["-u", "nobody"]);
+    assert_eq!(server.talk(b"set k 0 0 1\r\nx\r\n"), b"STORED\r\n");
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+    for task in tasks {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+        let capable = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+        assert!(ids.split_whitespace().all(|id| id != "0"), "{ids}");
+        assert_eq!(capable.trim().trim_start_matches('0'), "", "capabilities are left");
+    }
+}
+
+#[test]
+fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
+    for (arguments, reason) in [
+        (&["-L"][..], "-L is refused"),
+        (&["-e", "/tmp/x"], "-e is refused"),
+        (&["-o", "ext_path=/tmp/x:1G"], "there is no storage but memory"),
+        (&["-Z"], "ssl_chain_cert"),
+        (&["-S"], "MEMCACHED_SASL_PWDB"),
+        (&["-Y", "/nonexistent"], "/nonexistent"),
+        (&["-m", "64", "-I", "512m"], "at most half of the memory"),
+        (&["-l", "0.0.0.0"], "--listen-unauthenticated"),
+        (&["-l", "8.8.8.8"], "--listen-unauthenticated"),
+        (&["-p", "-1"], "nothing to listen on"),
+        (&["-u", "no-such-user-here"], "no user"),
+        (&["-B", "smoke"], "ascii"),
+        (&["-p", "70000"], "port"),
+        (&["-o", "bogus"], "no such option"),
+        (&["-U", "11211", "-Y", "/dev/null"], "-U is refused"),
+    ] {
+        let output = Command::new(binary())
+            .args(arguments)
+            .env_remove("MEMCACHED_SASL_PWDB")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(reason), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn users_are_asked_for_and_read_again_on_sighup() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "ann:secret\n").unwrap();
+    let server = Memcached::start(&["-Y", users.to_str().unwrap()]);
+    let login = |token: &str| server.talk(format!("set a 0 0 {}\r\n{token}\r\n", token.len()).as_bytes());
+    assert_eq!(server.talk(b"get somekey\r\n"), b"CLIENT_ERROR unauthenticated\r\n");
+    assert_eq!(login("ann secret"), b"STORED\r\n");
+    assert_eq!(login("bob other"), b"CLIENT_ERROR authentication failure\r\n");
+    std::fs::write(&users, "bob:other\n").unwrap();
+    server.signal(Signal::HUP);
+    wait_until("the new user is known", || login("bob other") == b"STORED\r\n");
+    assert_eq!(login("ann secret"), b"CLIENT_ERROR authentication failure\r\n");
+}
+
+#[test]
+fn a_client_that_says_nothing_is_let_go_after_the_idle_timeout() {
+    let server = Memcached::start(&["-o", "idle_timeout=1"]);
+    let mut idle = server.connect();
+    idle.write_all(b"mn\r\n").unwrap();
+    expect(&mut idle, b"MN\r\n").unwrap();
+    let start = Instant::now();
+    assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0);
+    assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
+    assert!(server.stat("idle_kicks") >= 1);
+}
+
+#[test]
+fn shutdown_is_obeyed_where_it_is_allowed() {
+    let server = Memcached::start(&[]);
+    assert_eq!(server.talk(b"shutdown\r\n"), b"SERVER_ERROR: shutdown not enabled\r\n");
+    let mut server = Memcached::start(&["-A"]);
+    assert_eq!(server.talk(b"shutdown x\r\n"), b"CLIENT_ERROR invalid shutdown mode\r\n");
+    assert_eq!(server.talk(b"shutdown\r\n"), b"");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn gets_are_answered_by_udp_in_frames() {
+    let port = free_port();
+    let server = Memcached::start(&["-U", &port.to_string()]);
+    let value = vec![b'u'; 5000];
+    let set = [b"set k 0 0 5000\r\n".to_vec(), value.clone(), b"\r\n".to_vec()].concat();
+    assert_eq!(server.talk(&set), b"STORED\r\n");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.connect(("127.0.0.1", port)).unwrap();
+    socket.send(b"\x12\x34\x00\x00\x00\x01\x00\x00get k\r\n").unwrap();
+    let mut parts = Vec::new();
+    loop {
+        let mut datagram = [0; 2000];
+        let length = socket.recv(&mut datagram).unwrap();
+        assert!(length <= 1400 && datagram[..2] == [0x12, 0x34]);
+        parts.push((datagram[3], datagram[8..length].to_vec()));
+        if parts.len() == usize::from(datagram[5]) {
+            break;
+        }
+    }
+    parts.sort();
+    let answer: Vec<u8> = parts.into_iter().flat_map(|(_, part)| part).collect();
+    assert_eq!(answer, [b"VALUE k 0 5000\r\n".to_vec(), value, b"\r\nEND\r\n".to_vec()].concat());
+    // What is no frame, or a part of one, does no harm.
+    socket.send(b"short").unwrap();
+    socket.send(b"\0\x01\0\0\0\x02\0\0get k\r\n").unwrap();
+    let mut datagram = [0; 2000];
+    let length = socket.recv(&mut datagram).unwrap();
+    assert_eq!(&datagram[8..length], b"SERVER_ERROR multi-packet request not supported\r\n");
+}
+
+/// As systemd does it: the socket is descriptor 3, and readiness is told to a socket.
+#[test]
+fn a_socket_that_systemd_passes_is_served_and_readiness_told() {
+    let Some(python) = tests::program("python3") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let notices = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    notices.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let port = free_port();
+    let pass = "import os, socket, sys\n\
+        listener = socket.create_server(('127.0.0.1', int(sys.argv[2])))\n\
+        os.dup2(listener.fileno(), 3)\n\
+        os.set_inheritable(3, True)\n\
+        os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n\
+        os.execv(sys.argv[1], [sys.argv[1]])";
+    let mut command = Command::new(python);
+    command.args(["-c", pass]).arg(binary()).arg(port.to_string());
+    command.env("NOTIFY_SOCKET", folder.path().join("notify"));
+    let mut server = Memcached::run(&mut command, port);
+    let mut notice = [0; 100];
+    let length = notices.recv(&mut notice).unwrap();
+    assert!(String::from_utf8_lossy(&notice[..length]).contains("READY=1"));
+    assert_eq!(server.talk(b"mn\r\n"), b"MN\r\n");
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    let length = notices.recv(&mut notice).unwrap();
+    assert!(String::from_utf8_lossy(&notice[..length]).contains("STOPPING=1"));
+}
+
+#[test]
+fn stats_tell_what_monitoring_reads_and_what_each_worker_runs() {
+    let server = Memcached::start(&[]);
+    assert_eq!(server.talk(b"set k 0 0 5\r\nvalue\r\nget k\r\nget nosuch\r\n").len(), 38);
+    for (name, value) in
+        [("get_hits", 1), ("get_misses", 1), ("cmd_set", 1), ("curr_items", 1), ("threads", 2)]
+    {
+        assert_eq!(server.stat(name), value, "{name}");
+    }
+    // What memcached-tool, Prometheus's exporter and collectd look at.
+    for name in [
+        "uptime",
+        "time",
+        "pointer_size",
+        "max_connections",
+        "curr_connections",
+        "total_connections",
+        "rejected_connections",
+        "connection_structures",
+        "cmd_get",
+        "cmd_touch",
+        "cmd_flush",
+        "cmd_meta",
+        "delete_hits",
+        "delete_misses",
+        "incr_hits",
+        "incr_misses",
+        "decr_hits",
+        "decr_misses",
+        "cas_hits",
+        "cas_misses",
+        "cas_badval",
+        "touch_hits",
+        "touch_misses",
+        "auth_cmds",
+        "auth_errors",
+        "bytes_read",
+        "bytes_written",
+        "limit_maxbytes",
+        "accepting_conns",
+        "listen_disabled_num",
+        "conn_yields",
+        "hash_power_level",
+        "hash_bytes",
+        "bytes",
+        "total_items",
+        "evictions",
+        "reclaimed",
+        "expired_unfetched",
+        "evicted_unfetched",
+        "malloc_fails",
+    ] {
+        server.stat(name);
+    }
+    let policy = String::from_utf8_lossy(&server.talk(b"stats policy\r\n")).into_owned();
+    let workers: Vec<&str> = policy.lines().filter(|line| line.starts_with("STAT worker:")).collect();
+    assert_eq!(workers.len(), 2, "{policy}");
+    for field in
+        ["policy=vanilla", "driver=", "napi=0", "aligned=", "running_us=", "polling_us=", "parked_us="]
+    {
+        assert!(workers.iter().all(|line| line.contains(field)), "{field} in {policy}");
+    }
+    let slabs = String::from_utf8_lossy(&server.talk(b"stats slabs\r\nstats items\r\n")).into_owned();
+    assert!(slabs.contains("STAT 1:chunk_size ") && slabs.contains("STAT items:1:number 1"), "{slabs}");
+    let connections = String::from_utf8_lossy(&server.talk(b"stats conns\r\n")).into_owned();
+    assert!(connections.contains(":state conn_listening") && connections.contains(":addr tcp:127.0.0.1:"));
+}
