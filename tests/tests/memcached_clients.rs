@@ -1,6 +1,7 @@
 //! Real clients against the server: libmemcached's conformance test, pymemcache, and conversations with
 //! memcached as they were recorded.
 
+use std::io::{Read, Write};
 use std::process::Command;
 
 use tests::memcached::Memcached;
@@ -143,4 +144,30 @@ fn answers_are_those_of_memcached_1_6_45() {
     }
     assert!(lines.len() > 400);
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), lines.len() / 2, wrong.join("\n"));
+}
+
+/// Large values are read straight to where they stay; in the binary protocol nothing follows them.
+#[test]
+fn large_values_come_in_and_go_out_whole_by_both_protocols() {
+    let server = Memcached::start(&["-I", "8m"]);
+    let mut stream = server.connect();
+    for size in [100_000usize, 1_000_000, 8_000_000] {
+        let value: Vec<u8> = (0..size).map(|index| (index * 7 + index / 251) as u8).collect();
+        let mut set = vec![0x80, 0x01, 0, 1, 8, 0, 0, 0];
+        set.extend_from_slice(&(9 + size as u32).to_be_bytes());
+        set.extend_from_slice(&[1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+        set.extend_from_slice(&[0, 0, 0, 9, 0, 0, 0, 0, b'k']);
+        set.extend_from_slice(&value);
+        // A second request behind it.
+        set.extend_from_slice(&[
+            0x80, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+        stream.write_all(&set).unwrap();
+        let mut answers = [0; 48];
+        stream.read_exact(&mut answers).unwrap();
+        assert_eq!((answers[1], answers[7], &answers[12..16]), (0x01, 0, &[1, 2, 3, 4][..]));
+        assert_eq!((answers[25], answers[31], &answers[36..40]), (0x0a, 0, &[5, 6, 7, 8][..]));
+        let answer = server.talk(b"get k\r\n");
+        assert_eq!(answer, [format!("VALUE k 9 {size}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat());
+    }
 }

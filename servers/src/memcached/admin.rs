@@ -92,10 +92,8 @@ impl Session<'_> {
                 b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
             }
             Some(1_000_000_001..) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n",
-            Some(mebibytes) => {
-                self.store().set_limit(u64::from(mebibytes) << 20);
-                OK
-            }
+            Some(mebibytes) if self.store().set_limit(u64::from(mebibytes) << 20) => OK,
+            Some(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
         }
     }
 

@@ -468,8 +468,8 @@ impl Session<'_> {
         let valid = request.key == b"PLAIN"
             && user.zip(password).is_some_and(|(user, password)| self.shared.check(user, password));
         self.stats.auth_cmds.add(1);
+        self.trusted = valid;
         if valid {
-            self.trusted = true;
             header.respond(Status::Ok, 0, &[], &[], b"Authenticated", &mut self.out);
         } else {
             self.stats.auth_errors.add(1);

@@ -39,7 +39,7 @@ impl Session<'_> {
     fn line(&mut self, line: &[u8], ending: usize, after: &[u8]) -> Flow {
         let (stats, now) = (self.stats, self.now);
         let store = self.store();
-        match command::parse(line, ending) {
+        match command::parse(line, ending, self.answered > 0) {
             Command::Get { with_cas, touch, keys } => return self.get(with_cas, touch, keys),
             Command::Store(command) => return Flow::Done(self.classic_store(&command, after)),
             Command::Meta(verb) => return self.meta(verb, line, after),
@@ -78,11 +78,11 @@ impl Session<'_> {
     fn get(&mut self, with_cas: bool, touch: Option<i32>, keys: &[u8]) -> Flow {
         let store = self.store();
         let touch = touch.map(|expiry| store.clock().expiry(expiry.into()));
-        for key in command::words(keys).skip(self.answered) {
+        while let Some((key, end)) = command::word_from(keys, self.answered) {
             if self.is_full() {
                 return Flow::Pause;
             }
-            self.answered += 1;
+            self.answered = end;
             let mut slot = store.lock(key, self.now);
             if let Some(expiry) = touch {
                 slot.set_expiry(expiry);

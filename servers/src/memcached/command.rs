@@ -65,16 +65,20 @@ pub struct StoreLine<'a> {
     pub noreply: bool,
 }
 
-/// The words of a line. Only spaces part them.
+/// The first word of a line from a place on, and where it ends. Only spaces part words.
+pub fn word_from(line: &[u8], from: usize) -> Option<(&[u8], usize)> {
+    let start = from + line[from..].iter().position(|&byte| byte != b' ')?;
+    let end = memchr::memchr(b' ', &line[start..]).map_or(line.len(), |length| start + length);
+    Some((&line[start..end], end))
+}
+
+/// The words of a line.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = line;
+    let mut from = 0;
     std::iter::from_fn(move || {
-        while let Some((b' ', behind)) = rest.split_first() {
-            rest = behind;
-        }
-        let (word, behind) = rest.split_at(memchr::memchr(b' ', rest).unwrap_or(rest.len()));
-        rest = behind;
-        (!word.is_empty()).then_some(word)
+        let (word, end) = word_from(line, from)?;
+        from = end;
+        Some(word)
     })
 }
 
@@ -105,8 +109,8 @@ impl<'a> Words<'a> {
 /// A line with its end is at least this long.
 const SHORTEST: usize = 4;
 
-/// Parses a line, without its end, which had `ending` bytes.
-pub fn parse(line: &[u8], ending: usize) -> Command<'_> {
+/// Parses a line, without its end, which had `ending` bytes. A get that was `begun` is known to be valid.
+pub fn parse(line: &[u8], ending: usize, begun: bool) -> Command<'_> {
     if line.len() + ending < SHORTEST {
         return refuse(BAD_FORMAT);
     }
@@ -114,10 +118,10 @@ pub fn parse(line: &[u8], ending: usize) -> Command<'_> {
     let name = &line[..memchr::memchr(b' ', line).unwrap_or(line.len())];
     let rest = &line[name.len()..];
     match name {
-        b"get" => parse_get(rest, false),
-        b"gets" => parse_get(rest, true),
-        b"gat" => parse_gat(rest, false),
-        b"gats" => parse_gat(rest, true),
+        b"get" => parse_get(rest, false, begun),
+        b"gets" => parse_get(rest, true, begun),
+        b"gat" => parse_gat(rest, false, begun),
+        b"gats" => parse_gat(rest, true, begun),
         b"set" => parse_store(Condition::Always, line, false),
         b"cas" => parse_store(Condition::Unchanged, line, true),
         b"add" => parse_store(Condition::Absent, line, false),
@@ -146,20 +150,20 @@ fn keys_are_valid(keys: &[u8]) -> bool {
     keys.len() <= KEY_MAX || words(keys).all(|key| key.len() <= KEY_MAX)
 }
 
-fn parse_get(keys: &[u8], with_cas: bool) -> Command<'_> {
-    if words(keys).next().is_none() || !keys_are_valid(keys) {
+fn parse_get(keys: &[u8], with_cas: bool, begun: bool) -> Command<'_> {
+    if !begun && (words(keys).next().is_none() || !keys_are_valid(keys)) {
         return refuse(BAD_FORMAT);
     }
     Command::Get { with_cas, touch: None, keys }
 }
 
-fn parse_gat(rest: &[u8], with_cas: bool) -> Command<'_> {
+fn parse_gat(rest: &[u8], with_cas: bool, begun: bool) -> Command<'_> {
     let mut arguments = words(rest);
     let (Some(expiry), Some(_)) = (arguments.next(), arguments.next()) else { return refuse(BAD_FORMAT) };
     let Some(touch) = numbers::digits_i32(expiry) else { return refuse(BAD_EXPIRY) };
     let start = rest.iter().position(|&byte| byte != b' ').unwrap_or(0) + expiry.len();
     let keys = &rest[start..];
-    if !keys_are_valid(keys) {
+    if !begun && !keys_are_valid(keys) {
         return refuse(BAD_FORMAT);
     }
     Command::Get { with_cas, touch: Some(touch), keys }
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
 
     fn parse(line: &[u8]) -> Command<'_> {
-        super::parse(line, 2)
+        super::parse(line, 2, false)
     }
 
     #[test]

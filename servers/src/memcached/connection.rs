@@ -1,9 +1,11 @@
 //! A session on a socket.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -52,34 +54,48 @@ pub async fn run(
     let stats = shared.stats.worker(runtime::current_worker());
     let mut session = Session::new(&shared, stats);
     let mut carry: Vec<u8> = Vec::new();
+    let patience = Patience::new(&shared);
     loop {
         // A large value goes where it stays.
         if carry.is_empty()
             && let Some(room) = session.room().filter(|room| room.len() >= LEAST_DIRECT)
         {
-            let length = within(&shared, true, reader.read(room)).await?;
+            let mut waited = false;
+            let length = patience.with(true, noting(&mut waited, reader.read(room))).await?;
             if length == 0 {
                 return Ok(());
             }
             stats.bytes_read.add(length as u64);
+            take_turn(&mut session, waited).await;
+            session.lend_buffer(take_buffer());
             session.received(length);
+            patience.with(true, send(&mut session, &shared, &mut writer)).await?;
+            give_back_buffer(session.take_buffer());
+            place.seen(session.now(), session.is_receiving());
             continue;
         }
-        let chunk = within(&shared, session.is_trusted(), reader.fill_buf()).await?;
-        if chunk.is_empty() {
+        let mut waited = false;
+        let trusted = session.is_trusted();
+        let filling =
+            poll_fn(|context| Pin::new(&mut reader).poll_fill_buf(context).map_ok(<[u8]>::is_empty));
+        if patience.with(trusted, noting(&mut waited, filling)).await? {
             return Ok(());
         }
+        take_turn(&mut session, waited).await;
+        // At once: it is there.
+        let chunk = reader.fill_buf().await?;
         let length = chunk.len();
         stats.bytes_read.add(length as u64);
-        session.tick();
         session.lend_buffer(take_buffer());
         let open = if carry.is_empty() {
-            let (used, open) = answer(&mut session, &shared, chunk, &mut writer).await?;
+            let answering = answer(&mut session, &shared, chunk, &mut writer);
+            let (used, open) = patience.with(trusted, answering).await?;
             carry.extend_from_slice(&chunk[used..]);
             open
         } else {
             carry.extend_from_slice(chunk);
-            let (used, open) = answer(&mut session, &shared, &carry, &mut writer).await?;
+            let answering = answer(&mut session, &shared, &carry, &mut writer);
+            let (used, open) = patience.with(trusted, answering).await?;
             carry.drain(..used);
             if carry.is_empty() {
                 carry = Vec::new();
@@ -88,7 +104,7 @@ pub async fn run(
         };
         reader.consume_unpin(length);
         place.seen(session.now(), session.is_receiving());
-        send(&mut session, &shared, &mut writer).await?;
+        patience.with(trusted, send(&mut session, &shared, &mut writer)).await?;
         give_back_buffer(session.take_buffer());
         if !open {
             return writer.close().await;
@@ -96,22 +112,55 @@ pub async fn run(
     }
 }
 
-/// Waits for a client that is still unknown, or may be idle for so long only.
-async fn within<T>(
-    shared: &Shared,
-    trusted: bool,
-    reading: impl Future<Output = io::Result<T>>,
-) -> io::Result<T> {
-    let limit = match (trusted, shared.settings.idle_timeout) {
-        (true, None) => return reading.await,
-        (true, Some(limit)) => limit,
-        (false, limit) => limit.unwrap_or(UNKNOWN_FOR).min(UNKNOWN_FOR),
-    };
-    match runtime::timeout(limit, reading).await {
-        Ok(result) => result,
-        Err(_) => {
-            shared.stats.worker(runtime::current_worker()).idle_kicks.add(1);
-            Err(io::Error::new(io::ErrorKind::TimedOut, "the client said nothing for too long"))
+/// Notes whether a future had to wait.
+async fn noting<F: Future>(waited: &mut bool, future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        *waited |= polled.is_pending();
+        polled
+    })
+    .await
+}
+
+/// A client whose next bytes are there already has others wait for it, unless it gives them a turn.
+async fn take_turn(session: &mut Session<'_>, waited: bool) {
+    if waited {
+        session.waited();
+    } else if session.spend_turn() {
+        runtime::yield_now().await;
+        session.waited();
+    }
+    session.tick();
+}
+
+/// How long a client is waited for.
+struct Patience<'a> {
+    shared: &'a Shared,
+    /// When a client that has not said who it is has to go, whatever it sends meanwhile.
+    unknown_until: Instant,
+}
+
+impl<'a> Patience<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self { shared, unknown_until: Instant::now() + UNKNOWN_FOR }
+    }
+
+    async fn with<T>(&self, trusted: bool, waiting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let limit = match (trusted, self.shared.settings.idle_timeout) {
+            (true, None) => return waiting.await,
+            (true, Some(limit)) => limit,
+            (false, idle) => {
+                let left = self.unknown_until.saturating_duration_since(Instant::now());
+                idle.map_or(left, |idle| idle.min(left))
+            }
+        };
+        match runtime::timeout(limit, waiting).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.shared.stats.worker(runtime::current_worker()).idle_kicks.add(1);
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the client took too long"))
+            }
         }
     }
 }
@@ -124,17 +173,21 @@ async fn answer(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<(usize, bool)> {
     let mut used = 0;
-    session.waited();
     loop {
         let (more, step) = session.feed(&input[used..]);
         used += more;
         match step {
             Step::More => return Ok((used, true)),
             Step::Close => return Ok((used, false)),
-            Step::Send => send(session, shared, writer).await?,
+            Step::Send => {
+                send(session, shared, writer).await?;
+                runtime::yield_now().await;
+                session.tick();
+            }
             Step::Yield => {
                 session.count_yield();
                 runtime::yield_now().await;
+                session.tick();
             }
         }
     }

@@ -11,6 +11,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::AsyncWriteExt;
+use futures_util::future::join_all;
 use futures_util::io::BufReader;
 use net::{Alignment, Serving, ShutdownReport, Stream, TcpListener, TcpStream, UnixListener, UnixStream};
 use slab::Slab;
@@ -83,10 +84,42 @@ pub struct Shared {
     times_full: AtomicU64,
     verbosity: AtomicU32,
     /// Connections that wait until there are fewer.
-    waiting: Mutex<VecDeque<Waker>>,
+    waiting: Mutex<Waiting>,
     connections: Mutex<Slab<Arc<Connected>>>,
     listening: Mutex<Vec<String>>,
     stop: Stop,
+}
+
+/// Connections that wait for a place, the longest first.
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    wakers: VecDeque<(u64, Waker)>,
+}
+
+/// A connection that waits for a place.
+struct Waiter<'a> {
+    shared: &'a Arc<Shared>,
+    number: u64,
+}
+
+impl Waiter<'_> {
+    /// Whether it was still waiting: nobody had woken it.
+    fn leave(&self) -> bool {
+        let mut waiting = lock(&self.shared.waiting);
+        let before = waiting.wakers.len();
+        waiting.wakers.retain(|(number, _)| *number != self.number);
+        waiting.wakers.len() < before
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        // Woken for a place that it does not take any more, it hands the word on.
+        if !self.leave() && self.shared.open() < self.shared.settings.connections {
+            self.shared.wake_one();
+        }
+    }
 }
 
 /// A client's wish that the server ends.
@@ -140,6 +173,13 @@ impl Shared {
         super::logging::set_verbosity(level);
     }
 
+    /// Wakes the connection that has waited longest for a place.
+    fn wake_one(&self) {
+        let waiting = lock(&self.waiting).wakers.pop_front();
+        // Outside the lock.
+        waiting.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
     /// Whether a client is who it says.
     pub fn check(&self, user: &[u8], password: &[u8]) -> bool {
         self.passwords.as_ref().is_some_and(|passwords| passwords.check(user, password))
@@ -151,8 +191,13 @@ impl Shared {
 
     /// Reads users and certificates again.
     pub fn reload(&self) -> io::Result<()> {
+        // Both are read before either is taken.
+        let tls = self.tls.as_ref().map(Tls::read).transpose()?;
         self.passwords.as_ref().map_or(Ok(()), Passwords::reload)?;
-        self.tls.as_ref().map_or(Ok(()), Tls::reload)
+        if let (Some(current), Some(fresh)) = (&self.tls, tls) {
+            current.replace(fresh);
+        }
+        Ok(())
     }
 
     pub fn ask_to_stop(&self) {
@@ -188,17 +233,26 @@ impl Place {
         Some(Self { shared: Arc::clone(shared), listed: None })
     }
 
-    /// Waits until there are fewer.
-    async fn wait(shared: &Arc<Shared>) -> Self {
-        std::future::poll_fn(|context| {
+    /// Waits until there are fewer. `None` where too many wait already.
+    async fn wait(shared: &Arc<Shared>) -> Option<Self> {
+        let waiter = {
+            let mut waiting = lock(&shared.waiting);
+            if waiting.wakers.len() >= shared.settings.backlog.unsigned_abs() as usize {
+                return None;
+            }
+            waiting.next += 1;
+            Waiter { shared, number: waiting.next }
+        };
+        let place = std::future::poll_fn(|context| {
+            waiter.leave();
             if let Some(place) = Self::take(shared) {
                 return Poll::Ready(place);
             }
-            lock(&shared.waiting).push_back(context.waker().clone());
+            lock(&shared.waiting).wakers.push_back((waiter.number, context.waker().clone()));
             // One may have ended before the waker was there.
             Self::take(shared).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        });
+        Some(place.await)
     }
 
     fn list(&mut self, peer: String, local: String) {
@@ -224,8 +278,7 @@ impl Drop for Place {
             lock(&self.shared.connections).try_remove(number);
         }
         self.shared.open.fetch_sub(1, Ordering::SeqCst);
-        let waiting = lock(&self.shared.waiting).pop_front();
-        waiting.into_iter().for_each(Waker::wake);
+        self.shared.wake_one();
     }
 }
 
@@ -277,12 +330,17 @@ impl Server {
     }
 
     fn listen_on_addresses(&mut self, config: &Config) -> Result<(), StartError> {
+        // All are bound before any is served.
+        let mut listeners = Vec::new();
         for &(ip, port) in &config.listen {
             if !config.asks_who() && !config.listen_unauthenticated && is_public(ip) {
                 return Err(StartError::Unprotected(ip));
             }
             if let Some(port) = port.or(config.port) {
-                self.listen_on(SocketAddr::new(ip, port), config.backlog)?;
+                let address = SocketAddr::new(ip, port);
+                let failed = |source| StartError::Listen { address: address.to_string(), source };
+                let listener = TcpListener::bind_with_backlog(address, config.backlog).map_err(failed)?;
+                listeners.push((address, listener));
             }
             if let Some(port) = config.udp_port {
                 let address = SocketAddr::new(ip, port);
@@ -292,21 +350,25 @@ impl Server {
                 self.udp.push(service);
             }
         }
+        for (address, listener) in listeners {
+            let failed = |source| StartError::Listen { address: address.to_string(), source };
+            self.serve(listener).map_err(failed)?;
+        }
         Ok(())
-    }
-
-    fn listen_on(&mut self, address: SocketAddr, backlog: i32) -> Result<(), StartError> {
-        let failed = |source| StartError::Listen { address: address.to_string(), source };
-        let listener = TcpListener::bind_with_backlog(address, backlog).map_err(failed)?;
-        self.serve(listener).map_err(failed)
     }
 
     /// Takes over a listening socket, as systemd hands them to services.
     ///
     /// # Errors
-    /// Where it can't be served.
-    pub fn adopt(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
-        self.serve(TcpListener::from_std(listener)?)
+    /// Where it can't be served, or must not be.
+    pub fn adopt(&mut self, listener: std::net::TcpListener) -> Result<(), StartError> {
+        let failed = |source| StartError::Listen { address: "a socket that was passed".to_owned(), source };
+        let ip = listener.local_addr().map_err(failed)?.ip();
+        let settings = &self.shared.settings;
+        if !settings.asks_who() && !settings.listen_unauthenticated && is_public(ip) {
+            return Err(StartError::Unprotected(ip));
+        }
+        TcpListener::from_std(listener).and_then(|listener| self.serve(listener)).map_err(failed)
     }
 
     fn serve(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -382,10 +444,8 @@ impl Server {
     pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
         let mut total = ShutdownReport { finished: 0, aborted: 0 };
         drop(self.udp);
-        // One deadline for all.
-        let end = Instant::now() + deadline;
-        for serving in self.serving {
-            let report = serving.shutdown(end.saturating_duration_since(Instant::now())).await;
+        let ending = self.serving.into_iter().map(|serving| serving.shutdown(deadline));
+        for report in join_all(ending).await {
             total.finished += report.finished;
             total.aborted += report.aborted;
         }
@@ -397,7 +457,8 @@ impl Server {
     }
 }
 
-/// How often expired items are looked for, and how long at a time: 2 % of a core at the most.
+/// How often expired items are looked for, and how long at a time: about 2 % of a core at the most, and
+/// a segment at least.
 const TEND_EVERY: Duration = Duration::from_millis(100);
 const TEND_FOR: Duration = Duration::from_millis(2);
 
@@ -454,13 +515,14 @@ async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>, peer: St
         Some(place) => place,
         None => {
             shared.times_full.fetch_add(1, Ordering::Relaxed);
-            if shared.settings.refuse_at_once {
+            let waited = if shared.settings.refuse_at_once { None } else { Place::wait(&shared).await };
+            let Some(place) = waited else {
                 stats.rejected_connections.add(1);
                 // The client may be gone already.
                 let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
                 return;
-            }
-            Place::wait(&shared).await
+            };
+            place
         }
     };
     stats.total_connections.add(1);

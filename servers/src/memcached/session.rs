@@ -84,7 +84,7 @@ pub struct Session<'a> {
     tail: &'static [u8],
     /// Bytes at the start of the input that are known to hold no end of line.
     pub(super) searched: usize,
-    /// Keys of the present line of a get that have been answered.
+    /// Bytes of the present get's keys that have been answered.
     pub(super) answered: usize,
     /// Where a dump of all keys goes on.
     pub(super) dump: Option<(usize, u32)>,
@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
             searched: 0,
             answered: 0,
             dump: None,
-            left: settings.requests_per_turn,
+            left: settings.requests_per_turn.max(1),
             now: 0,
         };
         session.tick();
@@ -142,8 +142,10 @@ impl<'a> Session<'a> {
 
     /// Gives it memory for answers, where it has none.
     pub fn lend_buffer(&mut self, buffer: Vec<u8>) {
-        debug_assert!(self.out.is_empty() && buffer.is_empty());
-        self.out = buffer;
+        debug_assert!(buffer.is_empty());
+        if self.out.is_empty() {
+            self.out = buffer;
+        }
     }
 
     /// Takes the value that goes out behind the answers, which are to be taken first.
@@ -191,7 +193,7 @@ impl<'a> Session<'a> {
                 Expected::Block(block) => used += self.gather(block, rest),
                 Expected::Request => {
                     if self.left == 0 {
-                        self.left = self.shared.settings.requests_per_turn;
+                        self.waited();
                         return (used, Step::Yield);
                     }
                     match self.request(rest) {
@@ -208,9 +210,15 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A client that had to wait for more has had its turn.
+    /// Takes one of the requests of the present turn for what is no request. True where the turn is over.
+    pub fn spend_turn(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+
+    /// A client that had to wait for more begins a turn.
     pub fn waited(&mut self) {
-        self.left = self.shared.settings.requests_per_turn;
+        self.left = self.shared.settings.requests_per_turn.max(1);
     }
 
     fn request(&mut self, rest: &[u8]) -> Flow {

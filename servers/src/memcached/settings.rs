@@ -39,8 +39,8 @@ pub struct Config {
     pub evict: bool,
     /// Connections at one time; memcached's `-c`.
     pub connections: usize,
-    /// Whether one connection too many is told so and closed, rather than wait to be accepted; memcached's
-    /// `-o maxconns_fast`.
+    /// Whether one connection too many is told so and closed, rather than wait until there are fewer; so
+    /// many as `backlog` may wait. memcached's `-o maxconns_fast`.
     pub refuse_at_once: bool,
     /// Connections that say nothing for so long are closed; memcached's `-o idle_timeout`.
     pub idle_timeout: Option<Duration>,

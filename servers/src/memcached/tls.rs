@@ -40,11 +40,14 @@ impl Tls {
         Ok(Self { config: config.clone(), current: RwLock::new(Arc::new(read(config)?)) })
     }
 
-    /// Reads the files again; on an error what there was goes on to hold.
-    pub fn reload(&self) -> io::Result<()> {
-        let fresh = Arc::new(read(&self.config)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
-        Ok(())
+    /// Reads the files again.
+    pub fn read(&self) -> io::Result<ServerConfig> {
+        read(&self.config)
+    }
+
+    /// Goes by what was read from now on.
+    pub fn replace(&self, fresh: ServerConfig) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {

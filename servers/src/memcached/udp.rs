@@ -76,11 +76,16 @@ async fn answer(socket: &UdpSocket, datagram: &[u8], from: SocketAddr, shared: &
     let Some((frame, request)) = datagram.split_at_checked(FRAME) else { return };
     let stats = shared.stats.worker(runtime::current_worker());
     stats.bytes_read.add(datagram.len() as u64);
-    let answer = if frame[4..6] != [0, 1] {
-        b"SERVER_ERROR multi-packet request not supported\r\n".to_vec()
-    } else {
-        respond(request, &mut Session::new(shared, stats))
-    };
+    // memcached drops requests of several datagrams, too.
+    if frame[4..6] != [0, 1] {
+        return;
+    }
+    let answer = respond(request, &mut Session::new(shared, stats));
+    // An error is no answer to a client's get, but may be one to another server's error: without this two
+    // servers, set on each other by a forged sender, would never stop.
+    if answer.starts_with(b"ERROR") || answer.starts_with(b"CLIENT_ERROR") {
+        return;
+    }
     let parts = answer.chunks(LARGEST - FRAME);
     let total = (parts.len() as u16).to_be_bytes();
     for (number, part) in parts.enumerate() {
@@ -101,10 +106,11 @@ fn respond(request: &[u8], session: &mut Session<'_>) -> Vec<u8> {
         used += more;
         while session.has_answers() {
             answer.append(&mut session.take_buffer());
-            session.take_large().iter().for_each(|large| answer.extend_from_slice(large.bytes()));
-        }
-        if answer.len() > LARGEST_ANSWER {
-            return b"SERVER_ERROR response too large\r\n".to_vec();
+            let large = session.take_large();
+            if answer.len() + large.as_ref().map_or(0, |large| large.bytes().len()) > LARGEST_ANSWER {
+                return b"SERVER_ERROR response too large\r\n".to_vec();
+            }
+            large.iter().for_each(|large| answer.extend_from_slice(large.bytes()));
         }
         match step {
             Step::Send | Step::Yield => {}

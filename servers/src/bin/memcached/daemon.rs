@@ -50,16 +50,15 @@ impl Background {
     /// Tells the process that was started that all is well, and lets go of the terminal, unless there is
     /// something to log to it.
     pub fn ready(mut self, keep_terminal: bool) -> io::Result<()> {
+        std::env::set_current_dir("/")?;
+        if !keep_terminal {
+            let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+            rustix::stdio::dup2_stdin(&null)?;
+            rustix::stdio::dup2_stdout(&null)?;
+            rustix::stdio::dup2_stderr(&null)?;
+        }
         // Where nobody waits any more that is as well.
         let _ = self.0.write_all(&[READY]);
-        if keep_terminal {
-            return Ok(());
-        }
-        std::env::set_current_dir("/")?;
-        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-        rustix::stdio::dup2_stdin(&null)?;
-        rustix::stdio::dup2_stdout(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
         Ok(())
     }
 }
@@ -81,11 +80,6 @@ impl Identity {
 
     pub fn is_root(&self) -> bool {
         self.user.uid.is_root()
-    }
-
-    /// Hands a file over, so that it can be removed later.
-    pub fn own(&self, path: &std::path::Path) -> io::Result<()> {
-        std::os::unix::fs::chown(path, Some(self.user.uid.as_raw()), Some(self.user.gid.as_raw()))
     }
 
     /// Becomes the user, in all threads.

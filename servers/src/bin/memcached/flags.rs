@@ -302,6 +302,14 @@ impl Flags {
         };
         self.authentication(&mut config)?;
         config.tls = self.tls_config(extended)?;
+        // A daemon's working directory is another one.
+        let tls = config
+            .tls
+            .iter_mut()
+            .flat_map(|tls| [Some(&mut tls.certificates), Some(&mut tls.key), tls.authorities.as_mut()]);
+        for path in [config.unix_socket.as_mut(), config.users.as_mut()].into_iter().chain(tls).flatten() {
+            *path = std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
         Ok(config)
     }
 

@@ -2,9 +2,11 @@
 
 use std::io::{self, Read};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use policies::JournalDir;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Tells the program to be one.
 const WANTED: &str = "LULL_GUARDIAN";
@@ -19,11 +21,15 @@ pub struct Guardian {
     _alive: Option<ChildStdin>,
 }
 
-pub fn start() -> io::Result<Guardian> {
+pub fn start(in_background: bool) -> io::Result<Guardian> {
+    // A terminal, or whoever waits for the end of the output, must not wait for the guardian.
+    let stderr = if in_background { Stdio::null() } else { Stdio::inherit() };
     let mut child = Command::new(std::env::current_exe()?)
         .env(WANTED, "1")
+        .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
+        .stderr(stderr)
         .spawn()?;
     let alive = child.stdin.take();
     Ok(Guardian { _child: child, _alive: alive })
@@ -34,8 +40,12 @@ pub fn is_wanted() -> bool {
 }
 
 pub fn run() -> ExitCode {
-    // A terminal's Ctrl-C is for the server.
+    // Signals for the server, which may go to all of its group, are not for its guardian.
     let _ = nix::unistd::setsid();
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        // Where it can't be caught, a signal ends the guardian, and the next start puts the settings back.
+        let _ = signal_hook::flag::register(signal, Arc::default());
+    }
     let mut ignored = Vec::new();
     // Nothing is ever written: it ends when the server does.
     let _ = io::stdin().read_to_end(&mut ignored);

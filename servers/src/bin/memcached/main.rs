@@ -92,7 +92,7 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     // While it is still root, so that it can put the host's settings back when this process no longer can.
     let guardian = match &identity {
         Some(identity) if !identity.is_root() && rustix::process::geteuid().is_root() => {
-            config.interface.is_some().then(guardian::start).transpose()?
+            config.interface.is_some().then(|| guardian::start(flags.daemon)).transpose()?
         }
         _ => None,
     };
@@ -153,6 +153,11 @@ async fn serve(
         config.port = None;
         config.unix_socket = None;
     }
+    // Before anything is written or served: only the policy needed root, and it is applied.
+    if let Some(identity) = identity.filter(|_| rustix::process::geteuid().is_root()) {
+        identity.assume()?;
+        tracing::info!("runs as {}", identity.describe());
+    }
     let mut server = Server::start(&config)?;
     for listener in inherited.drain(..) {
         server.adopt(listener)?;
@@ -161,14 +166,7 @@ async fn serve(
         return Err("there is nothing to listen on: give -p, -s or -U".into());
     }
     tell_ports(&server)?;
-    let pidfile = flags.pidfile.as_deref().map(|path| PidFile::write(path, identity.as_ref())).transpose()?;
-    if let Some(identity) = identity.filter(|_| rustix::process::geteuid().is_root()) {
-        if let Some(path) = &config.unix_socket {
-            identity.own(path)?;
-        }
-        identity.assume()?;
-        tracing::info!("runs as {}", identity.describe());
-    }
+    let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;
     for report in runtime::reports() {
         // A policy that isn't had in full is never silent.
         match report.steps_down.is_empty() {
@@ -236,16 +234,17 @@ fn tell_ports(server: &Server) -> Result<(), Failure> {
 struct PidFile(PathBuf);
 
 impl PidFile {
-    fn write(path: &Path, identity: Option<&Identity>) -> Result<Self, Failure> {
+    fn write(path: &Path) -> Result<Self, Failure> {
+        // The working directory may change.
+        let path = &std::path::absolute(path)?;
         if let Some(other) =
             std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok())
             && Path::new("/proc").join(other.to_string()).exists()
         {
             tracing::warn!("{} names a process that runs, {other}; it is written over", path.display());
         }
-        let written = std::fs::write(path, format!("{}\n", std::process::id()))
-            .and_then(|()| identity.map_or(Ok(()), |identity| identity.own(path)));
-        written.map_err(|error| format!("-P: cannot write {}: {error}", path.display()))?;
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|error| format!("-P: cannot write {}: {error}", path.display()))?;
         Ok(Self(path.to_owned()))
     }
 }

@@ -44,6 +44,11 @@ impl Header {
         size(self.key.into(), stored_length(self.length as usize, self.bits))
     }
 
+    /// Bytes that a large value takes outside of its segment.
+    pub(super) fn outside(&self) -> u64 {
+        if self.bits.has(Bits::LARGE) { self.length.into() } else { 0 }
+    }
+
     pub(super) fn write(&self, item: &mut [u8]) {
         item[CAS..FLAGS].copy_from_slice(&self.cas.to_ne_bytes());
         item[FLAGS..EXPIRY].copy_from_slice(&self.flags.to_ne_bytes());

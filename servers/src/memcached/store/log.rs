@@ -27,6 +27,8 @@ pub struct Segment {
     used: u32,
     /// Bytes of items that are not dead.
     live: u32,
+    /// Bytes of the large values whose places are in it.
+    outside: u64,
     /// No item expires before.
     first_expiry: u32,
     queue: Queue,
@@ -35,6 +37,13 @@ pub struct Segment {
 impl Segment {
     pub fn live(&self) -> usize {
         self.live as usize
+    }
+
+    /// Bytes that moving its items elsewhere would not free.
+    pub fn occupied(&self, segment_size: usize) -> usize {
+        // Places of large values take next to nothing, but few go into a segment.
+        let outside = usize::try_from(self.outside).unwrap_or(usize::MAX) / MOST_OUTSIDE;
+        self.live().max(outside.min(segment_size))
     }
 
     pub fn used(&self) -> usize {
@@ -64,6 +73,9 @@ pub fn items(map: &[u8], used: usize) -> impl Iterator<Item = (usize, Header)> {
         None
     })
 }
+
+/// A segment takes no more large values once they have so many times its own size.
+const MOST_OUTSIDE: usize = 16;
 
 /// All segments of a shard.
 #[derive(Debug)]
@@ -144,14 +156,18 @@ impl Log {
         self.segments[self.parts(place).0 as usize].queue
     }
 
-    /// Room for an item in the segment that is being filled.
-    pub fn append(&mut self, queue: Queue, size: usize) -> Option<Place> {
+    /// Room for an item in the segment that is being filled. A large value has `outside` bytes elsewhere:
+    /// they would all go at once with the segment, so it doesn't take many.
+    pub fn append(&mut self, queue: Queue, size: usize, outside: u64) -> Option<Place> {
         let index = *self.queues[queue as usize].back()?;
         let segment = &mut self.segments[index as usize];
         let offset = segment.used as usize;
-        if offset + size > self.segment_size {
+        if offset + size > self.segment_size
+            || (outside > 0 && segment.outside > (self.segment_size * MOST_OUTSIDE) as u64)
+        {
             return None;
         }
+        segment.outside += outside;
         segment.used += size as u32;
         segment.live += size as u32;
         Some(self.place(index, offset))
@@ -174,19 +190,21 @@ impl Log {
         if self.segments.len() >= self.most_segments() {
             return Err(map);
         }
-        let segment = Segment { map, used: 0, live: 0, first_expiry: u32::MAX, queue };
+        let segment = Segment { map, used: 0, live: 0, outside: 0, first_expiry: u32::MAX, queue };
         let index = self.segments.insert(segment);
         self.queues[queue as usize].push_back(index as u32);
         Ok(())
     }
 
     /// Marks an item dead; its bytes are free when its segment is.
-    pub fn kill(&mut self, place: Place, size: usize) {
+    pub fn kill(&mut self, place: Place, header: &Header) {
         let item = self.item_mut(place);
         let bits = layout::bits(item);
         layout::set_bits(item, bits.with(Bits::DEAD));
         let index = self.parts(place).0 as usize;
-        self.segments[index].live -= size as u32;
+        let segment = &mut self.segments[index];
+        segment.live -= header.size() as u32;
+        segment.outside -= header.outside().min(segment.outside);
     }
 
     /// Lends out the memory of a segment whose items are to be moved, and the bytes used. The segment is

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memmap2::MmapMut;
 
@@ -16,11 +16,18 @@ pub struct Memory {
     limit: AtomicU64,
     /// Of what is used: large values, whether they are stored, still come in or go out.
     large: AtomicU64,
+    /// Of these, what is not stored: it comes in, or goes out although it was replaced.
+    loose: AtomicU64,
 }
 
 impl Memory {
     pub fn new(limit: u64) -> Self {
-        Self { used: AtomicU64::new(0), limit: AtomicU64::new(limit), large: AtomicU64::new(0) }
+        Self {
+            used: AtomicU64::new(0),
+            limit: AtomicU64::new(limit),
+            large: AtomicU64::new(0),
+            loose: AtomicU64::new(0),
+        }
     }
 
     pub fn limit(&self) -> u64 {
@@ -37,6 +44,10 @@ impl Memory {
 
     pub fn large(&self) -> u64 {
         self.large.load(Ordering::Relaxed)
+    }
+
+    pub fn loose(&self) -> u64 {
+        self.loose.load(Ordering::Relaxed)
     }
 
     /// Takes so many bytes, if they are within the limit.
@@ -70,6 +81,8 @@ pub fn map(bytes: usize) -> io::Result<MmapMut> {
 pub struct Large {
     map: MmapMut,
     length: usize,
+    /// Whether it is stored.
+    kept: AtomicBool,
     memory: Arc<Memory>,
 }
 
@@ -84,12 +97,27 @@ impl Large {
         match map(length.max(1)) {
             Ok(map) => {
                 memory.large.fetch_add(large_size(length), Ordering::Relaxed);
-                Ok(Self { map, length, memory: Arc::clone(memory) })
+                memory.loose.fetch_add(large_size(length), Ordering::Relaxed);
+                Ok(Self { map, length, kept: AtomicBool::new(false), memory: Arc::clone(memory) })
             }
             Err(error) => {
                 memory.give_back(large_size(length));
                 Err(error)
             }
+        }
+    }
+
+    /// It is stored from now on.
+    pub(super) fn keep(&self) {
+        if !self.kept.swap(true, Ordering::Relaxed) {
+            self.memory.loose.fetch_sub(large_size(self.length), Ordering::Relaxed);
+        }
+    }
+
+    /// It is stored no longer; whoever still sends it has it until then.
+    pub(super) fn let_go(&self) {
+        if self.kept.swap(false, Ordering::Relaxed) {
+            self.memory.loose.fetch_add(large_size(self.length), Ordering::Relaxed);
         }
     }
 
@@ -106,6 +134,7 @@ impl Large {
 
 impl Drop for Large {
     fn drop(&mut self) {
+        self.keep();
         self.memory.large.fetch_sub(large_size(self.length), Ordering::Relaxed);
         self.memory.give_back(large_size(self.length));
     }

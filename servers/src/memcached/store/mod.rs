@@ -194,9 +194,16 @@ impl Store {
         self.memory.limit()
     }
 
-    /// Changes the limit. A lower one holds after the next few turns of [`Store::tend`].
-    pub fn set_limit(&self, bytes: u64) {
+    /// Changes the limit. A lower one holds after the next few turns of [`Store::tend`]; where nothing may
+    /// be put out, once enough was deleted or has expired. False where the store can't work with so little.
+    pub fn set_limit(&self, bytes: u64) -> bool {
+        let contents = self.contents();
+        let least = (self.shards.len() * self.segment_size * LEAST_SEGMENTS) as u64 + contents.tables;
+        if bytes < least {
+            return false;
+        }
         self.memory.set_limit(bytes);
+        true
     }
 
     /// The size of the largest item, in bytes.
@@ -246,8 +253,9 @@ impl Store {
     /// Memory for a large value that is about to come in.
     pub fn large(&self, length: usize, now: u32) -> Result<Large, OutOfMemory> {
         let size = large_size(length);
-        // What comes in may not take all: half of the memory stays for what is there.
-        if size > self.memory.limit() / 2 {
+        // What comes in, or goes out although it was replaced, may not take all: half of the memory stays
+        // for what is there.
+        if self.memory.loose() + size > self.memory.limit() / 2 {
             return Err(OutOfMemory);
         }
         let mut tries = 0;
@@ -275,12 +283,14 @@ impl Store {
             };
             let Some(mut shard) = shard else { continue };
             let before = self.memory.used();
-            if shard.reclaim(now, self.evict, &self.memory) {
+            // What is empty already comes first: after a flush that is all.
+            shard.release_idle(&self.memory, usize::MAX);
+            if self.memory.used() >= before && shard.reclaim(now, self.evict, &self.memory) {
                 shard.release_idle(&self.memory, usize::MAX);
-                // Where others took some meanwhile it only looks as if there were none.
-                if self.memory.used() < before {
-                    return true;
-                }
+            }
+            // Where others took some meanwhile it only looks as if there were none.
+            if self.memory.used() < before {
+                return true;
             }
         }
         false
@@ -367,4 +377,6 @@ impl Store {
 /// So often memory is asked of others before an item is refused.
 const MOST_TRIES: usize = 10_000;
 /// So many segments are looked through under one lock.
-const CRAWL_STEP: usize = 2;
+const CRAWL_STEP: usize = 1;
+/// A part needs a segment for each queue, one for moving items, and one that is freed.
+const LEAST_SEGMENTS: usize = 4;

@@ -138,8 +138,15 @@ impl Shard {
         self.larges.get(layout::large_number(self.log.item(place), header))
     }
 
-    pub fn add_large(&mut self, large: Arc<Large>) -> u32 {
-        self.larges.insert(large) as u32
+    pub fn add_large(&mut self, large: Large) -> u32 {
+        large.keep();
+        self.larges.insert(Arc::new(large)) as u32
+    }
+
+    fn remove_large(&mut self, number: usize) {
+        if let Some(large) = self.larges.try_remove(number) {
+            large.let_go();
+        }
     }
 
     /// Whether a new item's key was put out lately.
@@ -150,9 +157,9 @@ impl Shard {
     /// Has the table point to a new item.
     pub fn link(&mut self, hash: u64, place: Place, memory: &Memory) {
         let hash = hash as u32;
-        let before = self.table.capacity();
+        let before = self.table.allocation_size();
         self.table.insert_unique(spread(hash), Entry { hash, place }, |entry| spread(entry.hash));
-        if self.table.capacity() != before {
+        if self.table.allocation_size() != before {
             self.ghosts = Ghosts::with_room_for(self.table.capacity());
             self.charge_tables(memory);
         }
@@ -180,12 +187,12 @@ impl Shard {
         self.relink(hash, place, None);
         let header = self.header(place);
         self.forget_large(place, &header);
-        self.log.kill(place, header.size());
+        self.log.kill(place, &header);
     }
 
     fn forget_large(&mut self, place: Place, header: &Header) {
         if header.bits.has(Bits::LARGE) {
-            self.larges.try_remove(layout::large_number(self.log.item(place), header));
+            self.remove_large(layout::large_number(self.log.item(place), header));
         }
     }
 
@@ -201,8 +208,9 @@ impl Shard {
     }
 
     /// Room for an item of so many bytes, if it can be had without freeing any.
-    pub fn allocate(&mut self, queue: Queue, size: usize, memory: &Memory) -> Option<Place> {
-        if let Some(place) = self.log.append(queue, size) {
+    /// A large value takes `outside` besides.
+    pub fn allocate(&mut self, queue: Queue, size: usize, outside: u64, memory: &Memory) -> Option<Place> {
+        if let Some(place) = self.log.append(queue, size, outside) {
             return Some(place);
         }
         if memory.is_over() {
@@ -224,7 +232,7 @@ impl Shard {
             self.log.idle.push(map);
             return None;
         }
-        self.log.append(queue, size)
+        self.log.append(queue, size, outside)
     }
 
     /// Frees some memory: of dead items, else, where `evict` says so, of live ones. False where there is
@@ -252,7 +260,8 @@ impl Shard {
     /// The segment with the fewest live bytes, of those that are not being filled.
     fn emptiest(&self) -> Option<(u32, usize)> {
         let full = self.log.numbers().filter(|(index, _)| !self.log.is_head(*index));
-        full.map(|(index, segment)| (index, segment.live())).min_by_key(|(_, live)| *live)
+        let size = self.log.segment_size();
+        full.map(|(index, segment)| (index, segment.occupied(size))).min_by_key(|(_, occupied)| *occupied)
     }
 
     fn victim(&self) -> Option<u32> {
@@ -296,7 +305,7 @@ impl Shard {
                     (kept.then_some(Queue::Main), header.bits.with_heat(heat.saturating_sub(1)))
                 }
             };
-            let to = target.and_then(|queue| self.append_moving(queue, header.size()));
+            let to = target.and_then(|queue| self.append_moving(queue, &header));
             self.relink(hash, from, to);
             if let Some(to) = to {
                 self.counts.moved += 1;
@@ -307,7 +316,7 @@ impl Shard {
                 continue;
             }
             if header.bits.has(Bits::LARGE) {
-                self.larges.try_remove(layout::large_number(item, &header));
+                self.remove_large(layout::large_number(item, &header));
             }
             if expired {
                 self.count_expired(&header);
@@ -328,16 +337,20 @@ impl Shard {
     }
 
     /// Room for an item that is moved: may use the segment that is kept for it.
-    fn append_moving(&mut self, queue: Queue, size: usize) -> Option<Place> {
-        if let Some(place) = self.log.append(queue, size) {
+    fn append_moving(&mut self, queue: Queue, header: &Header) -> Option<Place> {
+        let (size, outside) = (header.size(), header.outside());
+        if let Some(place) = self.log.append(queue, size, outside) {
             return Some(place);
         }
-        let map = self.log.idle.pop()?;
+        let Some(map) = self.log.idle.pop() else {
+            // Where there is room but for what lies outside, that must do.
+            return self.log.append(queue, size, 0);
+        };
         if let Err(map) = self.log.open(queue, map) {
             self.log.idle.push(map);
             return None;
         }
-        self.log.append(queue, size)
+        self.log.append(queue, size, outside)
     }
 
     /// Takes the expired items of a segment out.
@@ -378,7 +391,8 @@ impl Shard {
         for &index in &due {
             self.cursor = index + 1;
             self.expire(index, now);
-            let rest = self.log.segment(index).map_or(usize::MAX, log::Segment::live);
+            let size = self.log.segment_size();
+            let rest = self.log.segment(index).map_or(usize::MAX, |segment| segment.occupied(size));
             // A segment that is being filled goes on being filled, unless nothing in it is alive.
             let limit = if self.log.is_head(index) { 0 } else { self.log.segment_size() * SHRINK_AT / 4 };
             if rest <= limit {
@@ -400,10 +414,11 @@ impl Shard {
         }
     }
 
-    /// Gives empty segments back to the kernel, but for one.
+    /// Gives empty segments back to the kernel, but for one where there are items that may have to be moved.
     pub fn release_idle(&mut self, memory: &Memory, most: usize) {
+        let kept = usize::from(self.log.segments() > 0);
         for _ in 0..most {
-            if self.log.idle.len() < 2 {
+            if self.log.idle.len() <= kept {
                 return;
             }
             self.log.idle.pop();
@@ -415,7 +430,7 @@ impl Shard {
     pub fn clear(&mut self, memory: &Memory) {
         self.generation += 1;
         self.table = HashTable::new();
-        self.larges = Slab::new();
+        std::mem::take(&mut self.larges).into_iter().for_each(|(_, large)| large.let_go());
         self.ghosts = Ghosts::default();
         self.log.clear();
         self.charge_tables(memory);

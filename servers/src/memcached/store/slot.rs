@@ -200,10 +200,10 @@ impl<'a> Slot<'a> {
         });
         let place = match self.place {
             Some(place) if in_place => place,
-            _ => self.allocate(header.size())?,
+            _ => self.allocate(&header)?,
         };
         let stub = match data {
-            Data::Large(large) => self.shard.add_large(Arc::new(large)).to_ne_bytes(),
+            Data::Large(large) => self.shard.add_large(large).to_ne_bytes(),
             Data::Pieces(first, second) => {
                 self.write(place, &header, first, second);
                 [0; layout::LARGE_STUB]
@@ -242,14 +242,14 @@ impl<'a> Slot<'a> {
         Large::new(length, &store.memory).map_err(|_| OutOfMemory)
     }
 
-    fn allocate(&mut self, size: usize) -> Result<Place, OutOfMemory> {
-        let store = self.store;
+    fn allocate(&mut self, header: &Header) -> Result<Place, OutOfMemory> {
+        let (store, size, outside) = (self.store, header.size(), header.outside());
         let queue = match self.place {
             Some(old) => self.shard.log.queue_of(old),
             None if self.shard.came_back(self.hash) => Queue::Main,
             None => Queue::New,
         };
-        self.make_room(|shard| shard.allocate(queue, size, &store.memory), false)
+        self.make_room(|shard| shard.allocate(queue, size, outside, &store.memory), false)
     }
 
     /// Frees memory until `attempt` has what it needs. `release` says that it needs memory that no part has.

@@ -217,7 +217,7 @@ fn a_lowered_limit_holds_soon() {
     for index in 0..200_000 {
         put(&store, format!("key-{index}").as_bytes(), &[1; 200], 0).unwrap();
     }
-    store.set_limit(16 << 20);
+    assert!(store.set_limit(16 << 20) && !store.set_limit(1 << 20));
     for _ in 0..100 {
         store.tend(Duration::from_millis(5));
     }
