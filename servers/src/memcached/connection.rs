@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::server::{Place, Shared};
 use super::session::{Session, Step};
@@ -16,8 +16,10 @@ use super::session::{Session, Step};
 const KEEP: usize = 128 << 10;
 /// How many such buffers a thread keeps.
 const KEPT: usize = 16;
-/// A client has so long to say who it is.
+/// A client has so long to say who it is, whatever it sends meanwhile.
 const UNKNOWN_FOR: Duration = Duration::from_secs(10);
+/// How often that, and how long it was idle, is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Less than this is not worth reading by itself into its final place.
 const LEAST_DIRECT: usize = 16 << 10;
 
@@ -54,14 +56,18 @@ pub async fn run(
     let stats = shared.stats.worker(runtime::current_worker());
     let mut session = Session::new(&shared, stats);
     let mut carry: Vec<u8> = Vec::new();
-    let patience = Patience::new(&shared);
     loop {
+        let mut waited = false;
         // A large value goes where it stays.
         if carry.is_empty()
             && let Some(room) = session.room().filter(|room| room.len() >= LEAST_DIRECT)
         {
-            let mut waited = false;
-            let length = patience.with(true, noting(&mut waited, reader.read(room))).await?;
+            let reading = poll_fn(|context| {
+                let polled = Pin::new(&mut reader).poll_read(context, room);
+                waited |= polled.is_pending();
+                polled
+            });
+            let length = reading.await?;
             if length == 0 {
                 return Ok(());
             }
@@ -69,33 +75,32 @@ pub async fn run(
             take_turn(&mut session, waited).await;
             session.lend_buffer(take_buffer());
             session.received(length);
-            patience.with(true, send(&mut session, &shared, &mut writer)).await?;
+            place.seen(&session);
+            send(&mut session, &shared, &mut writer).await?;
             give_back_buffer(session.take_buffer());
-            place.seen(session.now(), session.is_receiving());
             continue;
         }
-        let mut waited = false;
-        let trusted = session.is_trusted();
-        let filling =
-            poll_fn(|context| Pin::new(&mut reader).poll_fill_buf(context).map_ok(<[u8]>::is_empty));
-        if patience.with(trusted, noting(&mut waited, filling)).await? {
+        let filling = poll_fn(|context| {
+            let polled = Pin::new(&mut reader).poll_fill_buf(context);
+            waited |= polled.is_pending();
+            polled.map_ok(<[u8]>::len)
+        });
+        let length = filling.await?;
+        if length == 0 {
             return Ok(());
         }
         take_turn(&mut session, waited).await;
         // At once: it is there.
         let chunk = reader.fill_buf().await?;
-        let length = chunk.len();
         stats.bytes_read.add(length as u64);
         session.lend_buffer(take_buffer());
         let open = if carry.is_empty() {
-            let answering = answer(&mut session, &shared, chunk, &mut writer);
-            let (used, open) = patience.with(trusted, answering).await?;
+            let (used, open) = answer(&mut session, &shared, chunk, &mut writer).await?;
             carry.extend_from_slice(&chunk[used..]);
             open
         } else {
             carry.extend_from_slice(chunk);
-            let answering = answer(&mut session, &shared, &carry, &mut writer);
-            let (used, open) = patience.with(trusted, answering).await?;
+            let (used, open) = answer(&mut session, &shared, &carry, &mut writer).await?;
             carry.drain(..used);
             if carry.is_empty() {
                 carry = Vec::new();
@@ -103,24 +108,13 @@ pub async fn run(
             open
         };
         reader.consume_unpin(length);
-        place.seen(session.now(), session.is_receiving());
-        patience.with(trusted, send(&mut session, &shared, &mut writer)).await?;
+        place.seen(&session);
+        send(&mut session, &shared, &mut writer).await?;
         give_back_buffer(session.take_buffer());
         if !open {
             return writer.close().await;
         }
     }
-}
-
-/// Notes whether a future had to wait.
-async fn noting<F: Future>(waited: &mut bool, future: F) -> F::Output {
-    let mut future = std::pin::pin!(future);
-    poll_fn(|context| {
-        let polled = future.as_mut().poll(context);
-        *waited |= polled.is_pending();
-        polled
-    })
-    .await
 }
 
 /// A client whose next bytes are there already has others wait for it, unless it gives them a turn.
@@ -134,32 +128,24 @@ async fn take_turn(session: &mut Session<'_>, waited: bool) {
     session.tick();
 }
 
-/// How long a client is waited for.
-struct Patience<'a> {
-    shared: &'a Shared,
-    /// When a client that has not said who it is has to go, whatever it sends meanwhile.
-    unknown_until: Instant,
-}
-
-impl<'a> Patience<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        Self { shared, unknown_until: Instant::now() + UNKNOWN_FOR }
-    }
-
-    async fn with<T>(&self, trusted: bool, waiting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        let limit = match (trusted, self.shared.settings.idle_timeout) {
-            (true, None) => return waiting.await,
-            (true, Some(limit)) => limit,
-            (false, idle) => {
-                let left = self.unknown_until.saturating_duration_since(Instant::now());
-                idle.map_or(left, |idle| idle.min(left))
-            }
-        };
-        match runtime::timeout(limit, waiting).await {
-            Ok(result) => result,
+/// Serves a connection whose client is not waited for endlessly: until it has said who it is, and where
+/// there is a limit for idle ones.
+pub async fn watched(
+    running: impl Future<Output = io::Result<()>>,
+    shared: &Shared,
+    place: &Place,
+) -> io::Result<()> {
+    let mut running = std::pin::pin!(running);
+    let start = Instant::now();
+    loop {
+        match runtime::timeout(LOOK_EVERY, running.as_mut()).await {
+            Ok(result) => return result,
             Err(_) => {
-                self.shared.stats.worker(runtime::current_worker()).idle_kicks.add(1);
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the client took too long"))
+                let unknown = !place.is_trusted() && start.elapsed() >= UNKNOWN_FOR;
+                if unknown || place.is_idle() {
+                    shared.stats.worker(runtime::current_worker()).idle_kicks.add(1);
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the client took too long"));
+                }
             }
         }
     }

@@ -8,6 +8,8 @@ mod classic;
 mod clock;
 mod command;
 mod connection;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod logging;
 mod meta;
 mod meta_commands;

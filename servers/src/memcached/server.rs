@@ -17,6 +17,7 @@ use net::{Alignment, Serving, ShutdownReport, Stream, TcpListener, TcpStream, Un
 use slab::Slab;
 
 use super::auth::Passwords;
+use super::session::Session;
 use super::settings::Config;
 use super::stats::Stats;
 use super::store::{Limits, Store};
@@ -57,6 +58,8 @@ pub struct Connected {
     last_seen: AtomicU32,
     /// Whether a value of its is coming in.
     receiving: AtomicBool,
+    /// Whether it has said who it is, or need not.
+    trusted: AtomicBool,
 }
 
 impl Connected {
@@ -258,17 +261,32 @@ impl Place {
     fn list(&mut self, peer: String, local: String) {
         let last_seen = AtomicU32::new(self.shared.store.clock().now());
         let receiving = AtomicBool::new(false);
-        let connected = Arc::new(Connected { peer, local, last_seen, receiving });
+        let trusted = AtomicBool::new(!self.shared.settings.asks_who());
+        let connected = Arc::new(Connected { peer, local, last_seen, receiving, trusted });
         let number = lock(&self.shared.connections).insert(Arc::clone(&connected));
         self.listed = Some((number, connected));
     }
 
-    /// Notes that the client has said something, and whether it is in the middle of a value.
-    pub fn seen(&self, now: u32, receiving: bool) {
+    /// Notes that the client has said something, and how it stands with it.
+    pub fn seen(&self, session: &Session<'_>) {
         if let Some((_, connected)) = &self.listed {
-            connected.last_seen.store(now, Ordering::Relaxed);
-            connected.receiving.store(receiving, Ordering::Relaxed);
+            connected.last_seen.store(session.now(), Ordering::Relaxed);
+            connected.receiving.store(session.is_receiving(), Ordering::Relaxed);
+            connected.trusted.store(session.is_trusted(), Ordering::Relaxed);
         }
+    }
+
+    pub fn is_trusted(&self) -> bool {
+        self.listed.as_ref().is_some_and(|(_, connected)| connected.trusted.load(Ordering::Relaxed))
+    }
+
+    /// Whether the client has said nothing for longer than it may.
+    pub fn is_idle(&self) -> bool {
+        let limit = self.shared.settings.idle_timeout.map(|limit| limit.as_secs());
+        let now = self.shared.store.clock().now();
+        limit.zip(self.listed.as_ref()).is_some_and(|(limit, (_, connected))| {
+            u64::from(now.saturating_sub(connected.last_seen())) > limit
+        })
     }
 }
 
@@ -535,7 +553,11 @@ async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>, peer: St
     let result = match &shared.tls {
         None => {
             let (reader, writer) = stream.split();
-            connection::run(reader, writer, Arc::clone(&shared), &place).await
+            let running = connection::run(reader, writer, Arc::clone(&shared), &place);
+            match shared.settings.watches() {
+                false => running.await,
+                true => Box::pin(connection::watched(running, &shared, &place)).await,
+            }
         }
         // By itself, or each connection without TLS would keep room for its state.
         Some(tls) => Box::pin(encrypted(stream, tls, &shared, &place)).await,
@@ -557,7 +579,11 @@ async fn encrypted<K>(stream: Stream<K>, tls: &Tls, shared: &Arc<Shared>, place:
     };
     let (reader, writer) = futures_util::AsyncReadExt::split(stream);
     let reader = BufReader::with_capacity(TLS_BUFFER, reader);
-    connection::run(reader, writer, Arc::clone(shared), place).await
+    let running = connection::run(reader, writer, Arc::clone(shared), place);
+    match shared.settings.watches() {
+        false => running.await,
+        true => connection::watched(running, shared, place).await,
+    }
 }
 
 /// TLS carries up to 16 KiB at a time.

@@ -103,6 +103,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether clients are waited for only so long.
+    pub(super) fn watches(&self) -> bool {
+        self.asks_who() || self.idle_timeout.is_some()
+    }
+
     /// Whether clients have to say who they are.
     pub fn asks_who(&self) -> bool {
         self.users.is_some()

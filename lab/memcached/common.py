@@ -1,0 +1,87 @@
+"""Servers as processes, for the comparisons beside this file."""
+
+import argparse
+import glob
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def arguments(description):
+    """The command line that all comparisons share; more may be added before it is parsed."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--ours", default=str(ROOT / "target/release/memcached"), help="this project's command")
+    parser.add_argument("--theirs", default="memcached", help="the memcached to compare with")
+    return parser
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Server:
+    """A server on a port of loopback, on a core or on any."""
+
+    def __init__(self, command, core=None, start_within=10):
+        self.port = free_port()
+        pinned = ["taskset", "-c", str(core)] if core is not None else []
+        self.process = subprocess.Popen(
+            pinned + command + ["-p", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        give_up = time.monotonic() + start_within
+        while True:
+            try:
+                self.connect().close()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > give_up:
+                    raise SystemExit(f"{' '.join(command)} did not start")
+                time.sleep(0.02)
+
+    def connect(self):
+        stream = socket.create_connection(("127.0.0.1", self.port))
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return stream
+
+    def stats(self):
+        with self.connect() as stream:
+            stream.sendall(b"stats\r\n")
+            answer = b""
+            while not answer.endswith(b"END\r\n"):
+                answer += stream.recv(65536)
+        lines = (line.split(b" ", 2) for line in answer.split(b"\r\n") if line.startswith(b"STAT"))
+        return {name.decode(): value.decode() for _, name, value in lines}
+
+    def cpu_seconds(self):
+        """CPU time of all of its threads so far."""
+        tasks = glob.glob(f"/proc/{self.process.pid}/task/*/schedstat")
+        return sum(int(Path(task).read_text().split()[0]) for task in tasks) / 1e9
+
+    def resident(self):
+        """Bytes of resident memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) * 1024
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def print_versions(options):
+    for name, program in [("lull", options.ours), ("memcached", options.theirs)]:
+        version = subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout.strip()
+        print(f"{name}: {version}", flush=True)
+
+
+def contestants(options, extra=()):
+    """Commands by name: this server on two drivers, and the other."""
+    return {
+        "lull, uring": [options.ours, "--driver", "uring", "-t", "1", *extra],
+        "lull, epoll": [options.ours, "--driver", "epoll", "-t", "1", *extra],
+        "memcached": [options.theirs, "-u", "root", "-l", "127.0.0.1", "-t", "1", *extra],
+    }
