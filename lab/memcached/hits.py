@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hit ratio of a look-aside cache: Zipf(0.99) over a million keys, the sizes of Facebook's ETC pool.
+"""Hit ratio of a look-aside cache: Zipf(0.99) over a million keys or as told, the sizes of Facebook's ETC pool.
 
 Both servers see the same accesses; a miss is followed by a set. Needs numpy.
 """
@@ -33,10 +33,11 @@ def main():
     parser = common.arguments(__doc__)
     parser.add_argument("--shares", default="1,5,10,25,50", help="cache sizes in per cent of the data")
     parser.add_argument("--accesses", type=int, default=1_200_000, help="so many after as many to warm up")
+    parser.add_argument("--keys", type=int, default=1_000_000)
     options = parser.parse_args()
     common.print_versions(options)
     random = np.random.default_rng(5)
-    keys = 1_000_000
+    keys = options.keys
     # Atikoglu et al., "Workload analysis of a large-scale key-value store" (2012): values of ETC.
     sizes = 214.476 / 0.348238 * ((1 - random.random(keys)) ** -0.348238 - 1)
     sizes = sizes.astype(int).clip(1, 500_000)
