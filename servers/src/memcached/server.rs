@@ -492,7 +492,12 @@ async fn tend(shared: std::sync::Weak<Shared>) {
 /// Whether an address can be reached from anywhere.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
-        IpAddr::V4(ip) => !(ip.is_loopback() || ip.is_private() || ip.is_link_local()),
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            // For networks that are measured (RFC 2544): no router of the Internet passes it on.
+            let is_benchmarking = first == 198 && second & 0xfe == 18;
+            !(ip.is_loopback() || ip.is_private() || ip.is_link_local() || is_benchmarking)
+        }
         IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()),
     }
 }
@@ -588,3 +593,20 @@ async fn encrypted<K>(stream: Stream<K>, tls: &Tls, shared: &Arc<Shared>, place:
 
 /// TLS carries up to 16 KiB at a time.
 const TLS_BUFFER: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_anybody_can_reach_are_told_from_others() {
+        for public in ["0.0.0.0", "8.8.8.8", "198.20.0.1", "::", "2001:4860:4860::8888"] {
+            assert!(is_public(public.parse().unwrap()), "{public}");
+        }
+        for private in
+            ["127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.1.1", "198.18.0.1", "::1", "fd00::1", "fe80::1"]
+        {
+            assert!(!is_public(private.parse().unwrap()), "{private}");
+        }
+    }
+}
