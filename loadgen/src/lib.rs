@@ -7,7 +7,7 @@
 //! let mut runtime = runtime::Builder::new().workers(1).build()?;
 //! let report = runtime.block_on(async {
 //!     let server = servers::memcached::Server::start(&servers::memcached::Config {
-//!         port: 0,
+//!         port: Some(0),
 //!         ..Default::default()
 //!     })?;
 //!     let config = Config {

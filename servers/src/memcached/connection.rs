@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::server::{Place, Shared};
 use super::session::{Session, Step};
+use super::shared::{Place, Shared};
 
 /// Room for answers that a buffer keeps while nobody uses it.
 const KEEP: usize = 128 << 10;

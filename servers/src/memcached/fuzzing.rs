@@ -2,9 +2,9 @@
 
 use super::command;
 use super::meta::Meta;
-use super::server::Shared;
 use super::session::{Session, Step};
 use super::settings::Config;
+use super::shared::Shared;
 
 /// Parses a line in every way there is.
 pub fn parse_line(line: &[u8]) {

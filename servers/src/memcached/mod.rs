@@ -19,6 +19,7 @@ mod report;
 mod server;
 mod session;
 mod settings;
+mod shared;
 mod stats;
 mod store;
 mod storing;

@@ -3,8 +3,8 @@
 use super::VERSION;
 use super::clock::Clock;
 use super::meta::write_base64;
-use super::server::Shared;
 use super::settings::Protocol;
+use super::shared::Shared;
 use super::store::{Bits, Header};
 
 /// Tells a section's numbers, name by name; an empty section is the general one. False where there is no

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::command::KEY_MAX;
 use super::reply::{Reply, ReplyTo};
-use super::server::Shared;
 use super::settings::Protocol;
+use super::shared::Shared;
 use super::stats::WorkerStats;
 use super::store::{Large, Store, Value};
 use super::storing::{self, Body, Condition, Incoming, Stored};

@@ -1,6 +1,6 @@
-use super::server::Shared;
 use super::session::{Session, Step};
 use super::settings::Config;
+use super::shared::Shared;
 
 fn shared(config: &Config) -> Shared {
     Shared::new(config, 1).unwrap()

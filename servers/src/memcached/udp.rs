@@ -10,8 +10,8 @@ use std::sync::Arc;
 use net::UdpSocket;
 use runtime::JoinHandle;
 
-use super::server::Shared;
 use super::session::{Session, Step};
+use super::shared::Shared;
 
 /// Bytes of a frame: request number, datagram number, datagrams, reserved; 16 bits each.
 const FRAME: usize = 8;

@@ -261,7 +261,7 @@ impl Store {
         let mut tries = 0;
         while !self.memory.take(size) {
             tries += 1;
-            if !self.evict || tries > MOST_TRIES || !self.give_up_memory(None, now) {
+            if tries > MOST_TRIES || !self.give_up_memory(None, now) {
                 return Err(OutOfMemory);
             }
         }
