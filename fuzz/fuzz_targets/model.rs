@@ -42,7 +42,8 @@ fn name(key: u8) -> String {
 
 /// What memcached takes for a number.
 fn number(value: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(value).ok()?;
+    // What is no text is no digit and no space either.
+    let text = String::from_utf8_lossy(value);
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let (negative, text) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
