@@ -94,9 +94,7 @@ impl Server {
         // All are bound before any is served.
         let mut listeners = Vec::new();
         for &(ip, port) in &config.listen {
-            if !config.asks_who() && !config.listen_unauthenticated && is_public(ip) {
-                return Err(StartError::Unprotected(ip));
-            }
+            may_listen(config, ip)?;
             if let Some(port) = port.or(config.port) {
                 let address = SocketAddr::new(ip, port);
                 let failed = |source| StartError::Listen { address: address.to_string(), source };
@@ -125,10 +123,7 @@ impl Server {
     pub fn adopt(&mut self, listener: std::net::TcpListener) -> Result<(), StartError> {
         let failed = |source| StartError::Listen { address: "a socket that was passed".to_owned(), source };
         let ip = listener.local_addr().map_err(failed)?.ip();
-        let settings = &self.shared.settings;
-        if !settings.asks_who() && !settings.listen_unauthenticated && is_public(ip) {
-            return Err(StartError::Unprotected(ip));
-        }
+        may_listen(&self.shared.settings, ip)?;
         TcpListener::from_std(listener).and_then(|listener| self.serve(listener)).map_err(failed)
     }
 
@@ -226,6 +221,14 @@ async fn tend(shared: std::sync::Weak<Shared>) {
         runtime::sleep(TEND_EVERY).await;
         let Some(shared) = shared.upgrade() else { return };
         shared.store.tend(TEND_FOR);
+    }
+}
+
+/// Refuses an address where everybody could use the server.
+fn may_listen(settings: &Config, ip: IpAddr) -> Result<(), StartError> {
+    match settings.asks_who() || settings.listen_unauthenticated || !is_public(ip) {
+        true => Ok(()),
+        false => Err(StartError::Unprotected(ip)),
     }
 }
 

@@ -44,6 +44,11 @@ impl Header {
         size(self.key.into(), stored_length(self.length as usize, self.bits))
     }
 
+    /// Whether its time is up.
+    pub fn has_expired(&self, now: u32) -> bool {
+        self.expiry != 0 && self.expiry <= now
+    }
+
     /// Bytes that a large value takes outside of its segment.
     pub(super) fn outside(&self) -> u64 {
         if self.bits.has(Bits::LARGE) { self.length.into() } else { 0 }

@@ -132,7 +132,8 @@ impl Log {
         self.queues.iter().any(|queue| queue.back() == Some(&index))
     }
 
-    fn place(&self, index: u32, offset: usize) -> Place {
+    /// The place at an offset of a segment.
+    pub fn place(&self, index: u32, offset: usize) -> Place {
         index << self.offset_bits | (offset / ALIGN) as u32
     }
 

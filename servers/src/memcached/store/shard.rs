@@ -186,14 +186,10 @@ impl Shard {
     pub fn remove(&mut self, hash: u64, place: Place) {
         self.relink(hash, place, None);
         let header = self.header(place);
-        self.forget_large(place, &header);
-        self.log.kill(place, &header);
-    }
-
-    fn forget_large(&mut self, place: Place, header: &Header) {
         if header.bits.has(Bits::LARGE) {
-            self.remove_large(layout::large_number(self.log.item(place), header));
+            self.remove_large(layout::large_number(self.log.item(place), &header));
         }
+        self.log.kill(place, &header);
     }
 
     /// Counts an item that a client found to have expired.
@@ -290,10 +286,10 @@ impl Shard {
         };
         for (offset, header) in log::items(&map, used) {
             let item = &map[offset..offset + header.size()];
-            let from = index << (32 - self.index_bits()) | (offset / layout::ALIGN) as u32;
+            let from = self.log.place(index, offset);
             let hash = self.hasher.of(layout::key(item));
             let heat = header.bits.heat();
-            let expired = header.expiry != 0 && header.expiry <= now;
+            let expired = header.has_expired(now);
             let (target, bits) = match (keep, queue) {
                 _ if expired => (None, header.bits),
                 (Keep::All, queue) => (Some(queue), header.bits),
@@ -332,10 +328,6 @@ impl Shard {
         true
     }
 
-    fn index_bits(&self) -> u32 {
-        32 - (self.log.segment_size() / layout::ALIGN).ilog2()
-    }
-
     /// Room for an item that is moved: may use the segment that is kept for it.
     fn append_moving(&mut self, queue: Queue, header: &Header) -> Option<Place> {
         let (size, outside) = (header.size(), header.outside());
@@ -356,14 +348,13 @@ impl Shard {
     /// Takes the expired items of a segment out.
     fn expire(&mut self, index: u32, now: u32) {
         let Some(segment) = self.log.segment(index) else { return };
-        let base = index << (32 - self.index_bits());
         let (mut first, mut looked) = (u32::MAX, 0);
         let mut expired = Vec::new();
-        for (offset, header) in log::items(self.log.item(base), segment.used()) {
+        for (offset, header) in log::items(self.log.item(self.log.place(index, 0)), segment.used()) {
             looked += 1;
             match header.expiry {
                 0 => {}
-                expiry if expiry <= now => expired.push((base | (offset / layout::ALIGN) as u32, header)),
+                expiry if expiry <= now => expired.push((self.log.place(index, offset), header)),
                 expiry => first = first.min(expiry),
             }
         }
@@ -406,9 +397,9 @@ impl Shard {
     /// Has `see` look at the items of a segment.
     pub fn walk(&self, index: u32, now: u32, mut see: impl FnMut(&[u8], &Header)) {
         let Some(segment) = self.log.segment(index) else { return };
-        let map = self.log.item(index << (32 - self.index_bits()));
+        let map = self.log.item(self.log.place(index, 0));
         for (offset, header) in log::items(map, segment.used()) {
-            if header.expiry == 0 || header.expiry > now {
+            if !header.has_expired(now) {
                 see(layout::key(&map[offset..]), &header);
             }
         }

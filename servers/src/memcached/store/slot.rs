@@ -84,7 +84,7 @@ impl<'a> Slot<'a> {
         let mut place = shard.find(hash, key);
         if let Some(found) = place {
             let header = shard.header(found);
-            if header.expiry != 0 && header.expiry <= now {
+            if header.has_expired(now) {
                 shard.remove(hash, found);
                 shard.count_found_expired(&header);
                 place = None;
