@@ -46,8 +46,23 @@ fn give_back_buffer(mut buffer: Vec<u8>) {
     });
 }
 
+/// Serves a connection until the client closes it, or has taken too long where there is a limit.
+pub async fn serve(
+    reader: impl AsyncBufRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    shared: &Arc<Shared>,
+    place: &Place,
+) -> io::Result<()> {
+    let running = run(reader, writer, Arc::clone(shared), place);
+    match shared.settings.watches() {
+        false => running.await,
+        // By itself, or each connection without a limit would keep room for its timer.
+        true => Box::pin(watched(running, shared, place)).await,
+    }
+}
+
 /// Serves a connection until the client closes it.
-pub async fn run(
+async fn run(
     mut reader: impl AsyncBufRead + Unpin,
     mut writer: impl AsyncWrite + Unpin,
     shared: Arc<Shared>,
@@ -130,7 +145,7 @@ async fn take_turn(session: &mut Session<'_>, waited: bool) {
 
 /// Serves a connection whose client is not waited for endlessly: until it has said who it is, and where
 /// there is a limit for idle ones.
-pub async fn watched(
+async fn watched(
     running: impl Future<Output = io::Result<()>>,
     shared: &Shared,
     place: &Place,

@@ -301,11 +301,7 @@ async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>, peer: St
     let result = match shared.tls() {
         None => {
             let (reader, writer) = stream.split();
-            let running = connection::run(reader, writer, Arc::clone(&shared), &place);
-            match shared.settings.watches() {
-                false => running.await,
-                true => Box::pin(connection::watched(running, &shared, &place)).await,
-            }
+            connection::serve(reader, writer, &shared, &place).await
         }
         // By itself, or each connection without TLS would keep room for its state.
         Some(tls) => Box::pin(encrypted(stream, tls, &shared, &place)).await,
@@ -326,11 +322,7 @@ async fn encrypted<K>(stream: Stream<K>, tls: &Tls, shared: &Arc<Shared>, place:
     };
     let (reader, writer) = futures_util::AsyncReadExt::split(stream);
     let reader = BufReader::with_capacity(TLS_BUFFER, reader);
-    let running = connection::run(reader, writer, Arc::clone(shared), place);
-    match shared.settings.watches() {
-        false => running.await,
-        true => connection::watched(running, shared, place).await,
-    }
+    connection::serve(reader, writer, shared, place).await
 }
 
 /// TLS carries up to 16 KiB at a time.

@@ -344,15 +344,16 @@ impl<'a> Session<'a> {
             self.expected = Expected::Block(block);
             return used;
         }
-        let block = *block;
-        let body = match &block.gathered {
-            Gathered::Small(data) => Body::Bytes(data),
-            Gathered::Large { .. } => {
-                let Gathered::Large { value, .. } = block.gathered else { return used };
-                Body::Large(value)
+        let Block { item, reply, gathered, end: bytes, .. } = *block;
+        let data;
+        let body = match gathered {
+            Gathered::Small(gathered) => {
+                data = gathered;
+                Body::Bytes(&data)
             }
+            Gathered::Large { value, .. } => Body::Large(value),
         };
-        self.finish_store(&block.item, &block.reply, body, &block.end[..end]);
+        self.finish_store(&item, &reply, body, &bytes[..end]);
         used
     }
 

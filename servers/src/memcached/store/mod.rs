@@ -206,16 +206,6 @@ impl Store {
         true
     }
 
-    /// The size of the largest item, in bytes.
-    pub fn largest(&self) -> usize {
-        self.largest
-    }
-
-    /// Whether items are put out to make room.
-    pub fn evicts(&self) -> bool {
-        self.evict
-    }
-
     /// Bytes of a segment.
     pub fn segment_size(&self) -> usize {
         self.segment_size

@@ -202,15 +202,12 @@ impl<'a> Slot<'a> {
             Some(place) if in_place => place,
             _ => self.allocate(&header)?,
         };
-        let stub = match data {
-            Data::Large(large) => self.shard.add_large(large).to_ne_bytes(),
-            Data::Pieces(first, second) => {
-                self.write(place, &header, first, second);
-                [0; layout::LARGE_STUB]
+        match data {
+            Data::Pieces(first, second) => self.write(place, &header, first, second),
+            Data::Large(large) => {
+                let number = self.shard.add_large(large);
+                self.write(place, &header, &number.to_ne_bytes(), &[]);
             }
-        };
-        if bits.has(Bits::LARGE) {
-            self.write(place, &header, &stub, &[]);
         }
         self.shard.log.note_expiry(place, header.expiry);
         if !in_place {
