@@ -157,6 +157,7 @@ fn explain(error: &io::Error) -> String {
             "there is no memory for the ring; the limit on locked memory (ulimit -l) may be too low"
                 .to_owned()
         }
+        None if error.kind() == io::ErrorKind::Unsupported => error.to_string(),
         Some(libc::EINVAL) => "the kernel's io_uring is too old (Linux 6.0 is needed)".to_owned(),
         _ => format!("io_uring can't be set up: {error}"),
     }

@@ -7,6 +7,7 @@
 //! afterwards carries all receives and sends of the turn.
 
 mod accept;
+mod bell;
 mod operations;
 mod pool;
 mod queue;
@@ -24,7 +25,6 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, types};
-use rustix::event::{EventfdFlags, eventfd};
 
 pub use self::accept::RingListener;
 use self::operations::{CANCEL, Operation, Operations, WOKEN};
@@ -130,8 +130,7 @@ impl RingDriver {
         let (mut queue, mut features) = Queue::new()?;
         let bell = match mode {
             Mode::Hybrid => {
-                let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-                queue.ring_bell(&bell)?;
+                let bell = bell::hang(&mut queue)?;
                 epoll.watch_ring(bell.as_fd())?;
                 Some(bell)
             }
