@@ -3,13 +3,17 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::journal::{Entry, Journal};
-use crate::knob::Device;
+use crate::device::Device;
+use crate::journal::Journal;
+use crate::knob::Written;
+use crate::restore::{put_back, restore_where};
 use crate::signals::{self, Registration};
-use crate::{Error, JournalDir, Knob, Lifetime, Plan, Policy, Value};
+use crate::{Error, JournalDir, Knob, Lifetime, Plan, Policy, RestoreReport, Settings, Value, host};
 
 /// How one step of a plan went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -19,6 +23,11 @@ pub enum Outcome {
     Already,
     /// It was set, and reads back as the target.
     Set,
+    /// It was set to the most that the device takes.
+    AtLimit {
+        /// What the device has.
+        value: String,
+    },
     /// It could not be set.
     Failed {
         /// The kernel's word.
@@ -32,9 +41,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the knob now has its target value.
+    /// Whether the knob now has its target value, or what the device allows of it.
     pub fn is_ok(&self) -> bool {
-        matches!(self, Outcome::Already | Outcome::Set)
+        matches!(self, Outcome::Already | Outcome::Set | Outcome::AtLimit { .. })
     }
 }
 
@@ -46,6 +55,8 @@ pub struct Applied {
     pub knob: Knob,
     /// The value that it was to have.
     pub target: Value,
+    /// The policy that it is for.
+    pub policy: Policy,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -56,51 +67,24 @@ impl fmt::Display for Applied {
         match &self.outcome {
             Outcome::Already => write!(f, "{} is {} already", self.knob, self.target),
             Outcome::Set => write!(f, "{} set to {}", self.knob, self.target),
-            Outcome::Failed { reason } => {
-                write!(f, "{} could not be set to {}: {reason}", self.knob, self.target)
+            Outcome::AtLimit { value } => {
+                write!(f, "{} set to {value}: the device takes no more ({} asked)", self.knob, self.target)
             }
-            Outcome::ReadsBack { value } => {
-                write!(f, "{} was set to {} but reads back {value}", self.knob, self.target)
-            }
+            Outcome::Failed { reason } => write!(
+                f,
+                "{} could not be set to {}: {reason}; without it {}",
+                self.knob,
+                self.target,
+                self.knob.without(self.policy)
+            ),
+            Outcome::ReadsBack { value } => write!(
+                f,
+                "{} was set to {} but reads back {value}; without it {}",
+                self.knob,
+                self.target,
+                self.knob.without(self.policy)
+            ),
         }
-    }
-}
-
-/// What became of one knob on the way back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "restored", rename_all = "kebab-case")]
-pub enum Restored {
-    /// It has its old value (again).
-    Restored,
-    /// Someone else set it meanwhile; it was left alone.
-    ChangedMeanwhile {
-        /// What it has.
-        value: String,
-    },
-    /// It went with the device, or with the knob that it hung on.
-    Gone,
-    /// It could not be put back.
-    Failed {
-        /// The kernel's word.
-        reason: String,
-    },
-}
-
-/// What a restore did.
-#[derive(Debug, Clone, Serialize)]
-pub struct RestoreReport {
-    /// The interface.
-    pub interface: String,
-    /// The policy that was taken off.
-    pub policy: Policy,
-    /// Each knob, in the order in which they were put back.
-    pub knobs: Vec<(Knob, Restored)>,
-}
-
-impl RestoreReport {
-    /// Whether something that ought to be put back is not.
-    pub fn failed(&self) -> bool {
-        self.knobs.iter().any(|(_, restored)| matches!(restored, Restored::Failed { .. }))
     }
 }
 
@@ -109,6 +93,7 @@ impl RestoreReport {
 #[derive(Debug)]
 #[must_use = "dropping the guard restores the host at once"]
 pub struct Guard {
+    plan: Plan,
     applied: Vec<Applied>,
     undo: Arc<Mutex<Option<Undo>>>,
     signals: Option<Registration>,
@@ -117,14 +102,34 @@ pub struct Guard {
 #[derive(Debug)]
 struct Undo {
     directory: JournalDir,
-    path: PathBuf,
+    /// `None` where the journal could not be written, because nothing had to be.
+    path: Option<PathBuf>,
     journal: Journal,
+}
+
+impl Undo {
+    /// Writes the journal; from then on what it says may be done.
+    fn record(&mut self) -> Result<(), Error> {
+        match self.directory.write(&self.journal) {
+            Ok(path) => self.path = Some(path),
+            // A process that may write nothing can still run on what was prepared for it.
+            Err(_) if self.journal.entries.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 impl Guard {
     /// Each step and how it went.
     pub fn applied(&self) -> &[Applied] {
         &self.applied
+    }
+
+    /// The plan that holds now: the one that was given, or where the number of queues was changed, the
+    /// one that was made after that.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Leaves the host as it is now. The journal stays, for `policies restore`.
@@ -136,6 +141,30 @@ impl Guard {
     /// Puts the old values back now, and tells how it went.
     pub fn restore(self) -> Option<Result<RestoreReport, Error>> {
         undo(&self.undo)
+    }
+
+    /// Turns those knobs again that have lost their value: others have set them, or the device forgot
+    /// them when its link was reopened. Returns what was turned, and `None` for the value of a knob that
+    /// can't be read.
+    pub fn reapply(&mut self, select: impl Fn(&Knob) -> bool) -> Vec<(Applied, Option<Value>)> {
+        let device = Device::new(&self.plan.interface, self.plan.ifindex);
+        let mut turned = Vec::new();
+        for applied in self.applied.iter_mut().filter(|applied| select(&applied.knob)) {
+            let held = match &applied.outcome {
+                Outcome::AtLimit { value } => value.clone(),
+                Outcome::Already | Outcome::Set => applied.target.to_string(),
+                // It could not be had before.
+                Outcome::Failed { .. } | Outcome::ReadsBack { .. } => continue,
+            };
+            let now = applied.knob.read(&device).ok();
+            if now.as_ref().is_some_and(|now| now.to_string() == held) {
+                continue;
+            }
+            let mut again = applied.clone();
+            (again.outcome, _) = turn(&applied.knob, &applied.target, &device);
+            turned.push((again, now));
+        }
+        turned
     }
 }
 
@@ -156,58 +185,50 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn undo(undo: &Mutex<Option<Undo>>) -> Option<Result<RestoreReport, Error>> {
     let mut slot = lock(undo);
     let Undo { directory, path, journal } = slot.take()?;
+    let _locked = directory.lock();
     let report = put_back(&journal);
     if report.failed() {
         // Kept, so that a later restore can try again.
         return Some(Ok(report));
     }
+    let Some(path) = path else { return Some(Ok(report)) };
     Some(directory.remove(&path).map(|()| report))
 }
 
 /// Applies a plan: journals the old values, then turns the knobs in order, reading each back.
 ///
 /// A knob that can't be set doesn't stop the others; its [`Outcome`] says why. What an earlier,
-/// killed process left on the interface is put back first.
+/// killed process left on the interface is put back first. Where the number of queues is to change,
+/// that is done first, and the rest is planned anew.
 ///
 /// # Errors
-/// Where the journal can't be written (then nothing was changed), or a running process holds the
-/// interface.
+/// Where the journal can't be written (then nothing was changed), or a running process holds queues
+/// that the plan is for.
 pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<Guard, Error> {
-    recover(directory)?;
-    for (_, journal) in directory.read()? {
-        if journal.interface == plan.interface && journal.lifetime == Lifetime::Process {
-            return Err(Error::Taken {
-                interface: journal.interface,
-                policy: journal.policy,
-                pid: journal.writer.pid,
-            });
-        }
-    }
+    let _locked = directory.lock();
+    restore_where(directory, Journal::is_abandoned)?;
+    let others: Vec<Journal> = directory
+        .read()?
+        .into_iter()
+        .map(|(_, journal)| journal)
+        .filter(|journal| journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Process)
+        .collect();
+    refuse_taken(plan, lifetime, &others)?;
     if lifetime == Lifetime::Host {
         // A second `policies apply` replaces the first rather than lying on top of it.
         restore_where(directory, |journal| {
-            journal.interface == plan.interface && journal.lifetime == Lifetime::Host
+            journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Host
         })?;
     }
     let device = Device::new(&plan.interface, plan.ifindex);
-    let entries: Vec<Entry> = plan
-        .steps
-        .iter()
-        .map(|step| Entry {
-            knob: step.knob.clone(),
-            old: step.knob.read(&device).ok(),
-            new: step.target.clone(),
-        })
-        .filter(|entry| entry.old.as_ref() != Some(&entry.new))
-        .collect();
-    let undo = if entries.is_empty() {
-        None
-    } else {
-        let journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, entries);
-        let path = directory.write(&journal)?;
-        Some(Undo { directory: directory.clone(), path, journal })
-    };
-    let undo = Arc::new(Mutex::new(undo));
+    let mut journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, plan.queues.clone());
+    journal.note_all(&plan.steps, &device);
+    if plan.rebuilds_queues().is_some() {
+        journal.note_what_rebuilding_loses(&host::interface_at(plan.ifindex)?, &device);
+    }
+    let mut undo = Undo { directory: directory.clone(), path: None, journal };
+    undo.record()?;
+    let undo = Arc::new(Mutex::new(Some(undo)));
     let signals = match lifetime {
         Lifetime::Process => {
             let undo = Arc::clone(&undo);
@@ -217,93 +238,138 @@ pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<
         Lifetime::Host => None,
     };
     // From here on a guard exists, so that a panic in a knob restores too.
-    let mut guard = Guard { applied: Vec::new(), undo, signals };
-    for step in &plan.steps {
-        let outcome = turn(&step.knob, &step.target, &device);
-        guard.applied.push(Applied { knob: step.knob.clone(), target: step.target.clone(), outcome });
+    let mut guard = Guard { plan: plan.clone(), applied: Vec::new(), undo, signals };
+    if plan.rebuilds_queues().is_some() {
+        guard.rebuild(&device)?;
+    }
+    let steps = guard.plan.steps.clone();
+    for step in &steps {
+        let done = guard.applied.iter().any(|applied| applied.knob == step.knob);
+        if !done {
+            guard.turn(&step.knob, &step.target, &device, &others)?;
+        }
     }
     Ok(guard)
 }
 
-fn turn(knob: &Knob, target: &Value, device: &Device) -> Outcome {
-    if knob.read(device).is_ok_and(|now| now == *target) {
-        return Outcome::Already;
-    }
-    if let Err(error) = knob.write(device, target) {
-        return Outcome::Failed { reason: error.to_string() };
-    }
-    match knob.read(device) {
-        Ok(value) if value == *target => Outcome::Set,
-        Ok(value) => Outcome::ReadsBack { value: value.to_string() },
-        Err(error) => Outcome::ReadsBack { value: format!("nothing ({error})") },
-    }
-}
-
-/// Puts back what processes that are gone left in this network namespace.
-pub fn recover(directory: &JournalDir) -> Result<Vec<RestoreReport>, Error> {
-    restore_where(directory, |journal| journal.lifetime == Lifetime::Process && !journal.writer.is_alive())
-}
-
-/// Puts back everything that `policies apply` set and what processes that are gone left. The
-/// settings of a running process are its own and stay.
-pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Vec<RestoreReport>, Error> {
-    restore_where(directory, |journal| {
-        interface.is_none_or(|name| name == journal.interface)
-            && (journal.lifetime == Lifetime::Host || !journal.writer.is_alive())
-    })
-}
-
-fn restore_where(
-    directory: &JournalDir,
-    select: impl Fn(&Journal) -> bool,
-) -> Result<Vec<RestoreReport>, Error> {
-    let mut reports = Vec::new();
-    for (path, journal) in directory.read()? {
-        if !select(&journal) {
+fn refuse_taken(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(), Error> {
+    for other in others {
+        let mut queues = other.queues.iter().copied().filter(|queue| plan.queues.contains(queue));
+        // What is meant to outlive this process lies below, not beside, what running ones have set.
+        let conflict: crate::Cpus = if lifetime == Lifetime::Host {
+            other.queues.iter().copied().collect()
+        } else {
+            queues.by_ref().collect()
+        };
+        if conflict.is_empty() && (lifetime == Lifetime::Process || other.entries.is_empty()) {
             continue;
         }
-        let report = put_back(&journal);
-        if !report.failed() {
-            directory.remove(&path)?;
+        let free: crate::Cpus = plan
+            .queues
+            .iter()
+            .copied()
+            .filter(|queue| !others.iter().any(|other| other.queues.contains(queue)))
+            .collect();
+        return Err(Error::Taken {
+            interface: plan.interface.clone(),
+            policy: other.policy,
+            pid: other.writer.pid,
+            queues: conflict,
+            free: (!free.is_empty()).then_some(free),
+        });
+    }
+    Ok(())
+}
+
+impl Guard {
+    /// Changes the number of queues, and plans the rest for those that there are then.
+    fn rebuild(&mut self, device: &Device) -> Result<(), Error> {
+        let Some(step) = self.plan.rebuilds_queues().cloned() else { return Ok(()) };
+        self.turn(&step.knob, &step.target, device, &[])?;
+        device.forget();
+        let settings = Settings { channels: None, ..self.plan.settings.clone() };
+        let interface = settle(self.plan.ifindex, &step.target)?;
+        let mut plan = Plan::new(self.plan.policy, &interface, &settings);
+        if let Some(undo) = lock(&self.undo).as_mut() {
+            undo.journal.queues.clone_from(&plan.queues);
+            undo.journal.note_all(&plan.steps, device);
+            undo.record()?;
         }
-        reports.push(report);
+        plan.steps.insert(0, step);
+        self.plan = plan;
+        Ok(())
     }
-    Ok(reports)
-}
 
-fn put_back(journal: &Journal) -> RestoreReport {
-    let device = Device::new(&journal.interface, journal.ifindex);
-    let knobs = journal
-        .entries
-        .iter()
-        .rev()
-        .map(|entry| (entry.knob.clone(), put_back_one(entry, &device)))
-        .collect();
-    RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs }
-}
-
-fn put_back_one(entry: &Entry, device: &Device) -> Restored {
-    let now = match entry.knob.read(device) {
-        Ok(now) => now,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Restored::Gone,
-        Err(error) => return Restored::Failed { reason: error.to_string() },
-    };
-    let Some(old) = &entry.old else {
-        // It didn't exist before: it goes with the knob that made it.
-        return if entry.knob.vanishes_with_its_owner() {
-            Restored::Gone
-        } else {
-            Restored::Failed { reason: "its old value could not be read".to_owned() }
+    fn turn(
+        &mut self,
+        knob: &Knob,
+        target: &Value,
+        device: &Device,
+        others: &[Journal],
+    ) -> Result<(), Error> {
+        let holder = others
+            .iter()
+            .find(|other| knob.queue().is_none() && other.entries.iter().any(|entry| entry.knob == *knob));
+        let (outcome, limit) = match holder {
+            Some(other) if knob.read(device).ok().as_ref() != Some(target) => {
+                let reason = format!("process {} holds it for the whole device", other.writer.pid);
+                (Outcome::Failed { reason }, None)
+            }
+            _ => turn(knob, target, device),
         };
+        if knob.has_limit()
+            && let Some(undo) = lock(&self.undo).as_mut()
+        {
+            // The search is over: from now on another value is somebody else's.
+            undo.journal.settle(knob, limit);
+            undo.record()?;
+        }
+        let applied =
+            Applied { knob: knob.clone(), target: target.clone(), policy: self.plan.policy, outcome };
+        self.applied.push(applied);
+        Ok(())
+    }
+}
+
+/// Waits until the device has as many queues as it was told to have, or for two seconds.
+fn settle(ifindex: u32, target: &Value) -> Result<host::Interface, Error> {
+    let end = Instant::now() + Duration::from_secs(2);
+    loop {
+        let interface = host::interface_at(ifindex)?;
+        let ready = Value::Number(interface.queues.len() as u64) == *target
+            && interface.queues.iter().all(|queue| queue.napi.is_some());
+        if ready || Instant::now() > end {
+            return Ok(interface);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Turns a knob; and says what it has instead of the target, where the device has a limit.
+fn turn(knob: &Knob, target: &Value, device: &Device) -> (Outcome, Option<Value>) {
+    if knob.read(device).is_ok_and(|now| now == *target) {
+        let outcome = match knob.contradicted(device, target) {
+            Some(value) => Outcome::ReadsBack { value },
+            None => Outcome::Already,
+        };
+        return (outcome, None);
+    }
+    let written = match knob.write(device, target) {
+        Ok(written) => written,
+        Err(error) => return (Outcome::Failed { reason: error.to_string() }, None),
     };
-    if now == *old {
-        return Restored::Restored;
-    }
-    if now != entry.new {
-        return Restored::ChangedMeanwhile { value: now.to_string() };
-    }
-    match entry.knob.write(device, old) {
-        Ok(()) => Restored::Restored,
-        Err(error) => Restored::Failed { reason: error.to_string() },
-    }
+    let (expected, limit) = match &written {
+        Written::Whole => (target, None),
+        Written::Limit(value) => (value, Some(value.clone())),
+    };
+    let outcome = match knob.read(device) {
+        Ok(value) if value == *expected => match (knob.contradicted(device, target), &limit) {
+            (Some(value), _) => Outcome::ReadsBack { value },
+            (None, Some(limit)) => Outcome::AtLimit { value: limit.to_string() },
+            (None, None) => Outcome::Set,
+        },
+        Ok(value) => Outcome::ReadsBack { value: value.to_string() },
+        Err(error) => Outcome::ReadsBack { value: format!("nothing ({error})") },
+    };
+    (outcome, limit)
 }

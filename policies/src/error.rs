@@ -31,9 +31,11 @@ pub enum Error {
         /// What went wrong.
         source: io::Error,
     },
-    /// Another running process has applied a policy to this interface.
+    /// Another running process has applied a policy to queues that this one wants.
     #[error(
-        "{interface} already has policy {policy} applied by process {pid}, which is still running; stop it first"
+        "{interface}: queues {queues} are taken by process {pid}, which runs {policy} on them; stop it, or \
+         take other queues{}",
+        .free.as_ref().map(|free| format!(" ({free} are free)")).unwrap_or_default()
     )]
     Taken {
         /// The interface.
@@ -42,6 +44,10 @@ pub enum Error {
         policy: crate::Policy,
         /// Who applied it.
         pid: u32,
+        /// The queues that were asked for and are taken.
+        queues: crate::Cpus,
+        /// Those that nobody has.
+        free: Option<crate::Cpus>,
     },
 }
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::netlink::netdev::{Napi, Netdev};
+use crate::irq::Direction;
+use crate::netlink::ethtool::{Channels, Coalescing, Ethtool};
+use crate::netlink::netdev::{Napi, Netdev, ReportedQueue};
 use crate::netlink::route::{self, Link};
 use crate::{Cpus, Error, irq};
 
@@ -21,8 +23,16 @@ pub struct Interface {
     pub up: bool,
     /// The driver (`ena`, `virtio_net`, …), or the kind of a virtual device (`veth`, …).
     pub driver: Option<String>,
+    /// The NUMA node that the device hangs on, on a machine with several.
+    pub numa_node: Option<u32>,
     /// Its receive queues by number.
     pub queues: Vec<RxQueue>,
+    /// Its send queues by number.
+    pub tx_queues: Vec<TxQueue>,
+    /// Its interrupt coalescing, as far as it has any.
+    pub coalescing: Vec<(Coalescing, u32)>,
+    /// How many queues it may have, where the driver lets them be counted.
+    pub channels: Option<Channels>,
     /// What could not be found out, and why.
     pub notes: Vec<String>,
 }
@@ -40,8 +50,25 @@ pub struct RxQueue {
     pub irq: Option<u32>,
     /// The CPUs that the interrupt may go to.
     pub irq_affinity: Option<Cpus>,
+    /// The CPUs that the interrupt really goes to.
+    pub irq_effective: Option<Cpus>,
+    /// Whether the kernel keeps the interrupt's affinity to itself.
+    pub irq_managed: bool,
     /// The CPUs that receive packet steering hands this queue's packets to; empty when it is off.
     pub rps_cpus: Option<Cpus>,
+    /// How many flows receive flow steering keeps for this queue; 0 when it is off.
+    pub rps_flow_count: Option<u64>,
+}
+
+/// A send queue.
+#[derive(Debug, Clone, Serialize)]
+pub struct TxQueue {
+    /// Its number on the interface.
+    pub index: u32,
+    /// Its interrupt; that of a receive queue where they share one.
+    pub irq: Option<u32>,
+    /// The CPUs that send by this queue; empty when the kernel chooses by flow.
+    pub xps_cpus: Option<Cpus>,
 }
 
 impl Interface {
@@ -78,6 +105,12 @@ pub fn interface(name: &str) -> Result<Interface, Error> {
     Ok(inspect(link, &mut Netdev::open()))
 }
 
+pub(crate) fn interface_at(index: u32) -> Result<Interface, Error> {
+    let found = links()?.into_iter().find(|link| link.index == index);
+    let link = found.ok_or_else(|| Error::NoInterface { name: format!("#{index}"), known: String::new() })?;
+    Ok(inspect(link, &mut Netdev::open()))
+}
+
 /// The interface that has a local address, or, for the unspecified address, the only interface
 /// besides loopback that is up.
 pub fn interface_of_address(address: IpAddr) -> Result<Option<Interface>, Error> {
@@ -105,28 +138,27 @@ fn links() -> Result<Vec<Link>, Error> {
 fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
     let mut notes = Vec::new();
     let driver = driver(&link.name).or_else(|| link.kind.clone());
-    let (reported, napis) = match netdev {
+    let (reported, reported_tx, napis) = match netdev {
         Ok(netdev) => {
-            let queues = netdev.rx_queues(link.index).unwrap_or_else(|error| {
+            let (queues, tx_queues) = netdev.queues(link.index).unwrap_or_else(|error| {
                 notes.push(format!("the kernel lists no queues over netdev netlink: {error}"));
-                Vec::new()
+                Default::default()
             });
             let napis = netdev.napis(link.index).unwrap_or_else(|error| {
                 notes.push(format!("the kernel lists no NAPIs over netdev netlink: {error}"));
                 Vec::new()
             });
-            (queues, napis)
+            (queues, tx_queues, napis)
         }
         Err(error) => {
             notes.push(format!("no netdev netlink, so no NAPI can be read or set: {error}"));
-            (Vec::new(), Vec::new())
+            Default::default()
         }
     };
-    let indices: Vec<u32> = if reported.is_empty() {
-        sysfs_rx_queues(&link.name)
-    } else {
-        reported.iter().map(|queue| queue.index).collect()
-    };
+    let indices = queue_numbers(&link.name, "rx", &reported);
+    if !link.up && link.name != "lo" {
+        notes.push("it is down: its NAPIs and interrupts are there only while it is up".to_owned());
+    }
     // veth links no queue to its NAPI, but adds its NAPIs in queue order, with ascending ids. Where
     // the counts differ (drivers with NAPIs for sending), that order says nothing.
     let any_link = reported.iter().any(|queue| queue.napi.is_some());
@@ -141,7 +173,7 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
     if link.up && napis.is_empty() && link.name != "lo" {
         notes.push("no NAPI: the driver has none, or (veth) generic receive offload is off".to_owned());
     }
-    let named_irqs = irq::rx_irqs_by_name(&link.name);
+    let named_irqs = irq::irqs_by_name(&link.name, Direction::Rx);
     let queues = indices
         .iter()
         .enumerate()
@@ -160,11 +192,53 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
                 napi,
                 irq,
                 irq_affinity: irq.and_then(|irq| irq::affinity(irq).ok()),
-                rps_cpus: read_rps(&link.name, index).ok(),
+                irq_effective: irq.and_then(|irq| irq::effective_affinity(irq).ok()),
+                irq_managed: irq.is_some_and(irq::is_managed),
+                rps_cpus: read_cpus(&rps_path(&link.name, index)),
+                rps_flow_count: read_number(
+                    &class_net(&link.name).join(format!("queues/rx-{index}/rps_flow_cnt")),
+                ),
             }
         })
         .collect();
-    Interface { name: link.name, index: link.index, up: link.up, driver, queues, notes }
+    let tx_queues = tx_queues(&link.name, &reported_tx, &napis);
+    let mut ethtool = Ethtool::open();
+    let coalescing = ethtool.as_mut().ok().and_then(|ethtool| ethtool.coalescing(link.index).ok());
+    let channels = ethtool.as_mut().ok().and_then(|ethtool| ethtool.channels(link.index).ok());
+    let numa_node = numa_node(&link.name);
+    Interface {
+        name: link.name,
+        index: link.index,
+        up: link.up,
+        driver,
+        numa_node,
+        queues,
+        tx_queues,
+        coalescing: coalescing.unwrap_or_default(),
+        channels,
+        notes,
+    }
+}
+
+fn tx_queues(interface: &str, reported: &[ReportedQueue], napis: &[Napi]) -> Vec<TxQueue> {
+    let indices = queue_numbers(interface, "tx", reported);
+    let named_irqs = irq::irqs_by_name(interface, Direction::Tx);
+    let find = |(position, &index): (usize, &u32)| {
+        let id = reported.iter().find(|queue| queue.index == index).and_then(|queue| queue.napi);
+        let napi = napis.iter().find(|napi| Some(napi.id) == id);
+        let by_name = (named_irqs.len() == indices.len()).then(|| named_irqs[position]);
+        TxQueue {
+            index,
+            irq: napi.and_then(|napi| napi.irq).or(by_name),
+            xps_cpus: read_cpus(&class_net(interface).join(format!("queues/tx-{index}/xps_cpus"))),
+        }
+    };
+    indices.iter().enumerate().map(find).collect()
+}
+
+/// The machine has one node where the file says -1, and then there is nothing to choose.
+fn numa_node(interface: &str) -> Option<u32> {
+    fs::read_to_string(class_net(interface).join("device/numa_node")).ok()?.trim().parse().ok()
 }
 
 fn driver(interface: &str) -> Option<String> {
@@ -172,17 +246,22 @@ fn driver(interface: &str) -> Option<String> {
     Some(link.file_name()?.to_str()?.to_owned())
 }
 
-fn class_net(interface: &str) -> PathBuf {
+/// Only right where `/sys` was mounted in this thread's network namespace: sysfs shows the
+/// namespace of its mount.
+pub(crate) fn class_net(interface: &str) -> PathBuf {
     Path::new("/sys/class/net").join(interface)
 }
 
-/// Only right where `/sys` was mounted in this thread's network namespace: sysfs shows the
-/// namespace of its mount.
-fn sysfs_rx_queues(interface: &str) -> Vec<u32> {
+fn queue_numbers(interface: &str, kind: &str, reported: &[ReportedQueue]) -> Vec<u32> {
+    if !reported.is_empty() {
+        return reported.iter().map(|queue| queue.index).collect();
+    }
     let mut queues: Vec<u32> = fs::read_dir(class_net(interface).join("queues"))
         .into_iter()
         .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("rx-")?.parse().ok())
+        .filter_map(|entry| {
+            entry.ok()?.file_name().to_str()?.strip_prefix(kind)?.strip_prefix('-')?.parse().ok()
+        })
         .collect();
     queues.sort_unstable();
     queues
@@ -192,9 +271,12 @@ pub(crate) fn rps_path(interface: &str, queue: u32) -> PathBuf {
     class_net(interface).join(format!("queues/rx-{queue}/rps_cpus"))
 }
 
-pub(crate) fn read_rps(interface: &str, queue: u32) -> std::io::Result<Cpus> {
-    Cpus::from_mask(&fs::read_to_string(rps_path(interface, queue))?)
-        .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+fn read_cpus(mask: &Path) -> Option<Cpus> {
+    Cpus::from_mask(&fs::read_to_string(mask).ok()?).ok()
+}
+
+fn read_number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

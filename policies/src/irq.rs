@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use crate::Cpus;
@@ -36,9 +37,16 @@ fn parse(text: &str) -> BTreeMap<u32, IrqLine> {
         .collect()
 }
 
-/// The receive interrupts of a device, in queue order, found by name: for drivers that don't report
-/// a NAPI's interrupt (virtio_net).
-pub(crate) fn rx_irqs_by_name(interface: &str) -> Vec<u32> {
+/// What a queue does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Rx,
+    Tx,
+}
+
+/// The interrupts of a device's queues, in queue order, found by name: for drivers that don't report a
+/// NAPI's interrupt (virtio_net).
+pub(crate) fn irqs_by_name(interface: &str, direction: Direction) -> Vec<u32> {
     let device = PathBuf::from("/sys/class/net").join(interface).join("device");
     // A virtio device's vectors belong to its PCI parent.
     let folders = [device.join("msi_irqs"), device.join("../msi_irqs")];
@@ -48,7 +56,7 @@ pub(crate) fn rx_irqs_by_name(interface: &str) -> Vec<u32> {
     let Ok(lines) = lines() else { return Vec::new() };
     let mut found: Vec<(u32, u32)> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .filter_map(|irq| Some((rx_queue_in_name(&lines.get(&irq)?.name)?, irq)))
+        .filter_map(|irq| Some((queue_in_name(&lines.get(&irq)?.name, direction)?, irq)))
         .collect();
     found.sort_unstable();
     // A queue number that comes twice means that the names don't say what this guesses.
@@ -58,14 +66,18 @@ pub(crate) fn rx_irqs_by_name(interface: &str) -> Vec<u32> {
     found.into_iter().map(|(_, irq)| irq).collect()
 }
 
-/// `virtio3-input.0` is queue 0, `eth0-rx-2` and `eth0-TxRx-2` are queue 2, `ens5-Tx-Rx-1` queue 1,
-/// `virtio3-rx` and `virtio3-output.0` none.
-fn rx_queue_in_name(name: &str) -> Option<u32> {
+/// Received by queue 0: `virtio3-input.0`; by 2: `eth0-rx-2` and `eth0-TxRx-2`; by 1: `ens5-Tx-Rx-1`;
+/// by none: `virtio3-rx` and `virtio3-output.0`.
+fn queue_in_name(name: &str, direction: Direction) -> Option<u32> {
     let lower = name.to_ascii_lowercase();
     let digits = lower.rsplit(['-', '.']).next()?;
     let queue = digits.parse().ok()?;
     let stem = &lower[..lower.len() - digits.len() - 1];
-    (stem.ends_with("input") || stem.ends_with("rx")).then_some(queue)
+    let words: &[&str] = match direction {
+        Direction::Rx => &["input", "rx"],
+        Direction::Tx => &["output", "tx", "txrx", "tx-rx"],
+    };
+    words.iter().any(|word| stem.ends_with(word)).then_some(queue)
 }
 
 /// Where the affinity of an interrupt is set.
@@ -78,6 +90,19 @@ pub(crate) fn affinity(irq: u32) -> io::Result<Cpus> {
     fs::read_to_string(affinity_path(irq))?
         .parse()
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// The CPUs that an interrupt really goes to: of those that it may, mostly one.
+pub(crate) fn effective_affinity(irq: u32) -> io::Result<Cpus> {
+    fs::read_to_string(format!("/proc/irq/{irq}/effective_affinity_list"))?
+        .parse()
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Whether the kernel keeps the interrupt's affinity to itself (`IRQD_AFFINITY_MANAGED`): then the file
+/// is there and nobody may write it (`kernel/irq/proc.c`, `register_irq_proc`).
+pub(crate) fn is_managed(irq: u32) -> bool {
+    fs::metadata(affinity_path(irq)).is_ok_and(|data| data.permissions().mode() & 0o222 == 0)
 }
 
 /// Sets the CPUs that an interrupt may go to. Managed interrupts answer `EPERM` or `EIO`.
@@ -100,17 +125,18 @@ mod tests {
     #[test]
     fn queue_numbers_are_found_in_driver_names() {
         let cases = [
-            ("virtio3-input.1", Some(1)),
-            ("virtio3-output.1", None),
-            ("virtio3-config", None),
-            ("eth0-rx-2", Some(2)),
-            ("eth0-tx-2", None),
-            ("ens5-Tx-Rx-7", Some(7)),
-            ("i40e-eth0-TxRx-3", Some(3)),
-            ("virtio3-rx", None),
+            ("virtio3-input.1", Some(1), None),
+            ("virtio3-output.1", None, Some(1)),
+            ("virtio3-config", None, None),
+            ("eth0-rx-2", Some(2), None),
+            ("eth0-tx-2", None, Some(2)),
+            ("ens5-Tx-Rx-7", Some(7), Some(7)),
+            ("i40e-eth0-TxRx-3", Some(3), Some(3)),
+            ("virtio3-rx", None, None),
         ];
-        for (name, queue) in cases {
-            assert_eq!(rx_queue_in_name(name), queue, "{name}");
+        for (name, received, sent) in cases {
+            assert_eq!(queue_in_name(name, Direction::Rx), received, "{name}");
+            assert_eq!(queue_in_name(name, Direction::Tx), sent, "{name}");
         }
     }
 }

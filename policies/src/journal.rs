@@ -1,13 +1,16 @@
 //! What was there before: written before anything is changed, read when its writer is gone.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Knob, Policy, Value};
+use crate::device::Device;
+use crate::plan::Step;
+use crate::{Error, Interface, Knob, Policy, Value};
 
 /// How long a plan is meant to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,18 @@ pub enum Lifetime {
     Host,
 }
 
+/// Which values of a knob are taken for this journal's own doing, and put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Own {
+    /// The new one.
+    New,
+    /// Any between the old and the new one: the device's limit is being looked for.
+    UpToNew,
+    /// Any: the device is being rebuilt, and forgets what it had.
+    Any,
+}
+
 /// One knob's old and new value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
@@ -26,6 +41,20 @@ pub(crate) struct Entry {
     pub(crate) knob: Knob,
     pub(crate) old: Option<Value>,
     pub(crate) new: Value,
+    pub(crate) own: Own,
+}
+
+impl Entry {
+    /// Whether the value that a knob has is this journal's doing.
+    pub(crate) fn owns(&self, now: &Value) -> bool {
+        match (self.own, now, &self.old, &self.new) {
+            (Own::Any, ..) => true,
+            (Own::UpToNew, Value::Number(now), Some(Value::Number(old)), Value::Number(new)) => {
+                (old.min(new)..=old.max(new)).contains(&now)
+            }
+            _ => *now == self.new,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -35,6 +64,8 @@ pub(crate) struct Journal {
     pub(crate) interface: String,
     pub(crate) ifindex: u32,
     pub(crate) lifetime: Lifetime,
+    /// The queues that it holds.
+    pub(crate) queues: Vec<u32>,
     pub(crate) writer: Process,
     boot: String,
     namespace: u64,
@@ -67,7 +98,7 @@ fn start_time(pid: u32) -> Option<u64> {
     (stat.state != 'Z').then_some(stat.starttime)
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The folder that journals are in, `/run/lull` unless told otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +173,22 @@ impl JournalDir {
         Ok(journals)
     }
 
+    /// Keeps other processes from applying or restoring until it is dropped. `None` where the folder
+    /// can't be made or locked: then nothing can be journalled either.
+    pub(crate) fn lock(&self) -> Option<Locked> {
+        loop {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).ok()?;
+            // The folder itself, so that no file is left behind.
+            let Ok(folder) = File::open(&self.0) else { continue };
+            rustix::fs::flock(&folder, FlockOperation::LockExclusive).ok()?;
+            let inode = |data: fs::Metadata| data.ino();
+            // Whoever had it before may have removed it.
+            if folder.metadata().ok().map(inode) == fs::metadata(&self.0).ok().map(inode) {
+                return Some(Locked { path: self.0.clone(), _folder: folder });
+            }
+        }
+    }
+
     /// Writes a journal so that it is there whole or not at all.
     pub(crate) fn write(&self, journal: &Journal) -> Result<PathBuf, Error> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).map_err(Self::error(&self.0))?;
@@ -162,12 +209,21 @@ impl JournalDir {
     pub(crate) fn remove(&self, path: &Path) -> Result<(), Error> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Self::error(path)(error)),
-            _ => {
-                // Leaves nothing behind; fails, as it should, while other journals are there.
-                let _ = fs::remove_dir(&self.0);
-                Ok(())
-            }
+            _ => Ok(()),
         }
+    }
+}
+
+/// The journals, held by one process.
+pub(crate) struct Locked {
+    path: PathBuf,
+    _folder: File,
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Leaves nothing behind; fails, as it should, while journals are there.
+        let _ = fs::remove_dir(&self.path);
     }
 }
 
@@ -177,7 +233,7 @@ impl Journal {
         interface: &str,
         ifindex: u32,
         lifetime: Lifetime,
-        entries: Vec<Entry>,
+        queues: Vec<u32>,
     ) -> Self {
         Self {
             version: VERSION,
@@ -185,10 +241,82 @@ impl Journal {
             interface: interface.to_owned(),
             ifindex,
             lifetime,
+            queues,
             writer: Process::this(),
             boot: boot_id(),
             namespace: network_namespace(),
-            entries,
+            entries: Vec::new(),
+        }
+    }
+}
+
+impl Journal {
+    /// Whether its writer is gone, and nobody else is to keep what it has set.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.lifetime == Lifetime::Process && !self.writer.is_alive()
+    }
+
+    /// Notes the present value of each knob that is to get another one, and is not noted yet.
+    pub(crate) fn note_all(&mut self, steps: &[Step], device: &Device) {
+        for step in steps {
+            let own = if step.knob.has_limit() { Own::UpToNew } else { Own::New };
+            self.note(step.knob.clone(), Some(&step.target), own, device);
+        }
+    }
+
+    /// A device that rebuilds its queues forgets what was set on them: on those that go, and on some
+    /// devices on all.
+    pub(crate) fn note_what_rebuilding_loses(&mut self, interface: &Interface, device: &Device) {
+        for queue in &interface.queues {
+            let index = queue.index;
+            let mut knobs = vec![Knob::RpsCpus { queue: index }, Knob::RpsFlowCount { queue: index }];
+            if queue.napi.is_some() {
+                knobs.extend([
+                    Knob::NapiDeferHardIrqs { queue: index },
+                    Knob::NapiGroFlushTimeout { queue: index },
+                    Knob::NapiIrqSuspendTimeout { queue: index },
+                    Knob::NapiThreaded { queue: index },
+                ]);
+            }
+            knobs.extend(queue.irq.map(|irq| Knob::IrqAffinity { queue: index, irq }));
+            for knob in knobs {
+                self.note(knob, None, Own::Any, device);
+            }
+        }
+        for queue in &interface.tx_queues {
+            let index = queue.index;
+            self.note(Knob::XpsCpus { queue: index }, None, Own::Any, device);
+            if let Some(irq) = queue.irq {
+                self.note(Knob::TxIrqAffinity { queue: index, irq }, None, Own::Any, device);
+            }
+        }
+    }
+
+    fn note(&mut self, knob: Knob, target: Option<&Value>, own: Own, device: &Device) {
+        let rebuilt = self.entries.iter().any(|entry| matches!(entry.knob, Knob::Channels { .. }));
+        let own = if rebuilt && knob.queue().is_some() { Own::Any } else { own };
+        if self.entries.iter().any(|entry| entry.knob == knob) {
+            return;
+        }
+        let old = knob.read(device).ok();
+        match (target, old) {
+            (Some(target), old) if old.as_ref() != Some(target) => {
+                self.entries.push(Entry { knob, old, new: target.clone(), own });
+            }
+            (None, Some(old)) => {
+                self.entries.push(Entry { knob, new: old.clone(), old: Some(old), own });
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that a knob has its final value: the device's limit, or what was asked for.
+    pub(crate) fn settle(&mut self, knob: &Knob, limit: Option<Value>) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.knob == *knob) {
+            entry.own = Own::New;
+            if let Some(limit) = &limit {
+                entry.new = limit.clone();
+            }
         }
     }
 }

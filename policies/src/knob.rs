@@ -1,15 +1,19 @@
-//! One setting of the host: how it is read and written.
+//! One setting of the host: what it is called, how it is read and written.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::fs;
 use std::io;
 
+use rustix::io::Errno;
 use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use crate::netlink::netdev::{Napi, NapiSetting, Netdev};
-use crate::{Cpus, Interface, host, irq};
+use crate::device::Device;
+use crate::irq::Direction;
+use crate::netlink::errno;
+use crate::netlink::ethtool::{Coalescing, Ethtool};
+use crate::netlink::netdev::{NapiSetting, Netdev};
+use crate::{Cpus, Policy, host, irq};
 
 /// One setting of an interface. Keyed by queue rather than by NAPI id, because ids change when a
 /// link is reopened.
@@ -17,6 +21,49 @@ use crate::{Cpus, Interface, host, irq};
 #[serde(tag = "knob", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Knob {
+    /// How many queues the device receives with.
+    Channels {
+        /// Whether a channel is a pair of queues, one to receive and one to send.
+        combined: bool,
+    },
+    /// A value of the device's interrupt coalescing.
+    Coalesce {
+        /// Which.
+        parameter: Coalescing,
+    },
+    /// The CPUs that the queue's packets are handed to (`rps_cpus`).
+    RpsCpus {
+        /// The receive queue.
+        queue: u32,
+    },
+    /// How many flows the queue steers to the CPUs of their applications (`rps_flow_cnt`).
+    RpsFlowCount {
+        /// The receive queue.
+        queue: u32,
+    },
+    /// The CPUs that send by the queue (`xps_cpus`).
+    XpsCpus {
+        /// The send queue.
+        queue: u32,
+    },
+    /// The CPUs that the queue's interrupt goes to (`smp_affinity_list`).
+    IrqAffinity {
+        /// The receive queue.
+        queue: u32,
+        /// Its interrupt.
+        irq: u32,
+    },
+    /// The same for a queue that sends, where that has an interrupt of its own.
+    TxIrqAffinity {
+        /// The send queue.
+        queue: u32,
+        /// Its interrupt.
+        irq: u32,
+    },
+    /// `napi_defer_hard_irqs` of the device, on kernels that don't have it for each NAPI (before 6.13).
+    DeferHardIrqs,
+    /// `gro_flush_timeout` of the device, in nanoseconds, on such kernels.
+    GroFlushTimeout,
     /// `defer-hard-irqs` of the queue's NAPI: empty polls that re-arm the timer, not the interrupt.
     NapiDeferHardIrqs {
         /// The receive queue.
@@ -43,18 +90,6 @@ pub enum Knob {
         /// The receive queue.
         queue: u32,
     },
-    /// The CPUs that the queue's packets are handed to (`rps_cpus`).
-    RpsCpus {
-        /// The receive queue.
-        queue: u32,
-    },
-    /// The CPUs that the queue's interrupt goes to (`smp_affinity_list`).
-    IrqAffinity {
-        /// The receive queue.
-        queue: u32,
-        /// Its interrupt.
-        irq: u32,
-    },
 }
 
 /// What a knob is set to.
@@ -80,68 +115,84 @@ impl fmt::Display for Value {
 impl fmt::Display for Knob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Knob::Channels { combined: true } => write!(f, "combined channels"),
+            Knob::Channels { combined: false } => write!(f, "rx channels"),
+            Knob::Coalesce { parameter } => write!(f, "{}", parameter.name()),
+            Knob::RpsCpus { queue } => write!(f, "rx-{queue} rps_cpus"),
+            Knob::RpsFlowCount { queue } => write!(f, "rx-{queue} rps_flow_cnt"),
+            Knob::XpsCpus { queue } => write!(f, "tx-{queue} xps_cpus"),
+            Knob::IrqAffinity { queue, irq } => write!(f, "rx-{queue} irq {irq} affinity"),
+            Knob::TxIrqAffinity { queue, irq } => write!(f, "tx-{queue} irq {irq} affinity"),
+            Knob::DeferHardIrqs => write!(f, "napi_defer_hard_irqs"),
+            Knob::GroFlushTimeout => write!(f, "gro_flush_timeout"),
             Knob::NapiDeferHardIrqs { queue } => write!(f, "rx-{queue} defer-hard-irqs"),
             Knob::NapiGroFlushTimeout { queue } => write!(f, "rx-{queue} gro-flush-timeout"),
             Knob::NapiIrqSuspendTimeout { queue } => write!(f, "rx-{queue} irq-suspend-timeout"),
             Knob::NapiThreaded { queue } => write!(f, "rx-{queue} threaded"),
             Knob::NapiThreadAffinity { queue } => write!(f, "rx-{queue} napi thread affinity"),
-            Knob::RpsCpus { queue } => write!(f, "rx-{queue} rps_cpus"),
-            Knob::IrqAffinity { queue, irq } => write!(f, "rx-{queue} irq {irq} affinity"),
         }
     }
 }
 
-/// An interface whose knobs are being turned: looks its NAPIs up once, and again after a change
-/// that can move them.
-pub(crate) struct Device {
-    name: String,
-    index: u32,
-    queues: RefCell<Option<Interface>>,
-}
-
-impl Device {
-    pub(crate) fn new(name: &str, index: u32) -> Self {
-        Self { name: name.to_owned(), index, queues: RefCell::new(None) }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn napi(&self, queue: u32) -> io::Result<Napi> {
-        let mut queues = self.queues.borrow_mut();
-        if queues.is_none() {
-            let interface = host::interface(&self.name).map_err(io::Error::other)?;
-            if interface.index != self.index {
-                return Err(io::Error::new(
-                    io::ErrorKind::NotFound,
-                    format!("{} is another interface now", self.name),
-                ));
-            }
-            *queues = Some(interface);
-        }
-        queues
-            .as_ref()
-            .and_then(|interface| interface.queues.iter().find(|candidate| candidate.index == queue))
-            .and_then(|queue| queue.napi.clone())
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("rx-{queue} has no NAPI")))
-    }
-
-    /// The NAPI as the kernel reports it now, not as it was when the queues were listed.
-    fn fresh_napi(&self, queue: u32) -> io::Result<Napi> {
-        let id = self.napi(queue)?.id;
-        Netdev::open()?.napi(id)
-    }
-
-    fn napi_thread(&self, queue: u32) -> io::Result<Pid> {
-        self.fresh_napi(queue)?
-            .pid
-            .and_then(|pid| Pid::from_raw(pid as i32))
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the NAPI has no thread"))
-    }
+/// How a value got into the kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// As it was given.
+    Whole,
+    /// As near to it as the device allows.
+    Limit(Value),
 }
 
 impl Knob {
+    /// The queue that the knob is of; `None` for those of the whole device.
+    pub fn queue(&self) -> Option<u32> {
+        match *self {
+            Knob::RpsCpus { queue }
+            | Knob::RpsFlowCount { queue }
+            | Knob::XpsCpus { queue }
+            | Knob::IrqAffinity { queue, .. }
+            | Knob::TxIrqAffinity { queue, .. }
+            | Knob::NapiDeferHardIrqs { queue }
+            | Knob::NapiGroFlushTimeout { queue }
+            | Knob::NapiIrqSuspendTimeout { queue }
+            | Knob::NapiThreaded { queue }
+            | Knob::NapiThreadAffinity { queue } => Some(queue),
+            Knob::Channels { .. } | Knob::Coalesce { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout => {
+                None
+            }
+        }
+    }
+
+    /// What a policy is without this knob.
+    pub fn without(&self, policy: Policy) -> &'static str {
+        match self {
+            Knob::Channels { .. } => "the device keeps its number of queues, and workers may share one",
+            Knob::Coalesce { parameter } if parameter.is_switch() => {
+                "the device goes on choosing when it interrupts"
+            }
+            Knob::Coalesce { .. } => "the device interrupts as often as before; only deferral holds it back",
+            Knob::RpsCpus { .. } | Knob::RpsFlowCount { .. } => {
+                "packets are handed to other cores after they were polled"
+            }
+            Knob::XpsCpus { .. } => "what is sent goes out by queues of other workers",
+            Knob::IrqAffinity { .. } if policy == Policy::Packing => {
+                "the queue interrupts a core that is not a packing core"
+            }
+            Knob::IrqAffinity { .. } => "the queue may interrupt another core than its worker's",
+            Knob::TxIrqAffinity { .. } => "the end of sending may interrupt another core than the worker's",
+            Knob::DeferHardIrqs
+            | Knob::GroFlushTimeout
+            | Knob::NapiDeferHardIrqs { .. }
+            | Knob::NapiGroFlushTimeout { .. } => "interrupts come back after each empty poll",
+            Knob::NapiIrqSuspendTimeout { .. } => {
+                "interrupts are deferred, not suspended, while there is work"
+            }
+            Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } => {
+                "the queue is polled where the kernel has it polled"
+            }
+        }
+    }
+
     fn setting(&self) -> Option<(NapiSetting, u32)> {
         match *self {
             Knob::NapiDeferHardIrqs { queue } => Some((NapiSetting::DeferHardIrqs, queue)),
@@ -152,9 +203,48 @@ impl Knob {
         }
     }
 
+    /// The file that holds the knob, where it is one.
+    pub(crate) fn file(&self, device: &Device) -> Option<std::path::PathBuf> {
+        let class = host::class_net(device.name());
+        match self {
+            Knob::RpsCpus { queue } => Some(host::rps_path(device.name(), *queue)),
+            Knob::RpsFlowCount { queue } => Some(class.join(format!("queues/rx-{queue}/rps_flow_cnt"))),
+            Knob::XpsCpus { queue } => Some(class.join(format!("queues/tx-{queue}/xps_cpus"))),
+            Knob::DeferHardIrqs => Some(class.join("napi_defer_hard_irqs")),
+            Knob::GroFlushTimeout => Some(class.join("gro_flush_timeout")),
+            _ => None,
+        }
+    }
+
     /// Reads the present value from the kernel.
     pub(crate) fn read(&self, device: &Device) -> io::Result<Value> {
         match *self {
+            Knob::Channels { .. } => {
+                Ok(Value::Number(Ethtool::open()?.channels(device.present_index()?)?.count.into()))
+            }
+            Knob::Coalesce { parameter } => {
+                let values = Ethtool::open()?.coalescing(device.present_index()?)?;
+                let value = values.iter().find(|(which, _)| *which == parameter);
+                value.map(|(_, value)| Value::Number((*value).into())).ok_or_else(|| {
+                    io::Error::new(io::ErrorKind::Unsupported, format!("no {} here", parameter.name()))
+                })
+            }
+            Knob::RpsCpus { .. } | Knob::XpsCpus { .. } => {
+                let mask = self.read_file(device)?;
+                Cpus::from_mask(&mask)
+                    .map(Value::Cpus)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            Knob::RpsFlowCount { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout => {
+                let number = self.read_file(device)?.trim().parse();
+                number.map(Value::Number).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            Knob::IrqAffinity { queue, .. } => {
+                irq::affinity(device.irq(queue, Direction::Rx)?).map(Value::Cpus)
+            }
+            Knob::TxIrqAffinity { queue, .. } => {
+                irq::affinity(device.irq(queue, Direction::Tx)?).map(Value::Cpus)
+            }
             Knob::NapiDeferHardIrqs { queue } => number(device.fresh_napi(queue)?.defer_hard_irqs),
             Knob::NapiGroFlushTimeout { queue } => number(device.fresh_napi(queue)?.gro_flush_timeout),
             Knob::NapiIrqSuspendTimeout { queue } => number(device.fresh_napi(queue)?.irq_suspend_timeout),
@@ -164,41 +254,132 @@ impl Knob {
                 let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
                 Ok(Value::Cpus(cpus.map(|cpu| cpu as u32).collect()))
             }
-            Knob::RpsCpus { queue } => host::read_rps(&device.name, queue).map(Value::Cpus),
-            Knob::IrqAffinity { irq, .. } => irq::affinity(irq).map(Value::Cpus),
         }
     }
 
-    /// Writes a value. What the kernel then has is for [`Knob::read`] to say.
-    pub(crate) fn write(&self, device: &Device, value: &Value) -> io::Result<()> {
+    fn read_file(&self, device: &Device) -> io::Result<String> {
+        device.present_index()?;
+        fs::read_to_string(self.file(device).ok_or(io::ErrorKind::InvalidInput)?)
+    }
+
+    /// Writes a value, or what comes nearest to it where the device has a limit. What the kernel then
+    /// has is for [`Knob::read`] to say.
+    pub(crate) fn write(&self, device: &Device, value: &Value) -> io::Result<Written> {
+        // Names change hands: nothing is written on an interface that is another one by now.
+        let index = device.present_index()?;
         match (self, value) {
+            (Knob::Coalesce { parameter }, Value::Number(target)) => {
+                return set_coalescing(index, *parameter, *target);
+            }
+            (Knob::Channels { combined }, Value::Number(count)) => {
+                let count = u32::try_from(*count).map_err(|_| io::ErrorKind::InvalidInput)?;
+                Ethtool::open()?.set_channels(index, *combined, count)?;
+                device.forget();
+            }
             (Knob::NapiThreadAffinity { queue }, Value::Cpus(cpus)) => {
                 let mut set = rustix::thread::CpuSet::new();
                 cpus.iter()
                     .filter(|&cpu| (cpu as usize) < rustix::thread::CpuSet::MAX_CPU)
                     .for_each(|cpu| set.set(cpu as usize));
-                Ok(sched_setaffinity(Some(device.napi_thread(*queue)?), &set)?)
+                let thread: Pid = device.napi_thread(*queue)?;
+                sched_setaffinity(Some(thread), &set)?;
             }
-            (Knob::RpsCpus { queue }, Value::Cpus(cpus)) => {
-                fs::write(host::rps_path(&device.name, *queue), cpus.to_mask())
+            (Knob::RpsCpus { .. } | Knob::XpsCpus { .. }, Value::Cpus(cpus)) => {
+                fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, cpus.to_mask())?;
             }
-            (Knob::IrqAffinity { irq, .. }, Value::Cpus(cpus)) => irq::set_affinity(*irq, cpus),
+            (
+                Knob::RpsFlowCount { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout,
+                Value::Number(number),
+            ) => fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, number.to_string())?,
+            (Knob::IrqAffinity { queue, .. }, Value::Cpus(cpus)) => {
+                set_affinity(device.irq(*queue, Direction::Rx)?, cpus)?;
+            }
+            (Knob::TxIrqAffinity { queue, .. }, Value::Cpus(cpus)) => {
+                set_affinity(device.irq(*queue, Direction::Tx)?, cpus)?;
+            }
             (_, Value::Number(number)) if self.setting().is_some() => {
                 let (setting, queue) = self.setting().ok_or(io::ErrorKind::InvalidInput)?;
                 let id = device.napi(queue)?.id;
-                Netdev::open()?.set_napi(id, setting, *number)
+                Netdev::open()?.set_napi(id, setting, *number)?;
             }
-            _ => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{self} does not take the value {value}"),
-            )),
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("{self} does not take the value {value}"),
+                ));
+            }
         }
+        Ok(Written::Whole)
+    }
+
+    /// What the kernel does in spite of the value that it has taken; `None` where it does as told.
+    pub(crate) fn contradicted(&self, device: &Device, target: &Value) -> Option<String> {
+        let irq = match *self {
+            Knob::IrqAffinity { queue, .. } => device.irq(queue, Direction::Rx),
+            Knob::TxIrqAffinity { queue, .. } => device.irq(queue, Direction::Tx),
+            _ => return None,
+        };
+        let Value::Cpus(wanted) = target else { return None };
+        // Empty until the interrupt is started.
+        let effective = irq::effective_affinity(irq.ok()?).ok()?;
+        effective
+            .iter()
+            .any(|cpu| !wanted.contains(cpu))
+            .then(|| format!("{wanted}, while the interrupt really goes to {effective}"))
     }
 
     /// Whether the knob exists only while another one is on, and goes with it.
     pub(crate) fn vanishes_with_its_owner(&self) -> bool {
         matches!(self, Knob::NapiThreadAffinity { .. })
     }
+
+    /// Whether a device may take less than what it is given, and the journal must allow for it.
+    pub(crate) fn has_limit(&self) -> bool {
+        matches!(self, Knob::Coalesce { parameter } if !parameter.is_switch())
+    }
+}
+
+fn set_affinity(irq: u32, cpus: &Cpus) -> io::Result<()> {
+    irq::set_affinity(irq, cpus).map_err(|error| {
+        if irq::is_managed(irq) {
+            io::Error::new(error.kind(), format!("{error}: the kernel manages the affinity of irq {irq}"))
+        } else {
+            error
+        }
+    })
+}
+
+/// Sets a coalescing value, or the highest that the device takes on the way there: no driver tells its
+/// limit but by refusing what is beyond it.
+fn set_coalescing(index: u32, parameter: Coalescing, target: u64) -> io::Result<Written> {
+    let target = u32::try_from(target).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut ethtool = Ethtool::open()?;
+    let beyond = |error: &io::Error| {
+        let limits = [Errno::INVAL, Errno::RANGE].map(|limit| Some(limit.raw_os_error()));
+        limits.contains(&errno(error))
+    };
+    let refused = match ethtool.set_coalescing(index, parameter, target) {
+        Ok(()) => return Ok(Written::Whole),
+        Err(error) => error,
+    };
+    let now = ethtool.coalescing(index)?.into_iter().find(|(which, _)| *which == parameter);
+    let Some((_, now)) = now.filter(|(_, now)| *now < target && beyond(&refused)) else {
+        return Err(refused);
+    };
+    // `taken` is what the device has, `too_much` what it has refused.
+    let (mut taken, mut too_much) = (now, target);
+    while too_much - taken > 1 {
+        let middle = taken + (too_much - taken) / 2;
+        match ethtool.set_coalescing(index, parameter, middle) {
+            Ok(()) => taken = middle,
+            Err(error) if beyond(&error) => too_much = middle,
+            Err(error) => return Err(error),
+        }
+    }
+    if taken == now {
+        return Err(refused);
+    }
+    Ok(Written::Limit(Value::Number(taken.into())))
 }
 
 fn number(value: Option<u64>) -> io::Result<Value> {

@@ -28,8 +28,10 @@ compile_error!(
 );
 
 mod apply;
+mod cores;
 pub mod counters;
 mod cpus;
+mod device;
 mod error;
 pub mod host;
 mod irq;
@@ -40,14 +42,17 @@ mod perf;
 mod permission;
 mod plan;
 mod policy;
+mod restore;
 pub mod signals;
 
-pub use apply::{Applied, Guard, Outcome, RestoreReport, Restored, apply, recover, restore_all};
+pub use apply::{Applied, Guard, Outcome, apply};
+pub use cores::nearest_cores;
 pub use cpus::{Cpus, InvalidCpus};
 pub use error::Error;
-pub use host::{Interface, RxQueue};
+pub use host::{Interface, RxQueue, TxQueue};
 pub use journal::{JournalDir, Lifetime};
 pub use knob::{Knob, Value};
 pub use permission::{may_set, missing_capabilities};
-pub use plan::{Plan, Settings, Step};
+pub use plan::{Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, UnknownPolicy};
+pub use restore::{RestoreReport, Restored, recover, restore_all};

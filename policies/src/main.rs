@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comfy_table::{Table, presets};
 use policies::{
-    Cpus, Error, Interface, JournalDir, Lifetime, Plan, Policy, RestoreReport, Restored, Settings, host,
-    missing_capabilities,
+    Cpus, Error, Interface, JournalDir, Lifetime, Plan, Policy, RestoreReport, Restored, Settings,
+    SuppressionValues, host, missing_capabilities, nearest_cores,
 };
 use serde_json::json;
 
@@ -55,26 +55,63 @@ struct PlanArguments {
     /// vanilla, packing, suppression or kernel-polling
     #[arg(long)]
     policy: Policy,
-    /// The cores of the application's workers, for example 0-3; queue i goes to the i-th
-    #[arg(long, default_value = "")]
+    /// Cores of the application's workers, for example 0-3; queue i goes to the i-th
+    #[arg(long, default_value = "", conflicts_with = "workers")]
     worker_cores: Cpus,
-    /// The cores that packing gathers network work on
+    /// So many workers, on the cores nearest to the device (its NUMA node first)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// Cores that packing gathers network work on
     #[arg(long, default_value = "")]
     packing_cores: Cpus,
-    /// The grace time after an empty poll, in microseconds
+    /// Grace time after an empty poll, in microseconds
     #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     gro_flush_timeout: u64,
+    /// How many queues the device is to receive with (its channels)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    channels: Option<u32>,
+    /// Only these queues, for example 0-1; the others are not touched
+    #[arg(long, value_name = "QUEUES")]
+    queues: Option<Cpus>,
+    /// Under suppression: microseconds until a received packet interrupts
+    #[arg(long, value_name = "US", default_value_t = SuppressionValues::default().rx_usecs)]
+    rx_usecs: u32,
+    /// Under suppression: received packets until they interrupt
+    #[arg(long, value_name = "COUNT", default_value_t = SuppressionValues::default().rx_frames)]
+    rx_frames: u32,
+    /// Under suppression: microseconds until a sent packet interrupts
+    #[arg(long, value_name = "US", default_value_t = SuppressionValues::default().tx_usecs)]
+    tx_usecs: u32,
+    /// Under suppression: sent packets until they interrupt
+    #[arg(long, value_name = "COUNT", default_value_t = SuppressionValues::default().tx_frames)]
+    tx_frames: u32,
 }
 
 impl PlanArguments {
     fn plan(&self) -> Result<Plan, Error> {
+        let interface = host::interface(&self.interface)?;
+        let worker_cores = match self.workers {
+            Some(count) => nearest_cores(&interface, count.into()).map_err(|source| Error::Kernel {
+                what: "read this process's affinity".to_owned(),
+                source,
+            })?,
+            None => self.worker_cores.iter().collect(),
+        };
         let settings = Settings {
-            worker_cores: self.worker_cores.iter().collect(),
+            channels: self.channels,
+            queues: self.queues.as_ref().map(|queues| queues.iter().collect()),
+            worker_cores,
             packing_cores: self.packing_cores.clone(),
             gro_flush_timeout: std::time::Duration::from_micros(self.gro_flush_timeout),
+            suppression: SuppressionValues {
+                rx_usecs: self.rx_usecs,
+                rx_frames: self.rx_frames,
+                tx_usecs: self.tx_usecs,
+                tx_frames: self.tx_frames,
+            },
             ..Settings::default()
         };
-        Ok(Plan::new(self.policy, &host::interface(&self.interface)?, &settings))
+        Ok(Plan::new(self.policy, &interface, &settings))
     }
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 use rustix::fs::{Access, access};
 use rustix::thread::CapabilitySet;
 
-use crate::knob::Device;
-use crate::{Knob, host, irq};
+use crate::device::Device;
+use crate::{Knob, irq};
 
 /// Why this process may not set `knob` on `interface`; `None` where it may.
 ///
@@ -36,11 +36,21 @@ pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), String> {
             }
         }
         Knob::NapiThreadAffinity { .. } => needs(CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
-        Knob::RpsCpus { queue } => {
-            needs(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN")?;
-            writable(host::rps_path(device.name(), *queue))
+        Knob::Channels { .. } | Knob::Coalesce { .. } => needs(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        Knob::IrqAffinity { irq, .. } | Knob::TxIrqAffinity { irq, .. } => {
+            if irq::is_managed(*irq) {
+                return Err(format!("the kernel manages the affinity of irq {irq}; nobody may set it"));
+            }
+            writable(irq::affinity_path(*irq))
         }
-        Knob::IrqAffinity { irq, .. } => writable(irq::affinity_path(*irq)),
+        Knob::RpsCpus { .. }
+        | Knob::RpsFlowCount { .. }
+        | Knob::XpsCpus { .. }
+        | Knob::DeferHardIrqs
+        | Knob::GroFlushTimeout => {
+            needs(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN")?;
+            knob.file(device).map_or(Ok(()), writable)
+        }
     }
 }
 

@@ -4,18 +4,58 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::knob::Device;
+use crate::cores::{local_to, node_cpus};
+use crate::device::Device;
+use crate::netlink::ethtool::Coalescing;
 use crate::permission::may_set_on;
-use crate::{Cpus, Interface, Knob, Policy, RxQueue, Value};
+use crate::{Cpus, Interface, Knob, Policy, RxQueue, TxQueue, Value};
+
+/// How long a device may hold interrupts back under suppression. The values of Cai and Karsten (2023),
+/// section 4.2.1; a device that takes less gets as much as it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SuppressionValues {
+    /// Microseconds from a received packet to its interrupt.
+    pub rx_usecs: u32,
+    /// Received packets after which the interrupt comes at once.
+    pub rx_frames: u32,
+    /// Microseconds from a sent packet to the interrupt that says so.
+    pub tx_usecs: u32,
+    /// Sent packets after which that interrupt comes at once.
+    pub tx_frames: u32,
+}
+
+impl Default for SuppressionValues {
+    fn default() -> Self {
+        Self { rx_usecs: 65534, rx_frames: 65534, tx_usecs: 1024, tx_frames: 256 }
+    }
+}
+
+impl SuppressionValues {
+    fn target(self, parameter: Coalescing) -> u32 {
+        match parameter {
+            Coalescing::AdaptiveRx | Coalescing::AdaptiveTx => 0,
+            Coalescing::RxUsecs => self.rx_usecs,
+            Coalescing::RxFrames => self.rx_frames,
+            Coalescing::TxUsecs => self.tx_usecs,
+            Coalescing::TxFrames => self.tx_frames,
+        }
+    }
+}
 
 /// What a plan is made from besides the policy and the interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Settings {
+    /// How many queues the device is to receive with; `None` leaves it as it is.
+    pub channels: Option<u32>,
+    /// The queues that the plan is for; `None` is all. The others are not touched.
+    pub queues: Option<Vec<u32>>,
+    /// The device's interrupt coalescing under suppression.
+    pub suppression: SuppressionValues,
     /// The core of each worker, where workers are pinned; queue `i` belongs to worker `i` modulo
     /// their number. Empty: workers float, and interrupts stay where they are.
     pub worker_cores: Vec<u32>,
     /// The cores that packing gathers the network's work on. Empty: the highest core of the process
-    /// that no worker has, or the highest one at all.
+    /// that no worker has, of the device's NUMA node if there is one, or the highest one at all.
     pub packing_cores: Cpus,
     /// `napi_defer_hard_irqs` under suppression and kernel polling.
     pub defer_hard_irqs: u64,
@@ -39,6 +79,9 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            channels: None,
+            queues: None,
+            suppression: SuppressionValues::default(),
             worker_cores: Vec::new(),
             packing_cores: Cpus::none(),
             defer_hard_irqs: Self::DEFER_HARD_IRQS,
@@ -80,6 +123,10 @@ pub struct Plan {
     pub interface: String,
     /// The interface's index.
     pub ifindex: u32,
+    /// The queues that it is for.
+    pub queues: Vec<u32>,
+    /// What it was made from.
+    pub settings: Settings,
     /// What to set.
     pub steps: Vec<Step>,
     /// What the policy would want and this host hasn't got.
@@ -89,33 +136,32 @@ pub struct Plan {
 impl Plan {
     /// Works a policy out for an interface. Reads, changes nothing.
     pub fn new(policy: Policy, interface: &Interface, settings: &Settings) -> Self {
+        let mine = |index: u32| settings.queues.as_ref().is_none_or(|queues| queues.contains(&index));
         let mut compiler = Compiler {
             device: Device::new(&interface.name, interface.index),
+            policy,
+            settings,
+            rx: interface.queues.iter().filter(|queue| mine(queue.index)).collect(),
+            tx: interface.tx_queues.iter().filter(|queue| mine(queue.index)).collect(),
             steps: Vec::new(),
             notes: interface.notes.clone(),
         };
-        if interface.queues.iter().all(|queue| queue.napi.is_none()) {
-            compiler.notes.push(format!(
-                "{} has no NAPI that can be set: there is nothing on it for {policy} to set",
-                interface.name
-            ));
-        }
-        // Order: where packets go (sysfs, interrupts), then who polls, then the NAPI's own values,
-        // because writing a sysfs default overwrites every NAPI's value.
-        let placed = compiler.place(policy, interface, settings);
-        if let Some(note) = placed {
-            compiler.notes.push(note);
-        }
-        if policy.busy_polls() {
-            compiler.defer(policy, interface, settings);
-        }
+        compiler.compile(interface);
         Self {
             policy,
             interface: interface.name.clone(),
             ifindex: interface.index,
+            queues: compiler.rx.iter().map(|queue| queue.index).collect(),
+            settings: settings.clone(),
             steps: compiler.steps,
             notes: compiler.notes,
         }
+    }
+
+    /// The change of the number of queues that has to come before all else is planned; `None` where the
+    /// device has as many as it is to have.
+    pub(crate) fn rebuilds_queues(&self) -> Option<&Step> {
+        self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
     }
 
     /// The steps that this process may not take.
@@ -124,36 +170,167 @@ impl Plan {
     }
 }
 
-struct Compiler {
+struct Compiler<'a> {
     device: Device,
+    policy: Policy,
+    settings: &'a Settings,
+    rx: Vec<&'a RxQueue>,
+    tx: Vec<&'a TxQueue>,
     steps: Vec<Step>,
     notes: Vec<String>,
 }
 
-impl Compiler {
+impl Compiler<'_> {
     fn set(&mut self, knob: Knob, target: Value, why: &'static str) {
         let now = knob.read(&self.device).ok();
         let forbidden = may_set_on(&knob, &self.device).err();
         self.steps.push(Step { knob, now, target, why, forbidden });
     }
 
-    /// Puts each queue's receive work on a core: the interrupt where there is one, packet steering
-    /// where there is none (a veth's packets arrive on the sender's CPU).
-    fn place(&mut self, policy: Policy, interface: &Interface, settings: &Settings) -> Option<String> {
-        let packing = (policy == Policy::Packing).then(|| packing_cores(settings));
-        if packing.is_none() && settings.worker_cores.is_empty() {
-            return Some("workers are not pinned: each queue's work stays where the host has it".into());
+    /// In order: how many queues there are, because that rebuilds the device; when it interrupts; where
+    /// packets go (sysfs, interrupts); who polls; then the NAPI's own values, because writing a sysfs
+    /// default overwrites every NAPI's value.
+    fn compile(&mut self, interface: &Interface) {
+        let policy = self.policy;
+        if self.rx.iter().all(|queue| queue.napi.is_none()) && policy != Policy::Vanilla {
+            self.notes.push(format!(
+                "{} has no NAPI that can be set: there is nothing on it for {policy} to poll or defer",
+                interface.name
+            ));
         }
-        for (position, queue) in interface.queues.iter().enumerate() {
-            match &packing {
-                Some(cores) => self.pack(queue, &pick(cores, position)),
-                None if policy.busy_polls() && queue.irq.is_none() => self.stop_steering(queue),
-                None => {
-                    self.follow_worker(queue, settings.worker_cores[position % settings.worker_cores.len()])
+        for queue in self.settings.queues.iter().flatten() {
+            if !interface.queues.iter().any(|found| found.index == *queue) {
+                self.notes.push(format!("{} has no queue {queue}", interface.name));
+            }
+        }
+        self.count_queues(interface);
+        if policy == Policy::Suppression {
+            self.coalesce(interface);
+        }
+        self.place(interface);
+        if policy.busy_polls() {
+            self.defer();
+        }
+    }
+
+    fn count_queues(&mut self, interface: &Interface) {
+        let Some(wanted) = self.settings.channels else { return };
+        match interface.channels {
+            None => self.notes.push(format!(
+                "{} does not let its queues be counted (ethtool channels): it keeps {}",
+                interface.name,
+                interface.queues.len()
+            )),
+            Some(channels) if wanted == 0 || wanted > channels.max => self.notes.push(format!(
+                "{} may have 1 to {} queues, not {wanted}: it keeps {}",
+                interface.name, channels.max, channels.count
+            )),
+            Some(channels) => {
+                self.set(
+                    Knob::Channels { combined: channels.combined },
+                    Value::Number(wanted.into()),
+                    "a queue for each worker",
+                );
+                if channels.count != wanted {
+                    self.notes.push(format!(
+                        "the rest is planned anew when the device has {wanted} queues; it loses packets \
+                         while it is rebuilt"
+                    ));
                 }
             }
         }
-        None
+    }
+
+    fn coalesce(&mut self, interface: &Interface) {
+        if interface.coalescing.is_empty() {
+            self.notes.push(format!(
+                "{} does not coalesce interrupts (ethtool): only deferral holds them back",
+                interface.name
+            ));
+        }
+        for parameter in Coalescing::ALL {
+            let has = interface.coalescing.iter().any(|(which, _)| *which == parameter);
+            if has {
+                self.set(
+                    Knob::Coalesce { parameter },
+                    Value::Number(self.settings.suppression.target(parameter).into()),
+                    if parameter.is_switch() {
+                        "the values below are not heeded while the device chooses its own"
+                    } else {
+                        "interrupts put off as far as the device allows"
+                    },
+                );
+            } else if !parameter.is_switch() && !interface.coalescing.is_empty() {
+                self.notes.push(format!("{} has no {}", interface.name, parameter.name()));
+            }
+        }
+    }
+
+    /// Puts each queue's receive work on a core: the interrupt where there is one, packet steering
+    /// where there is none (a veth's packets arrive on the sender's CPU).
+    fn place(&mut self, interface: &Interface) {
+        let packing = (self.policy == Policy::Packing).then(|| self.packing_cores(interface));
+        if packing.is_none() && self.settings.worker_cores.is_empty() {
+            self.notes.push("workers are not pinned: each queue's work stays where the host has it".into());
+            return;
+        }
+        self.tell_far_cores(interface);
+        let cores = packing.clone().unwrap_or_else(|| self.settings.worker_cores.clone());
+        for (position, queue) in self.rx.clone().into_iter().enumerate() {
+            if queue.irq.is_some() {
+                self.stop_steering(queue);
+            }
+            match &packing {
+                Some(cores) => self.pack(queue, &pick(cores, position)),
+                None if self.policy.busy_polls() && queue.irq.is_none() => self.stop_steering(queue),
+                None => self.follow_worker(queue, cores[position % cores.len()]),
+            }
+            if packing.is_none() {
+                self.stop_thread(queue);
+            }
+        }
+        let shared: Vec<Option<u32>> = self.rx.iter().map(|queue| queue.irq).collect();
+        for (position, queue) in self.tx.clone().into_iter().enumerate() {
+            if queue.xps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) && queue.irq.is_some() {
+                self.set(
+                    Knob::XpsCpus { queue: queue.index },
+                    Value::Cpus(Cpus::none()),
+                    "what is sent goes by flow, not by the core that happens to send",
+                );
+            }
+            if let Some(irq) = queue.irq.filter(|irq| !shared.contains(&Some(*irq))) {
+                self.set(
+                    Knob::TxIrqAffinity { queue: queue.index, irq },
+                    Value::Cpus(pick(&cores, position)),
+                    "the end of sending is told to the core that receives for the same worker",
+                );
+            }
+        }
+    }
+
+    fn tell_far_cores(&mut self, interface: &Interface) {
+        let Some(node) = interface.numa_node else { return };
+        let near = node_cpus(node);
+        let far: Cpus =
+            self.settings.worker_cores.iter().copied().filter(|&core| !near.contains(core)).collect();
+        if !near.is_empty() && !far.is_empty() {
+            self.notes.push(format!(
+                "{} is on NUMA node {node} (cores {near}), and workers are on cores {far} of other nodes: \
+                 each of their packets crosses between nodes",
+                interface.name
+            ));
+        }
+    }
+
+    fn packing_cores(&self, interface: &Interface) -> Vec<u32> {
+        if !self.settings.packing_cores.is_empty() {
+            return self.settings.packing_cores.iter().collect();
+        }
+        let allowed = Cpus::allowed().unwrap_or_default();
+        let free: Vec<u32> = allowed.iter().filter(|cpu| !self.settings.worker_cores.contains(cpu)).collect();
+        let near = local_to(interface);
+        let local = free.iter().rev().find(|&&cpu| near.contains(cpu));
+        vec![local.or(free.last()).copied().or_else(|| allowed.iter().last()).unwrap_or(0)]
     }
 
     fn follow_worker(&mut self, queue: &RxQueue, core: u32) {
@@ -181,6 +358,24 @@ impl Compiler {
                 Knob::RpsCpus { queue: queue.index },
                 Value::Cpus(Cpus::none()),
                 "packets stay on the core that polled them",
+            );
+        }
+        if queue.rps_flow_count.is_some_and(|count| count > 0) {
+            self.set(
+                Knob::RpsFlowCount { queue: queue.index },
+                Value::Number(0),
+                "packets stay on the core that polled them",
+            );
+        }
+    }
+
+    /// A thread that polls would take the queue from the worker, and from the core of its interrupt.
+    fn stop_thread(&mut self, queue: &RxQueue) {
+        if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0)) {
+            self.set(
+                Knob::NapiThreaded { queue: queue.index },
+                Value::Number(0),
+                "the queue is polled by its worker or its interrupt, not by a thread",
             );
         }
     }
@@ -215,52 +410,51 @@ impl Compiler {
         }
     }
 
-    fn defer(&mut self, policy: Policy, interface: &Interface, settings: &Settings) {
+    fn defer(&mut self) {
         let nanos =
             |duration: Duration| Value::Number(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
-        let suspend = match policy {
-            Policy::KernelPolling => settings.irq_suspend_timeout,
-            _ => Duration::ZERO,
-        };
-        for queue in interface.queues.iter().filter(|queue| queue.napi.is_some()) {
+        let (defer, grace) =
+            (Value::Number(self.settings.defer_hard_irqs), nanos(self.settings.gro_flush_timeout));
+        const DEFER: &str = "after an empty poll the timer polls, not the interrupt";
+        const GRACE: &str = "the grace time in which the application may poll first (ns)";
+        let per_napi =
+            |queue: &RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.defer_hard_irqs.is_some());
+        if !self.rx.iter().any(|queue| per_napi(queue)) {
+            // Loopback has the files, too, and nothing behind them.
+            let polled = self.rx.iter().any(|queue| queue.napi.is_some() || queue.irq.is_some());
+            if polled && Knob::DeferHardIrqs.read(&self.device).is_ok() {
+                self.set(Knob::DeferHardIrqs, defer, DEFER);
+                self.set(Knob::GroFlushTimeout, grace, GRACE);
+                self.notes.push(
+                    "this kernel defers for the whole device, not for each NAPI (that came with Linux 6.13)"
+                        .to_owned(),
+                );
+            }
+            return;
+        }
+        let polling = self.policy == Policy::KernelPolling;
+        let suspend = if polling { self.settings.irq_suspend_timeout } else { Duration::ZERO };
+        for queue in self.rx.clone().into_iter().filter(|queue| per_napi(queue)) {
             let index = queue.index;
-            self.set(
-                Knob::NapiDeferHardIrqs { queue: index },
-                Value::Number(settings.defer_hard_irqs),
-                "after an empty poll the timer polls, not the interrupt",
-            );
-            self.set(
-                Knob::NapiGroFlushTimeout { queue: index },
-                nanos(settings.gro_flush_timeout),
-                "the grace time in which the application may poll first (ns)",
-            );
-            let napi_suspends = queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some());
-            if napi_suspends {
+            self.set(Knob::NapiDeferHardIrqs { queue: index }, defer.clone(), DEFER);
+            self.set(Knob::NapiGroFlushTimeout { queue: index }, grace.clone(), GRACE);
+            if queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some()) {
                 self.set(
                     Knob::NapiIrqSuspendTimeout { queue: index },
                     nanos(suspend),
-                    if policy == Policy::KernelPolling {
+                    if polling {
                         "how long interrupts stay away without a poll, at the most (ns)"
                     } else {
                         "suppression only defers; it does not suspend (ns)"
                     },
                 );
-            } else if policy == Policy::KernelPolling {
+            } else if polling {
                 self.notes.push(format!(
                     "rx-{index}: this kernel has no irq-suspend-timeout (it came with Linux 6.13)"
                 ));
             }
         }
     }
-}
-
-fn packing_cores(settings: &Settings) -> Vec<u32> {
-    if !settings.packing_cores.is_empty() {
-        return settings.packing_cores.iter().collect();
-    }
-    let allowed = Cpus::allowed().unwrap_or_default();
-    let free = allowed.iter().filter(|cpu| !settings.worker_cores.contains(cpu)).last();
-    vec![free.or_else(|| allowed.iter().last()).unwrap_or(0)]
 }
 
 fn pick(cores: &[u32], position: usize) -> Cpus {

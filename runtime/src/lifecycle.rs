@@ -67,10 +67,8 @@ impl Runtime {
             config.settings.worker_cores =
                 (0..count).map(|worker| config.cores[worker % config.cores.len()]).collect();
         }
-        let (guard, host_notes) = match &interface {
-            Some(interface) => prepare_host(&config, interface),
-            None => (None, Vec::new()),
-        };
+        let prepared = interface.as_ref().map(|interface| prepare_host(&config, interface));
+        let Prepared { guard, notes: host_notes, queues: held } = prepared.unwrap_or_default();
         let applied = guard.as_ref().map(|guard| guard.applied().to_vec()).unwrap_or_default();
         let workers = (0..count)
             .map(|index| WorkerShared::new(index).map(Arc::new))
@@ -79,7 +77,10 @@ impl Runtime {
         let napis = NapiMap::default();
         // Ids are looked at again: what was set may have moved them.
         if let Some(name) = config.interface.as_deref() {
-            napis.fill(&host::interface(name)?.napi_ids(), &workers);
+            let queues = host::interface(name)?.queues.into_iter();
+            let held = queues.filter(|queue| held.as_ref().is_none_or(|held| held.contains(&queue.index)));
+            let ids: Vec<u32> = held.filter_map(|queue| Some(queue.napi?.id)).collect();
+            napis.fill(&ids, &workers);
         }
         let shared =
             Arc::new(Shared { config, workers, napis, applied, host_notes, failure: Mutex::default() });
@@ -166,8 +167,17 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
+/// What was done to the host, and what could not be.
+#[derive(Default)]
+struct Prepared {
+    guard: Option<Guard>,
+    notes: Vec<String>,
+    /// The queues that are this process's; `None` is all.
+    queues: Option<Vec<u32>>,
+}
+
 /// Applies the policy's plan as far as this process may. What it may not or can't is in the notes.
-fn prepare_host(config: &Config, interface: &policies::Interface) -> (Option<Guard>, Vec<String>) {
+fn prepare_host(config: &Config, interface: &policies::Interface) -> Prepared {
     let plan = Plan::new(config.policy, interface, &config.settings);
     let to_do: Vec<_> = plan.steps.iter().filter(|step| !step.is_done()).collect();
     if !to_do.is_empty() && to_do.iter().all(|step| step.forbidden.is_some()) {
@@ -176,11 +186,34 @@ fn prepare_host(config: &Config, interface: &policies::Interface) -> (Option<Gua
             .iter()
             .filter_map(|step| Some(format!("{}: {}", step.knob, step.forbidden.as_ref()?)))
             .collect();
-        return (None, notes);
+        return Prepared { notes, ..Prepared::default() };
     }
     match policies::apply(&plan, Lifetime::Process, &config.journals) {
-        Ok(guard) => (Some(guard), Vec::new()),
-        Err(error) => (None, vec![error.to_string()]),
+        Ok(guard) => Prepared { guard: Some(guard), ..Prepared::default() },
+        Err(error @ policies::Error::Taken { .. }) => take_free_queues(config, interface, &error),
+        Err(error) => Prepared { notes: vec![error.to_string()], ..Prepared::default() },
+    }
+}
+
+/// Two that poll one queue cancel each other: what another process holds is left to it.
+fn take_free_queues(config: &Config, interface: &policies::Interface, taken: &policies::Error) -> Prepared {
+    let mut notes = vec![taken.to_string()];
+    let policies::Error::Taken { free: Some(free), .. } = taken else {
+        return Prepared { notes, queues: Some(Vec::new()), ..Prepared::default() };
+    };
+    let queues: Vec<u32> = free.iter().collect();
+    let settings = policies::Settings { queues: Some(queues.clone()), ..config.settings.clone() };
+    let plan = Plan::new(config.policy, interface, &settings);
+    match policies::apply(&plan, Lifetime::Process, &config.journals) {
+        Ok(guard) => {
+            notes.push(format!("took queues {free} instead"));
+            Prepared { guard: Some(guard), notes, queues: Some(queues) }
+        }
+        // Somebody was faster.
+        Err(error) => {
+            notes.push(error.to_string());
+            Prepared { notes, queues: Some(Vec::new()), ..Prepared::default() }
+        }
     }
 }
 

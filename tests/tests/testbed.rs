@@ -355,19 +355,44 @@ fn what_someone_else_set_meanwhile_is_left_alone() {
 }
 
 #[test]
-fn a_second_process_is_told_that_the_interface_is_taken() {
-    if !in_own_process("a_second_process_is_told_that_the_interface_is_taken") {
+fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
+    if !in_own_process("a_second_process_is_told_that_all_queues_are_taken_and_polls_none") {
         return;
     }
     let _testbed = enter(1);
     let first = server_runtime(Policy::KernelPolling, 1);
     let mut second = server_runtime(Policy::Suppression, 1);
     let report = second.block_on(async { runtime::reports() }).remove(0);
-    assert!(report.to_string().contains("already has policy kernel-polling"), "{report}");
+    assert!(report.to_string().contains("queues 0 are taken by process"), "{report}");
+    assert_eq!(report.running, Running::Blocking, "{report}");
     drop(second);
     let napi = host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone().unwrap();
     assert_eq!(napi.irq_suspend_timeout, Some(20_000_000));
     drop(first);
+}
+
+#[test]
+fn a_second_process_takes_the_queues_that_the_first_has_left() {
+    if !in_own_process("a_second_process_takes_the_queues_that_the_first_has_left") {
+        return;
+    }
+    let _testbed = enter(2);
+    let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
+    let settings = policies::Settings { queues: Some(vec![0]), ..policies::Settings::default() };
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let plan = policies::Plan::new(Policy::KernelPolling, &interface, &settings);
+    let first = policies::apply(&plan, policies::Lifetime::Process, &policies::JournalDir::default());
+    let mut second = server_runtime(Policy::KernelPolling, 1);
+    let report = second.block_on(async { runtime::reports() }).remove(0);
+    assert_eq!(report.running, Running::KernelPolling, "{report}");
+    assert_eq!(report.napi.as_ref().unwrap().id, queues[1].napi.as_ref().unwrap().id, "{report}");
+    assert!(report.to_string().contains("took queues 1 instead"), "{report}");
+    drop(second);
+    let after = host::interface(SERVER_INTERFACE).unwrap().queues;
+    assert_eq!(after[1].napi, queues[1].napi, "the second put its queue back");
+    assert_ne!(after[0].napi, queues[0].napi, "and left the first's alone");
+    drop(first);
+    assert_eq!(host::interface(SERVER_INTERFACE).unwrap().queues[0].napi, queues[0].napi);
 }
 
 #[test]

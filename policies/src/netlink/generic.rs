@@ -31,6 +31,11 @@ impl Attribute {
         Self(DefaultNla::new(kind, value.to_ne_bytes().to_vec()))
     }
 
+    /// A `u8` attribute.
+    pub fn byte(kind: u16, value: u8) -> Self {
+        Self(DefaultNla::new(kind, vec![value]))
+    }
+
     /// A zero-terminated string.
     pub fn text(kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();

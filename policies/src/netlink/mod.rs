@@ -2,6 +2,7 @@
 //!
 //! Message layouts come from the `netlink-packet-*` crates; this module sends and receives.
 
+pub mod ethtool;
 pub mod generic;
 pub mod netdev;
 pub mod route;
@@ -9,8 +10,8 @@ pub mod route;
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
+    DefaultNla, ErrorMessage, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable, Nla, NlasIterator, Parseable,
 };
 use netlink_sys::{Socket, SocketAddr};
 
@@ -39,6 +40,9 @@ impl Connection {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
+        // A refusal comes with the kernel's words for it, and without the request that it refuses.
+        socket.set_ext_ack(true)?;
+        socket.set_cap_ack(true)?;
         // 64 KiB is more than the kernel puts into one dump skb (NLMSG_GOODSIZE, at most 32 KiB).
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(64 << 10) })
     }
@@ -87,7 +91,7 @@ impl Connection {
                     NetlinkPayload::InnerMessage(inner) => answers.push(inner),
                     NetlinkPayload::Done(_) => return Ok(answers),
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::Error(error) => return Err(refusal(&error)),
                     NetlinkPayload::Overrun(_) => {
                         return Err(io::Error::other("netlink answers were lost (overrun)"));
                     }
@@ -96,4 +100,37 @@ impl Connection {
             }
         }
     }
+}
+
+/// The kernel's error, with its own words where it has any (`NLMSGERR_ATTR_MSG`).
+fn refusal(error: &ErrorMessage) -> io::Error {
+    const HEADER: usize = 16;
+    const MESSAGE: u16 = 1;
+    let plain = error.to_io();
+    let attributes = error.header.get(HEADER..).unwrap_or_default();
+    let words = NlasIterator::new(attributes).flatten().find_map(|attribute| {
+        let attribute = DefaultNla::parse(&attribute).ok()?;
+        let mut bytes = vec![0; attribute.value_len()];
+        attribute.emit_value(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        (attribute.kind() == MESSAGE).then(|| text.trim_end_matches('\0').to_owned())
+    });
+    match words {
+        Some(words) => io::Error::new(plain.kind(), Refusal { plain, words }),
+        None => plain,
+    }
+}
+
+/// An errno that the kernel explained.
+#[derive(Debug, thiserror::Error)]
+#[error("{plain}: {words}")]
+struct Refusal {
+    plain: io::Error,
+    words: String,
+}
+
+/// The errno of an error of this module, also of one that comes with words.
+pub fn errno(error: &io::Error) -> Option<i32> {
+    let explained = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>());
+    explained.map_or(error.raw_os_error(), |refusal| refusal.plain.raw_os_error())
 }

@@ -30,6 +30,7 @@ mod queue {
     pub const TYPE: u16 = 3;
     pub const NAPI_ID: u16 = 4;
     pub const TYPE_RX: u64 = 0;
+    pub const TYPE_TX: u64 = 1;
 }
 
 mod qstats {
@@ -92,7 +93,7 @@ impl NapiSetting {
     }
 }
 
-/// A receive queue as the driver reports it.
+/// A queue as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedQueue {
     /// The queue's number.
@@ -114,22 +115,25 @@ impl Netdev {
         GenericConnection::open().map(Self)
     }
 
-    /// The receive queues of an interface (Linux 6.8).
-    pub fn rx_queues(&mut self, ifindex: u32) -> io::Result<Vec<ReportedQueue>> {
+    /// The receive queues and the send queues of an interface (Linux 6.8).
+    pub fn queues(&mut self, ifindex: u32) -> io::Result<(Vec<ReportedQueue>, Vec<ReportedQueue>)> {
         let frames =
             self.0.request(QUEUE_GET, vec![Attribute::number(queue::IFINDEX, ifindex)], Request::Dump)?;
-        let mut queues: Vec<_> = frames
-            .iter()
-            .filter(|frame| frame.number(queue::TYPE) == Some(queue::TYPE_RX))
-            .filter_map(|frame| {
-                Some(ReportedQueue {
-                    index: frame.number(queue::ID)? as u32,
-                    napi: frame.number(queue::NAPI_ID).map(|id| id as u32),
+        let of_type = |kind: u64| {
+            let mut queues: Vec<_> = frames
+                .iter()
+                .filter(|frame| frame.number(queue::TYPE) == Some(kind))
+                .filter_map(|frame| {
+                    Some(ReportedQueue {
+                        index: frame.number(queue::ID)? as u32,
+                        napi: frame.number(queue::NAPI_ID).map(|id| id as u32),
+                    })
                 })
-            })
-            .collect();
-        queues.sort_by_key(|queue| queue.index);
-        Ok(queues)
+                .collect();
+            queues.sort_by_key(|queue| queue.index);
+            queues
+        };
+        Ok((of_type(queue::TYPE_RX), of_type(queue::TYPE_TX)))
     }
 
     /// The NAPIs of an interface, by ascending id (Linux 6.8).

@@ -1,0 +1,193 @@
+//! The `ethtool` family: interrupt coalescing and channels.
+//!
+//! Numbers from `include/uapi/linux/ethtool_netlink_generated.h`; semantics from
+//! `Documentation/networking/ethtool-netlink.rst`.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::Request;
+use super::generic::{Attribute, Family, Frame, GenericConnection};
+
+const CHANNELS_GET: u8 = 17;
+const CHANNELS_SET: u8 = 18;
+const COALESCE_GET: u8 = 19;
+const COALESCE_SET: u8 = 20;
+
+/// In every message: which interface.
+const HEADER: u16 = 1;
+const HEADER_DEV_INDEX: u16 = 1;
+
+mod channels {
+    pub const RX_MAX: u16 = 2;
+    pub const COMBINED_MAX: u16 = 5;
+    pub const RX_COUNT: u16 = 6;
+    pub const COMBINED_COUNT: u16 = 9;
+}
+
+/// The `ethtool` family.
+#[derive(Debug, Clone)]
+pub struct EthtoolFamily;
+
+impl Family for EthtoolFamily {
+    const NAME: &'static str = "ethtool";
+}
+
+/// A value of a device's interrupt coalescing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Coalescing {
+    /// Whether the device or its driver chooses the receive values itself.
+    AdaptiveRx,
+    /// The same for sending.
+    AdaptiveTx,
+    /// Microseconds from a received packet to its interrupt.
+    RxUsecs,
+    /// Received packets after which the interrupt comes at once.
+    RxFrames,
+    /// Microseconds from a sent packet to the interrupt that says so.
+    TxUsecs,
+    /// Sent packets after which that interrupt comes at once.
+    TxFrames,
+}
+
+impl Coalescing {
+    /// All of them: the adaptive switches first, because what they are on the others are not heeded.
+    pub const ALL: [Coalescing; 6] = [
+        Coalescing::AdaptiveRx,
+        Coalescing::AdaptiveTx,
+        Coalescing::RxUsecs,
+        Coalescing::RxFrames,
+        Coalescing::TxUsecs,
+        Coalescing::TxFrames,
+    ];
+
+    /// ethtool's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coalescing::AdaptiveRx => "adaptive-rx",
+            Coalescing::AdaptiveTx => "adaptive-tx",
+            Coalescing::RxUsecs => "rx-usecs",
+            Coalescing::RxFrames => "rx-frames",
+            Coalescing::TxUsecs => "tx-usecs",
+            Coalescing::TxFrames => "tx-frames",
+        }
+    }
+
+    /// Whether it is on or off, rather than a number.
+    pub fn is_switch(self) -> bool {
+        matches!(self, Coalescing::AdaptiveRx | Coalescing::AdaptiveTx)
+    }
+
+    fn attribute(self) -> u16 {
+        match self {
+            Coalescing::RxUsecs => 2,
+            Coalescing::RxFrames => 3,
+            Coalescing::TxUsecs => 6,
+            Coalescing::TxFrames => 7,
+            Coalescing::AdaptiveRx => 11,
+            Coalescing::AdaptiveTx => 12,
+        }
+    }
+}
+
+/// How many queues a device has and may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channels {
+    /// Whether a channel is a pair of queues, one to receive and one to send.
+    pub combined: bool,
+    /// How many there are that receive.
+    pub count: u32,
+    /// How many there may be.
+    pub max: u32,
+}
+
+/// A connection to the `ethtool` family.
+#[derive(Debug)]
+pub struct Ethtool(GenericConnection<EthtoolFamily>);
+
+impl Ethtool {
+    /// Connects.
+    ///
+    /// # Errors
+    /// `NotFound` on kernels before 5.6, which lack the family.
+    pub fn open() -> io::Result<Self> {
+        GenericConnection::open().map(Self)
+    }
+
+    /// The coalescing values that the device has; those that it lacks are left out.
+    ///
+    /// # Errors
+    /// `Unsupported` for a device that does not coalesce (veth).
+    pub fn coalescing(&mut self, ifindex: u32) -> io::Result<Vec<(Coalescing, u32)>> {
+        let frame = self.get(COALESCE_GET, ifindex)?;
+        let value = |which: Coalescing| Some((which, frame.number(which.attribute())? as u32));
+        Ok(Coalescing::ALL.into_iter().filter_map(value).collect())
+    }
+
+    /// Sets one value. Needs `CAP_NET_ADMIN` over the network namespace.
+    ///
+    /// # Errors
+    /// `EINVAL` or `ERANGE` for what is beyond the device's limit, `EOPNOTSUPP` for what it lacks.
+    pub fn set_coalescing(&mut self, ifindex: u32, which: Coalescing, value: u32) -> io::Result<()> {
+        let attribute = if which.is_switch() {
+            Attribute::byte(which.attribute(), u8::from(value != 0))
+        } else {
+            Attribute::number(which.attribute(), value)
+        };
+        self.set(COALESCE_SET, ifindex, attribute)
+    }
+
+    /// The device's channels.
+    ///
+    /// # Errors
+    /// `Unsupported` for a device whose queues can't be counted so.
+    pub fn channels(&mut self, ifindex: u32) -> io::Result<Channels> {
+        let frame = self.get(CHANNELS_GET, ifindex)?;
+        let number = |kind| frame.number(kind).map_or(0, |number| number as u32);
+        // A device that has both kinds receives in the combined ones first (ethtool-netlink.rst).
+        let combined = number(channels::COMBINED_MAX) > 0;
+        let (count, max) = if combined {
+            (channels::COMBINED_COUNT, channels::COMBINED_MAX)
+        } else {
+            (channels::RX_COUNT, channels::RX_MAX)
+        };
+        Ok(Channels { combined, count: number(count), max: number(max) })
+    }
+
+    /// Sets how many channels receive. The driver rebuilds its queues, which loses packets, and most
+    /// forget the affinity of their interrupts. Needs `CAP_NET_ADMIN` over the network namespace.
+    pub fn set_channels(&mut self, ifindex: u32, combined: bool, count: u32) -> io::Result<()> {
+        let kind = if combined { channels::COMBINED_COUNT } else { channels::RX_COUNT };
+        self.set(CHANNELS_SET, ifindex, Attribute::number(kind, count))
+    }
+
+    fn get(&mut self, command: u8, ifindex: u32) -> io::Result<Frame<EthtoolFamily>> {
+        let frames = self.0.request(command, vec![header(ifindex)], Request::Acknowledged(0))?;
+        frames.into_iter().next().ok_or_else(|| io::Error::other("the kernel sent no answer"))
+    }
+
+    fn set(&mut self, command: u8, ifindex: u32, attribute: Attribute) -> io::Result<()> {
+        let attributes = vec![header(ifindex), attribute];
+        self.0.request(command, attributes, Request::Acknowledged(0)).map(drop)
+    }
+}
+
+fn header(ifindex: u32) -> Attribute {
+    Attribute::nested(HEADER, &[Attribute::number(HEADER_DEV_INDEX, ifindex)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_neither_coalesces_nor_has_channels_and_the_kernel_says_so() {
+        let index = crate::host::interface("lo").unwrap().index;
+        let mut ethtool = Ethtool::open().unwrap();
+        let unsupported = Some(rustix::io::Errno::OPNOTSUPP.raw_os_error());
+        assert_eq!(ethtool.coalescing(index).unwrap_err().raw_os_error(), unsupported);
+        assert_eq!(ethtool.channels(index).unwrap_err().raw_os_error(), unsupported);
+    }
+}
