@@ -28,6 +28,12 @@ pub enum Outcome {
         /// What the device has.
         value: String,
     },
+    /// It was set, and takes effect with the interrupt's next one: without interrupt remapping the
+    /// kernel moves an interrupt only while it handles it (`irq_move_masked_irq`).
+    Pending {
+        /// The CPUs that the interrupt goes to until then.
+        still: String,
+    },
     /// It could not be set.
     Failed {
         /// The kernel's word.
@@ -43,7 +49,7 @@ pub enum Outcome {
 impl Outcome {
     /// Whether the knob now has its target value, or what the device allows of it.
     pub fn is_ok(&self) -> bool {
-        matches!(self, Outcome::Already | Outcome::Set | Outcome::AtLimit { .. })
+        !matches!(self, Outcome::Failed { .. } | Outcome::ReadsBack { .. })
     }
 }
 
@@ -67,6 +73,11 @@ impl fmt::Display for Applied {
         match &self.outcome {
             Outcome::Already => write!(f, "{} is {} already", self.knob, self.target),
             Outcome::Set => write!(f, "{} set to {}", self.knob, self.target),
+            Outcome::Pending { still } => write!(
+                f,
+                "{} set to {}, from its next interrupt on (until then it goes to {still})",
+                self.knob, self.target
+            ),
             Outcome::AtLimit { value } => {
                 write!(f, "{} set to {value}: the device takes no more ({} asked)", self.knob, self.target)
             }
@@ -152,7 +163,7 @@ impl Guard {
         for applied in self.applied.iter_mut().filter(|applied| select(&applied.knob)) {
             let held = match &applied.outcome {
                 Outcome::AtLimit { value } => value.clone(),
-                Outcome::Already | Outcome::Set => applied.target.to_string(),
+                Outcome::Already | Outcome::Set | Outcome::Pending { .. } => applied.target.to_string(),
                 // It could not be had before.
                 Outcome::Failed { .. } | Outcome::ReadsBack { .. } => continue,
             };
@@ -348,11 +359,7 @@ fn settle(ifindex: u32, target: &Value) -> Result<host::Interface, Error> {
 /// Turns a knob; and says what it has instead of the target, where the device has a limit.
 fn turn(knob: &Knob, target: &Value, device: &Device) -> (Outcome, Option<Value>) {
     if knob.read(device).is_ok_and(|now| now == *target) {
-        let outcome = match knob.contradicted(device, target) {
-            Some(value) => Outcome::ReadsBack { value },
-            None => Outcome::Already,
-        };
-        return (outcome, None);
+        return (not_yet(knob, target, device).unwrap_or(Outcome::Already), None);
     }
     let written = match knob.write(device, target) {
         Ok(written) => written,
@@ -363,13 +370,16 @@ fn turn(knob: &Knob, target: &Value, device: &Device) -> (Outcome, Option<Value>
         Written::Limit(value) => (value, Some(value.clone())),
     };
     let outcome = match knob.read(device) {
-        Ok(value) if value == *expected => match (knob.contradicted(device, target), &limit) {
-            (Some(value), _) => Outcome::ReadsBack { value },
-            (None, Some(limit)) => Outcome::AtLimit { value: limit.to_string() },
-            (None, None) => Outcome::Set,
+        Ok(value) if value == *expected => match &limit {
+            Some(limit) => Outcome::AtLimit { value: limit.to_string() },
+            None => not_yet(knob, target, device).unwrap_or(Outcome::Set),
         },
         Ok(value) => Outcome::ReadsBack { value: value.to_string() },
         Err(error) => Outcome::ReadsBack { value: format!("nothing ({error})") },
     };
     (outcome, limit)
+}
+
+fn not_yet(knob: &Knob, target: &Value, device: &Device) -> Option<Outcome> {
+    knob.still_goes_to(device, target).map(|cpus| Outcome::Pending { still: cpus.to_string() })
 }

@@ -157,7 +157,7 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
     };
     let indices = queue_numbers(&link.name, "rx", &reported);
     if !link.up && link.name != "lo" {
-        notes.push("it is down: its NAPIs and interrupts are there only while it is up".to_owned());
+        notes.push("it is down: it has NAPIs, and mostly interrupts, only while it is up".to_owned());
     }
     // veth links no queue to its NAPI, but adds its NAPIs in queue order, with ascending ids. Where
     // the counts differ (drivers with NAPIs for sending), that order says nothing.

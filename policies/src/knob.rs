@@ -312,8 +312,8 @@ impl Knob {
         Ok(Written::Whole)
     }
 
-    /// What the kernel does in spite of the value that it has taken; `None` where it does as told.
-    pub(crate) fn contradicted(&self, device: &Device, target: &Value) -> Option<String> {
+    /// Where an interrupt goes in spite of the affinity that it has been given.
+    pub(crate) fn still_goes_to(&self, device: &Device, target: &Value) -> Option<Cpus> {
         let irq = match *self {
             Knob::IrqAffinity { queue, .. } => device.irq(queue, Direction::Rx),
             Knob::TxIrqAffinity { queue, .. } => device.irq(queue, Direction::Tx),
@@ -322,10 +322,8 @@ impl Knob {
         let Value::Cpus(wanted) = target else { return None };
         // Empty until the interrupt is started.
         let effective = irq::effective_affinity(irq.ok()?).ok()?;
-        effective
-            .iter()
-            .any(|cpu| !wanted.contains(cpu))
-            .then(|| format!("{wanted}, while the interrupt really goes to {effective}"))
+        let elsewhere = effective.iter().any(|cpu| !wanted.contains(cpu));
+        elsewhere.then_some(effective)
     }
 
     /// Whether the knob exists only while another one is on, and goes with it.

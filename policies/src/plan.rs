@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::cores::{local_to, node_cpus};
 use crate::device::Device;
 use crate::netlink::ethtool::Coalescing;
+use crate::netlink::netdev::Netdev;
 use crate::permission::may_set_on;
 use crate::{Cpus, Interface, Knob, Policy, RxQueue, TxQueue, Value};
 
@@ -420,9 +421,8 @@ impl Compiler<'_> {
         let per_napi =
             |queue: &RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.defer_hard_irqs.is_some());
         if !self.rx.iter().any(|queue| per_napi(queue)) {
-            // Loopback has the files, too, and nothing behind them.
-            let polled = self.rx.iter().any(|queue| queue.napi.is_some() || queue.irq.is_some());
-            if polled && Knob::DeferHardIrqs.read(&self.device).is_ok() {
+            let older = self.rx.iter().any(|queue| queue.napi.is_some()) || Netdev::open().is_err();
+            if older && Knob::DeferHardIrqs.read(&self.device).is_ok() {
                 self.set(Knob::DeferHardIrqs, defer, DEFER);
                 self.set(Knob::GroFlushTimeout, grace, GRACE);
                 self.notes.push(

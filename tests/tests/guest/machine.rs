@@ -1,0 +1,267 @@
+//! A guest under QEMU, on links that nobody else is on, and a shell in it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::namespace::Namespace;
+use serde_json::Value;
+
+/// A device of the guest. The guest is 10.9.N.2 on the N-th of them, the host's namespace 10.9.N.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nic {
+    /// Intel 82576: queues with an interrupt each to receive and to send; it coalesces.
+    Igb,
+    /// Intel 82574: one queue.
+    E1000e,
+    /// Two queues, which a hypervisor serves.
+    Virtio,
+}
+
+impl Nic {
+    fn driver(self) -> &'static str {
+        match self {
+            Nic::Igb => "igb",
+            Nic::E1000e => "e1000e",
+            Nic::Virtio => "virtio_net",
+        }
+    }
+}
+
+/// What a guest is made of.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub nics: Vec<Nic>,
+    /// Two CPUs each; the first NIC is on the last node.
+    pub numa_nodes: u32,
+}
+
+/// A running guest; it is powered off when it is dropped.
+pub struct Machine {
+    qemu: Child,
+    port: BufReader<UnixStream>,
+    namespace: Namespace,
+    /// The interfaces' names, as the shape has the NICs.
+    pub interfaces: Vec<String>,
+    _folder: tempfile::TempDir,
+}
+
+/// The answer to one request.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: i32,
+    pub text: String,
+}
+
+/// Software emulation boots in some ten seconds.
+const BOOT: Duration = Duration::from_secs(120);
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// The folder with the kernel, the initramfs and QEMU; `None`, with the reason printed, where they can't
+/// be had.
+pub fn prepared() -> Option<PathBuf> {
+    static ONCE: std::sync::OnceLock<Option<PathBuf>> = std::sync::OnceLock::new();
+    ONCE.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("LULL_GUEST") {
+            return Some(folder.into());
+        }
+        tests::require("guest: tests/guest/run makes one and runs these tests in it", None)
+    })
+    .clone()
+}
+
+impl Machine {
+    pub fn boot(folder: &Path, shape: &Shape) -> io::Result<Self> {
+        let namespace = Namespace::new()?;
+        let sockets = tempfile::tempdir()?;
+        let socket = sockets.path().join("port");
+        let mut qemu = Command::new("/bin/sh");
+        // QEMU is Debian's, with its own libraries and their loader beside it.
+        let libraries = folder.join("tools/usr/lib/x86_64-linux-gnu");
+        let mut command = format!(
+            "ip link set lo up; exec {} --library-path {} {}",
+            libraries.join("ld-linux-x86-64.so.2").display(),
+            libraries.display(),
+            folder.join("tools/usr/bin/qemu-system-x86_64").display()
+        );
+        for argument in arguments(folder, shape, &socket) {
+            command.push_str(&format!(" '{argument}'"));
+        }
+        let mut taps = String::new();
+        for (index, nic) in shape.nics.iter().enumerate() {
+            let queues = if *nic == Nic::Virtio { " multi_queue" } else { "" };
+            taps.push_str(&format!(
+                "ip tuntap add tap{index} mode tap{queues} && ip link set tap{index} up && \
+                 ip addr add 10.9.{index}.1/24 dev tap{index} || exit 1; "
+            ));
+        }
+        qemu.arg("-c").arg(format!("{taps}{command}")).stdin(Stdio::null());
+        qemu.stdout(std::fs::File::create(sockets.path().join("qemu"))?);
+        qemu.stderr(std::fs::File::create(sockets.path().join("qemu-errors"))?);
+        // Nothing of a test stays when it is killed. The group is for `kill`, as the shell execs QEMU.
+        qemu.process_group(0);
+        let mut qemu = namespace.run(move || qemu.spawn())?;
+        let port = match connect(&socket, &mut qemu) {
+            Ok(port) => port,
+            Err(error) => {
+                let _ = qemu.kill();
+                let _ = qemu.wait();
+                let errors = std::fs::read_to_string(sockets.path().join("qemu-errors"))?;
+                return Err(io::Error::other(format!("{error}: {errors}")));
+            }
+        };
+        let mut machine = Self { qemu, port, namespace, interfaces: Vec::new(), _folder: sockets };
+        machine.name_interfaces(shape)?;
+        Ok(machine)
+    }
+
+    fn name_interfaces(&mut self, shape: &Shape) -> io::Result<()> {
+        for (index, nic) in shape.nics.iter().enumerate() {
+            let name = self.run(&format!("grep -l '{}' /sys/class/net/*/address", mac(index)));
+            let name = name.trim().split('/').nth(4).unwrap_or_default().to_owned();
+            let driver = self.run(&format!("basename $(readlink /sys/class/net/{name}/device/driver)"));
+            assert_eq!(driver.trim(), nic.driver(), "{name}");
+            self.run(&format!("ip addr add 10.9.{index}.2/24 dev {name} && ip link set {name} up"));
+            self.interfaces.push(name);
+        }
+        for name in self.interfaces.clone() {
+            self.wait_for(&format!("grep -q 1 /sys/class/net/{name}/carrier"));
+        }
+        Ok(())
+    }
+
+    /// Runs a line of shell in the guest.
+    pub fn ask(&mut self, request: &str) -> Answer {
+        assert!(!request.contains('\n'), "one line");
+        let give_up = format!("the guest did not answer: {request}");
+        self.port.get_mut().write_all(format!("{request}\n").as_bytes()).expect(&give_up);
+        let mut line = String::new();
+        self.port.read_line(&mut line).expect(&give_up);
+        let (status, length) = line.trim().split_once(' ').expect(&give_up);
+        let mut text = vec![0; length.parse().expect(&give_up)];
+        self.port.read_exact(&mut text).expect(&give_up);
+        Answer { status: status.parse().expect(&give_up), text: String::from_utf8_lossy(&text).into_owned() }
+    }
+
+    /// Runs what has to succeed.
+    pub fn run(&mut self, request: &str) -> String {
+        let answer = self.ask(request);
+        assert_eq!(answer.status, 0, "{request}: {}", answer.text);
+        answer.text
+    }
+
+    pub fn json(&mut self, request: &str) -> Value {
+        let text = self.run(request);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{request}: {error}: {text}"))
+    }
+
+    pub fn wait_for(&mut self, condition: &str) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.ask(condition).status != 0 {
+            assert!(Instant::now() < end, "waited in vain for: {condition}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// All that a policy may set on an interface. Not what is only seen: where an interrupt went last,
+    /// and notes.
+    pub fn settings(&mut self, interface: &str) -> Value {
+        let mut settings = self.json(&format!("policies --format json show {interface}"));
+        settings["notes"].take();
+        for queue in settings["queues"].as_array_mut().into_iter().flatten() {
+            queue["irq_effective"].take();
+            // The id of the thread.
+            queue["napi"]["pid"].take();
+        }
+        settings
+    }
+
+    /// Runs a program of ours on the other end of the guest's links.
+    pub fn outside(&self, program: &str, arguments: &[&str]) -> io::Result<std::process::Output> {
+        let mut command = Command::new(own_program(program));
+        command.args(arguments);
+        self.namespace.run(move || command.output())
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The guest powers itself off when the host lets go, but nothing waits for that.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+/// A program of this test's own build.
+fn own_program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().unwrap().parent().unwrap().join(name);
+    assert!(program.is_file(), "build the {name} command first: cargo build --workspace");
+    program
+}
+
+fn mac(index: usize) -> String {
+    format!("52:54:00:00:00:{index:02x}")
+}
+
+fn connect(socket: &Path, qemu: &mut Child) -> io::Result<BufReader<UnixStream>> {
+    let end = Instant::now() + BOOT;
+    let stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(error) if Instant::now() > end || qemu.try_wait()?.is_some() => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    stream.set_read_timeout(Some(BOOT))?;
+    let mut port = BufReader::new(stream);
+    let mut line = String::new();
+    port.read_line(&mut line)?;
+    if line.trim() != "ready" {
+        return Err(io::Error::other(format!("the guest said {line:?}")));
+    }
+    port.get_ref().set_read_timeout(Some(ANSWER))?;
+    Ok(port)
+}
+
+fn arguments(folder: &Path, shape: &Shape, socket: &Path) -> Vec<String> {
+    let own = |name: &str| folder.join(name).display().to_string();
+    let mut arguments: Vec<String> = Vec::new();
+    let mut add = |text: &str| arguments.extend(text.split(' ').map(str::to_owned));
+    add("-machine q35 -accel tcg,thread=multi -cpu max -nodefaults -display none -no-reboot");
+    add(&format!("-L {} -L {}", own("tools/usr/share/qemu"), own("tools/usr/share/seabios")));
+    add(&format!("-smp {} -m {}", 2 * shape.numa_nodes, 512 * shape.numa_nodes));
+    if shape.numa_nodes > 1 {
+        for node in 0..shape.numa_nodes {
+            add(&format!("-object memory-backend-ram,id=memory{node},size=512M"));
+            let (first, last) = (2 * node, 2 * node + 1);
+            add(&format!("-numa node,nodeid={node},cpus={first}-{last},memdev=memory{node}"));
+        }
+        let node = shape.numa_nodes - 1;
+        add(&format!("-device pxb-pcie,id=far,bus_nr=128,bus=pcie.0,numa_node={node}"));
+    }
+    add(&format!("-kernel {} -initrd {}", own("vmlinuz"), own("initramfs.gz")));
+    arguments.push("-append".to_owned());
+    arguments.push("console=ttyS0 quiet panic=-1 mitigations=off".to_owned());
+    let mut add = |text: &str| arguments.extend(text.split(' ').map(str::to_owned));
+    add("-serial stdio -device virtio-serial-pci");
+    add(&format!("-chardev socket,path={},server=on,wait=off,id=port", socket.display()));
+    add("-device virtserialport,chardev=port,name=lull");
+    for (index, nic) in shape.nics.iter().enumerate() {
+        let queues = if *nic == Nic::Virtio { ",queues=2" } else { "" };
+        add(&format!("-netdev tap,id=net{index},ifname=tap{index},script=no,downscript=no{queues}"));
+        let bus = if index == 0 && shape.numa_nodes > 1 { "far" } else { "pcie.0" };
+        // Each on a port of its own: igb comes with virtual functions, which take the slots behind it.
+        add(&format!("-device pcie-root-port,id=port{index},bus={bus},chassis={index},slot={index}"));
+        let device = match nic {
+            Nic::Igb => "igb",
+            Nic::E1000e => "e1000e",
+            Nic::Virtio => "virtio-net-pci,mq=on,vectors=6",
+        };
+        add(&format!("-device {device},bus=port{index},netdev=net{index},mac={},romfile=", mac(index)));
+    }
+    arguments
+}
