@@ -154,13 +154,22 @@ impl Guard {
         undo(&self.undo)
     }
 
-    /// Turns those knobs again that have lost their value: others have set them, or the device forgot
-    /// them when its link was reopened. Returns what was turned, and `None` for the value of a knob that
-    /// can't be read.
-    pub fn reapply(&mut self, select: impl Fn(&Knob) -> bool) -> Vec<(Applied, Option<Value>)> {
+    /// Turns those knobs again that have lost their value, and returns them with what they had: others
+    /// have set them, or the device has forgotten them when its link was reopened. `only_forgotten`
+    /// leaves those alone that have neither the value from before nor the one that was set.
+    pub(crate) fn reapply(
+        &mut self,
+        select: impl Fn(&Knob) -> bool,
+        only_forgotten: bool,
+    ) -> Vec<(Applied, Option<Value>)> {
         let device = Device::new(&self.plan.interface, self.plan.ifindex);
+        let before = |knob: &Knob| {
+            let undo = lock(&self.undo);
+            let entries = undo.iter().flat_map(|undo| &undo.journal.entries);
+            entries.into_iter().find(|entry| entry.knob == *knob).and_then(|entry| entry.old.clone())
+        };
         let mut turned = Vec::new();
-        for applied in self.applied.iter_mut().filter(|applied| select(&applied.knob)) {
+        for applied in self.applied.iter().filter(|applied| select(&applied.knob)) {
             let held = match &applied.outcome {
                 Outcome::AtLimit { value } => value.clone(),
                 Outcome::Already | Outcome::Set | Outcome::Pending { .. } => applied.target.to_string(),
@@ -168,7 +177,8 @@ impl Guard {
                 Outcome::Failed { .. } | Outcome::ReadsBack { .. } => continue,
             };
             let now = applied.knob.read(&device).ok();
-            if now.as_ref().is_some_and(|now| now.to_string() == held) {
+            let kept = now.as_ref().is_none_or(|now| now.to_string() == held);
+            if kept || (only_forgotten && now != before(&applied.knob)) {
                 continue;
             }
             let mut again = applied.clone();
@@ -176,6 +186,21 @@ impl Guard {
             turned.push((again, now));
         }
         turned
+    }
+
+    /// Follows the interface to another name, in the journal first.
+    pub(crate) fn rename(&mut self, name: &str) -> Result<(), Error> {
+        name.clone_into(&mut self.plan.interface);
+        let mut slot = lock(&self.undo);
+        let Some(undo) = slot.as_mut() else { return Ok(()) };
+        let _locked = undo.directory.lock();
+        name.clone_into(&mut undo.journal.interface);
+        let old = undo.path.clone();
+        undo.record()?;
+        match old.filter(|old| Some(old) != undo.path.as_ref()) {
+            Some(old) => undo.directory.remove(&old),
+            None => Ok(()),
+        }
     }
 }
 

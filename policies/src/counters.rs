@@ -21,10 +21,26 @@ pub struct Snapshot {
     taken: Instant,
     rx_packets: RxPackets,
     net_rx: Vec<u64>,
-    irqs: Vec<(u32, u64)>,
+    irqs: QueueCounts,
+    tx_irqs: QueueCounts,
     has_interrupts: bool,
     busy_poll_rx_packets: u64,
     cpus: Vec<CpuTicks>,
+}
+
+/// A snapshot's counters, since the machine or the interface was started.
+#[derive(Debug, Clone, Copy)]
+pub struct Totals<'a> {
+    /// Packets received.
+    pub rx_packets: &'a RxPackets,
+    /// Interrupts by receive queue.
+    pub irqs: &'a [(u32, u64)],
+    /// Interrupts by send queue, of those that have one of their own.
+    pub tx_irqs: &'a [(u32, u64)],
+    /// NET_RX softirqs by CPU.
+    pub net_rx: &'a [u64],
+    /// Packets that a busy poll got, in this network namespace.
+    pub busy_poll_rx_packets: u64,
 }
 
 /// Packets received.
@@ -46,6 +62,9 @@ impl RxPackets {
         }
     }
 }
+
+/// A count for each queue, with the queue's number.
+type QueueCounts = Vec<(u32, u64)>;
 
 /// What one CPU did, in ticks of `USER_HZ`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,8 +97,10 @@ pub struct Delta {
     pub rx_packets: RxPackets,
     /// NET_RX softirqs by CPU.
     pub net_rx: Vec<u64>,
-    /// Interrupts by queue: `(queue, interrupts)`; empty on a device without them.
+    /// Interrupts by receive queue: `(queue, interrupts)`; empty on a device without them.
     pub irqs: Vec<(u32, u64)>,
+    /// Interrupts by send queue, of those that have one of their own.
+    pub tx_irqs: Vec<(u32, u64)>,
     /// Packets that a busy poll got out of the queue (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
     /// How each CPU spent the time.
@@ -90,17 +111,29 @@ pub struct Delta {
 impl Snapshot {
     /// Reads all counters.
     pub fn take(interface: &Interface) -> Result<Self, Error> {
-        let (irqs, has_interrupts) = irq_counts(interface).map_err(Error::kernel("read /proc/interrupts"))?;
+        let (irqs, tx_irqs) = irq_counts(interface).map_err(Error::kernel("read /proc/interrupts"))?;
         Ok(Self {
             taken: Instant::now(),
             rx_packets: rx_packets(interface)?,
             net_rx: net_rx_softirqs().map_err(Error::kernel("read /proc/softirqs"))?,
             irqs,
-            has_interrupts,
+            tx_irqs,
+            has_interrupts: interface.has_interrupts(),
             busy_poll_rx_packets: busy_poll_rx_packets()
                 .map_err(Error::kernel("read /proc/thread-self/net/netstat"))?,
             cpus: cpu_ticks().map_err(Error::kernel("read /proc/stat"))?,
         })
+    }
+
+    /// All counters, as the kernel has them: since the machine or the interface was started.
+    pub fn totals(&self) -> Totals<'_> {
+        Totals {
+            rx_packets: &self.rx_packets,
+            irqs: &self.irqs,
+            tx_irqs: &self.tx_irqs,
+            net_rx: &self.net_rx,
+            busy_poll_rx_packets: self.busy_poll_rx_packets,
+        }
     }
 
     /// What changed since `before`.
@@ -123,6 +156,7 @@ impl Snapshot {
             rx_packets,
             net_rx: self.net_rx.iter().zip(&before.net_rx).map(|(now, then)| differ(*now, *then)).collect(),
             irqs: pairs(&self.irqs, &before.irqs),
+            tx_irqs: pairs(&self.tx_irqs, &before.tx_irqs),
             busy_poll_rx_packets: differ(self.busy_poll_rx_packets, before.busy_poll_rx_packets),
             cpus: self.cpus.iter().zip(&before.cpus).map(|(now, then)| now.since(then)).collect(),
             has_interrupts: self.has_interrupts,
@@ -167,6 +201,13 @@ impl Delta {
             ("packets per softirq", self.net_rx.iter().sum())
         };
         PacketsPer { name, value: self.rx_packets.total() as f64 / events as f64 }
+    }
+
+    /// The same, counting also the interrupts that only tell the end of sending, as the paper does for
+    /// kernel polling.
+    pub fn packets_per_any_interrupt(&self) -> f64 {
+        let events: u64 = self.irqs.iter().chain(&self.tx_irqs).map(|(_, count)| count).sum();
+        self.rx_packets.total() as f64 / events as f64
     }
 
     /// The largest share of a core that the hypervisor took, 0 to 1.
@@ -228,17 +269,20 @@ fn rx_packets(interface: &Interface) -> Result<RxPackets, Error> {
     }
 }
 
-fn irq_counts(interface: &Interface) -> io::Result<(Vec<(u32, u64)>, bool)> {
+/// How often each queue's interrupt has fired: of those that receive, and of those that only send.
+fn irq_counts(interface: &Interface) -> io::Result<(QueueCounts, QueueCounts)> {
     if !interface.has_interrupts() {
-        return Ok((Vec::new(), false));
+        return Ok(Default::default());
     }
     let lines = irq::lines()?;
-    let counts = interface
-        .queues
+    let count = |irq: u32| Some(lines.get(&irq)?.counts.iter().sum());
+    let received = interface.queues.iter().filter_map(|queue| Some((queue.index, count(queue.irq?)?)));
+    let shared = |irq: u32| interface.queues.iter().any(|queue| queue.irq == Some(irq));
+    let sent = interface
+        .tx_queues
         .iter()
-        .filter_map(|queue| Some((queue.index, lines.get(&queue.irq?)?.counts.iter().sum())))
-        .collect();
-    Ok((counts, true))
+        .filter_map(|queue| Some((queue.index, count(queue.irq.filter(|&irq| !shared(irq))?)?)));
+    Ok((received.collect(), sent.collect()))
 }
 
 fn net_rx_softirqs() -> io::Result<Vec<u64>> {

@@ -81,7 +81,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn this() -> Self {
+    pub(crate) fn this() -> Self {
         let pid = std::process::id();
         Self { pid, start: start_time(pid).unwrap_or(0) }
     }
@@ -325,6 +325,6 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
-fn network_namespace() -> u64 {
+pub(crate) fn network_namespace() -> u64 {
     fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino())
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
 use crate::irq::Direction;
+use crate::neighbours::Irqbalance;
 use crate::netlink::errno;
 use crate::netlink::ethtool::{Coalescing, Ethtool};
 use crate::netlink::netdev::{NapiSetting, Netdev};
@@ -45,6 +46,11 @@ pub enum Knob {
     XpsCpus {
         /// The send queue.
         queue: u32,
+    },
+    /// Whether a running irqbalance leaves an interrupt alone.
+    IrqbalanceBan {
+        /// The interrupt.
+        irq: u32,
     },
     /// The CPUs that the queue's interrupt goes to (`smp_affinity_list`).
     IrqAffinity {
@@ -121,6 +127,7 @@ impl fmt::Display for Knob {
             Knob::RpsCpus { queue } => write!(f, "rx-{queue} rps_cpus"),
             Knob::RpsFlowCount { queue } => write!(f, "rx-{queue} rps_flow_cnt"),
             Knob::XpsCpus { queue } => write!(f, "tx-{queue} xps_cpus"),
+            Knob::IrqbalanceBan { irq } => write!(f, "irqbalance bans irq {irq}"),
             Knob::IrqAffinity { queue, irq } => write!(f, "rx-{queue} irq {irq} affinity"),
             Knob::TxIrqAffinity { queue, irq } => write!(f, "tx-{queue} irq {irq} affinity"),
             Knob::DeferHardIrqs => write!(f, "napi_defer_hard_irqs"),
@@ -157,9 +164,11 @@ impl Knob {
             | Knob::NapiIrqSuspendTimeout { queue }
             | Knob::NapiThreaded { queue }
             | Knob::NapiThreadAffinity { queue } => Some(queue),
-            Knob::Channels { .. } | Knob::Coalesce { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout => {
-                None
-            }
+            Knob::Channels { .. }
+            | Knob::Coalesce { .. }
+            | Knob::IrqbalanceBan { .. }
+            | Knob::DeferHardIrqs
+            | Knob::GroFlushTimeout => None,
         }
     }
 
@@ -175,6 +184,7 @@ impl Knob {
                 "packets are handed to other cores after they were polled"
             }
             Knob::XpsCpus { .. } => "what is sent goes out by queues of other workers",
+            Knob::IrqbalanceBan { .. } => "irqbalance moves the interrupt again within ten seconds",
             Knob::IrqAffinity { .. } if policy == Policy::Packing => {
                 "the queue interrupts a core that is not a packing core"
             }
@@ -239,6 +249,7 @@ impl Knob {
                 let number = self.read_file(device)?.trim().parse();
                 number.map(Value::Number).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
             }
+            Knob::IrqbalanceBan { irq } => Ok(Value::Number(irqbalance()?.banned()?.contains(&irq).into())),
             Knob::IrqAffinity { queue, .. } => {
                 irq::affinity(device.irq(queue, Direction::Rx)?).map(Value::Cpus)
             }
@@ -291,6 +302,13 @@ impl Knob {
                 Knob::RpsFlowCount { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout,
                 Value::Number(number),
             ) => fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, number.to_string())?,
+            (Knob::IrqbalanceBan { irq }, Value::Number(banned)) => {
+                let irqbalance = irqbalance()?;
+                let mut irqs = irqbalance.banned()?;
+                irqs.retain(|other| other != irq);
+                irqs.extend((*banned != 0).then_some(*irq));
+                irqbalance.ban(&irqs)?;
+            }
             (Knob::IrqAffinity { queue, .. }, Value::Cpus(cpus)) => {
                 set_affinity(device.irq(*queue, Direction::Rx)?, cpus)?;
             }
@@ -335,6 +353,10 @@ impl Knob {
     pub(crate) fn has_limit(&self) -> bool {
         matches!(self, Knob::Coalesce { parameter } if !parameter.is_switch())
     }
+}
+
+fn irqbalance() -> io::Result<Irqbalance> {
+    Irqbalance::find().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "irqbalance does not run"))
 }
 
 fn set_affinity(irq: u32, cpus: &Cpus) -> io::Result<()> {

@@ -1,20 +1,31 @@
 //! The `policies` command: what the host has, what a policy would set, set it, put it back.
 
+mod cli {
+    mod echo;
+    pub mod prometheus;
+    pub mod tables;
+    pub mod tune;
+    pub mod watch;
+}
+
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use comfy_table::{Table, presets};
+use policies::explain::Explanation;
 use policies::{
-    Cpus, Error, Interface, JournalDir, Lifetime, Plan, Policy, RestoreReport, Restored, Settings,
-    SuppressionValues, host, missing_capabilities, nearest_cores,
+    Cpus, Error, JournalDir, Lifetime, Plan, Policy, RestoreReport, Settings, SuppressionValues, host,
+    nearest_cores,
 };
 use serde_json::json;
+
+use crate::cli::tables::{list_table, show, show_explanation, show_plan, show_reports};
+use crate::cli::{prometheus, tune, watch};
 
 /// Network polling policies: show, plan, apply and restore what they set on the host
 #[derive(Parser)]
 #[command(name = "policies", version)]
 struct Cli {
-    /// A table for people, or JSON for programs
+    /// A table for people, JSON for programs
     #[arg(long, global = true, value_enum, default_value_t)]
     format: Format,
     #[command(subcommand)]
@@ -26,6 +37,8 @@ enum Format {
     #[default]
     Table,
     Json,
+    /// For `watch`: metrics, once, for a scraper's text file
+    Prometheus,
 }
 
 #[derive(Subcommand)]
@@ -40,12 +53,29 @@ enum Command {
     /// Show what a policy would set, and change nothing
     Plan(PlanArguments),
     /// Set what a policy needs, until `restore` or a reboot
-    Apply(PlanArguments),
+    Apply {
+        #[command(flatten)]
+        plan: PlanArguments,
+        /// Have a running irqbalance leave the interface's interrupts alone until `restore`
+        #[arg(long)]
+        ban_irqbalance: bool,
+    },
     /// Put back what `apply`, or a program that was killed, left set
     Restore {
         /// Only this interface
         interface: Option<String>,
     },
+    /// Say what this machine can do for kernel polling on an interface, what is missing, and what would
+    /// mend it
+    Explain {
+        /// The interface, for example eth0
+        interface: String,
+    },
+    /// Show each second what a policy does: interrupts, packets, polling, workers
+    Watch(watch::Arguments),
+    /// Find a policy's values under the load that is running
+    #[command(subcommand)]
+    Tune(tune::Tune),
 }
 
 #[derive(Args)]
@@ -89,6 +119,10 @@ struct PlanArguments {
 
 impl PlanArguments {
     fn plan(&self) -> Result<Plan, Error> {
+        self.plan_with(false)
+    }
+
+    fn plan_with(&self, ban_irqbalance: bool) -> Result<Plan, Error> {
         let interface = host::interface(&self.interface)?;
         let worker_cores = match self.workers {
             Some(count) => nearest_cores(&interface, count.into()).map_err(|source| Error::Kernel {
@@ -101,6 +135,7 @@ impl PlanArguments {
             channels: self.channels,
             queues: self.queues.as_ref().map(|queues| queues.iter().collect()),
             worker_cores,
+            ban_irqbalance,
             packing_cores: self.packing_cores.clone(),
             gro_flush_timeout: std::time::Duration::from_micros(self.gro_flush_timeout),
             suppression: SuppressionValues {
@@ -127,13 +162,17 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, Error> {
+    if cli.format == Format::Prometheus && !matches!(cli.command, Command::Watch(_)) {
+        eprintln!("policies: --format prometheus is for `policies watch`; take table or json");
+        return Ok(ExitCode::from(2));
+    }
     let journals = JournalDir::default();
     match &cli.command {
         Command::List => {
             let interfaces = host::interfaces()?;
             match cli.format {
                 Format::Json => print_json(&json!(interfaces)),
-                Format::Table => println!("{}", list_table(&interfaces)),
+                Format::Table | Format::Prometheus => println!("{}", list_table(&interfaces)),
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -141,7 +180,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
             let interface = host::interface(interface)?;
             match cli.format {
                 Format::Json => print_json(&json!(interface)),
-                Format::Table => show(&interface),
+                Format::Table | Format::Prometheus => show(&interface),
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -149,16 +188,37 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
             let plan = arguments.plan()?;
             match cli.format {
                 Format::Json => print_json(&json!(plan)),
-                Format::Table => show_plan(&plan),
+                Format::Table | Format::Prometheus => show_plan(&plan),
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Apply(arguments) => apply(&arguments.plan()?, &journals, cli.format),
+        Command::Apply { plan, ban_irqbalance } => {
+            apply(&plan.plan_with(*ban_irqbalance)?, &journals, cli.format)
+        }
+        Command::Explain { interface } => {
+            let explanation = Explanation::of(&host::interface(interface)?, &journals)?;
+            match cli.format {
+                Format::Json => {
+                    print_json(&json!({ "verdict": explanation.verdict(), "findings": explanation.findings }))
+                }
+                Format::Table | Format::Prometheus => show_explanation(&explanation),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Watch(arguments) => {
+            match cli.format {
+                Format::Prometheus => print!("{}", prometheus::metrics(&arguments.interface, &journals)?),
+                Format::Json => watch::lines(arguments, &journals, true)?,
+                Format::Table => watch::run(arguments, &journals)?,
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Tune(arguments) => tune::run(arguments, &journals),
         Command::Restore { interface } => {
             let reports = policies::restore_all(&journals, interface.as_deref())?;
             match cli.format {
                 Format::Json => print_json(&json!(reports)),
-                Format::Table => show_reports(&reports),
+                Format::Table | Format::Prometheus => show_reports(&reports),
             }
             let failed = reports.iter().any(RestoreReport::failed);
             Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -171,7 +231,7 @@ fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode,
     let complete = applied.iter().all(|step| step.outcome.is_ok());
     match format {
         Format::Json => print_json(&json!({ "applied": applied, "notes": plan.notes })),
-        Format::Table => {
+        Format::Table | Format::Prometheus => {
             for step in &applied {
                 println!("{}: {step}", plan.interface);
             }
@@ -188,125 +248,4 @@ fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode,
 
 fn print_json(value: &serde_json::Value) {
     println!("{value:#}");
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    table
-}
-
-fn or_dash<T: ToString>(value: Option<T>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
-}
-
-fn list_table(interfaces: &[Interface]) -> Table {
-    let mut table = table(&["interface", "state", "driver", "rx queues", "NAPIs", "interrupts"]);
-    for interface in interfaces {
-        let irqs = interface.queues.iter().filter(|queue| queue.irq.is_some()).count();
-        table.add_row([
-            interface.name.clone(),
-            if interface.up { "up" } else { "down" }.to_owned(),
-            or_dash(interface.driver.as_deref()),
-            interface.queues.len().to_string(),
-            interface.napi_ids().len().to_string(),
-            irqs.to_string(),
-        ]);
-    }
-    table
-}
-
-fn show(interface: &Interface) {
-    println!(
-        "{} ({}), index {}, {}",
-        interface.name,
-        interface.driver.as_deref().unwrap_or("no driver known"),
-        interface.index,
-        if interface.up { "up" } else { "down" }
-    );
-    let mut table = table(&[
-        "queue",
-        "NAPI",
-        "irq",
-        "irq cpus",
-        "rps cpus",
-        "defer",
-        "gro-flush ns",
-        "suspend ns",
-        "threaded",
-    ]);
-    for queue in &interface.queues {
-        let napi = queue.napi.as_ref();
-        let threaded = napi.and_then(|napi| match (napi.threaded, napi.pid) {
-            (Some(1), Some(pid)) => Some(format!("pid {pid}")),
-            (Some(on), _) => Some(on.to_string()),
-            _ => None,
-        });
-        let rps = queue
-            .rps_cpus
-            .as_ref()
-            .map(|cpus| if cpus.is_empty() { "off".to_owned() } else { cpus.to_string() });
-        table.add_row([
-            format!("rx-{}", queue.index),
-            or_dash(napi.map(|napi| napi.id)),
-            or_dash(queue.irq),
-            or_dash(queue.irq_affinity.as_ref()),
-            or_dash(rps),
-            or_dash(napi.and_then(|napi| napi.defer_hard_irqs)),
-            or_dash(napi.and_then(|napi| napi.gro_flush_timeout)),
-            or_dash(napi.and_then(|napi| napi.irq_suspend_timeout)),
-            or_dash(threaded),
-        ]);
-    }
-    println!("{table}");
-    let by_order = interface.queues.iter().any(|queue| queue.napi.is_some() && !queue.napi_reported);
-    if by_order {
-        println!("note: the driver does not link queues to NAPIs; they are paired by order");
-    }
-    interface.notes.iter().for_each(|note| println!("note: {note}"));
-}
-
-fn show_plan(plan: &Plan) {
-    println!("{} on {}", plan.policy, plan.interface);
-    if !plan.steps.is_empty() {
-        let mut table = table(&["knob", "now", "to be", "may set", "why"]);
-        for step in &plan.steps {
-            table.add_row([
-                step.knob.to_string(),
-                or_dash(step.now.as_ref()),
-                step.target.to_string(),
-                step.forbidden.clone().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}")),
-                step.why.to_owned(),
-            ]);
-        }
-        println!("{table}");
-    }
-    plan.notes.iter().for_each(|note| println!("note: {note}"));
-    let forbidden = plan.forbidden().count();
-    if forbidden > 0 {
-        println!(
-            "{forbidden} of {} knobs may not be set by this process; missing: {}",
-            plan.steps.len(),
-            missing_capabilities().join(", ")
-        );
-    }
-}
-
-fn show_reports(reports: &[RestoreReport]) {
-    if reports.is_empty() {
-        println!("nothing to restore");
-    }
-    for report in reports {
-        println!("{}: {} taken off", report.interface, report.policy);
-        for (knob, restored) in &report.knobs {
-            match restored {
-                Restored::Restored => println!("  {knob}: restored"),
-                Restored::Gone => println!("  {knob}: gone, nothing to restore"),
-                Restored::ChangedMeanwhile { value } => {
-                    println!("  {knob}: left alone, someone else has set it to {value} meanwhile");
-                }
-                Restored::Failed { reason } => println!("  {knob}: NOT restored: {reason}"),
-            }
-        }
-    }
 }

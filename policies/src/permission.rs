@@ -37,6 +37,10 @@ pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), String> {
         }
         Knob::NapiThreadAffinity { .. } => needs(CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
         Knob::Channels { .. } | Knob::Coalesce { .. } => needs(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        Knob::IrqbalanceBan { .. } => {
+            let root = rustix::process::geteuid().is_root();
+            root.then_some(()).ok_or_else(|| "irqbalance listens to root alone".to_owned())
+        }
         Knob::IrqAffinity { irq, .. } | Knob::TxIrqAffinity { irq, .. } => {
             if irq::is_managed(*irq) {
                 return Err(format!("the kernel manages the affinity of irq {irq}; nobody may set it"));
@@ -67,7 +71,11 @@ fn has(capability: CapabilitySet) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
-fn in_initial_user_namespace() -> bool {
+pub(crate) fn has_net_admin() -> bool {
+    has(CapabilitySet::NET_ADMIN)
+}
+
+pub(crate) fn in_initial_user_namespace() -> bool {
     // The initial namespace maps every id to itself; no other may map the last one.
     fs::read_to_string("/proc/self/uid_map")
         .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::cores::{local_to, node_cpus};
 use crate::device::Device;
+use crate::neighbours::Irqbalance;
 use crate::netlink::ethtool::Coalescing;
 use crate::netlink::netdev::Netdev;
 use crate::permission::may_set_on;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub queues: Option<Vec<u32>>,
     /// The device's interrupt coalescing under suppression.
     pub suppression: SuppressionValues,
+    /// Whether a running irqbalance is told to leave the queues' interrupts alone.
+    pub ban_irqbalance: bool,
     /// The core of each worker, where workers are pinned; queue `i` belongs to worker `i` modulo
     /// their number. Empty: workers float, and interrupts stay where they are.
     pub worker_cores: Vec<u32>,
@@ -83,6 +86,7 @@ impl Default for Settings {
             channels: None,
             queues: None,
             suppression: SuppressionValues::default(),
+            ban_irqbalance: false,
             worker_cores: Vec::new(),
             packing_cores: Cpus::none(),
             defer_hard_irqs: Self::DEFER_HARD_IRQS,
@@ -276,6 +280,7 @@ impl Compiler<'_> {
             return;
         }
         self.tell_far_cores(interface);
+        self.face_irqbalance();
         let cores = packing.clone().unwrap_or_else(|| self.settings.worker_cores.clone());
         for (position, queue) in self.rx.clone().into_iter().enumerate() {
             if queue.irq.is_some() {
@@ -306,6 +311,30 @@ impl Compiler<'_> {
                     "the end of sending is told to the core that receives for the same worker",
                 );
             }
+        }
+    }
+
+    /// irqbalance undoes by hand-set affinities every ten seconds.
+    fn face_irqbalance(&mut self) {
+        let mut irqs: Vec<u32> = self.rx.iter().filter_map(|queue| queue.irq).collect();
+        irqs.extend(self.tx.iter().filter_map(|queue| queue.irq));
+        irqs.sort_unstable();
+        irqs.dedup();
+        let Some(irqbalance) = Irqbalance::find().filter(|_| !irqs.is_empty()) else { return };
+        if !self.settings.ban_irqbalance {
+            self.notes.push(format!(
+                "irqbalance runs (process {}) and will move these interrupts again; --ban-irqbalance has it \
+                 leave them alone",
+                irqbalance.pid
+            ));
+            return;
+        }
+        for irq in irqs {
+            self.set(
+                Knob::IrqbalanceBan { irq },
+                Value::Number(1),
+                "irqbalance leaves the interrupt where it is put",
+            );
         }
     }
 

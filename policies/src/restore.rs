@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::device::Device;
 use crate::journal::{Entry, Journal};
+use crate::netlink::route;
 use crate::{Error, JournalDir, Knob, Lifetime, Policy};
 
 /// What became of one knob on the way back.
@@ -81,7 +82,10 @@ pub(crate) fn restore_where(
 }
 
 pub(crate) fn put_back(journal: &Journal) -> RestoreReport {
-    let device = Device::new(&journal.interface, journal.ifindex);
+    // By its index, which it keeps: it may have been renamed since its journal's writer died.
+    let links = route::links().unwrap_or_default();
+    let renamed = links.into_iter().find(|link| link.index == journal.ifindex).map(|link| link.name);
+    let device = Device::new(renamed.as_deref().unwrap_or(&journal.interface), journal.ifindex);
     // The last that was set is the first that is put back, but for the number of queues: the rest can
     // be put back only on the queues that there were.
     let (rebuild, rest): (Vec<&Entry>, Vec<&Entry>) =

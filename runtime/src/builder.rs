@@ -3,12 +3,13 @@
 use std::env;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use policies::{Cpus, JournalDir, Policy, Settings, UnknownPolicy};
+use policies::{Affinity, Change, Cpus, JournalDir, Policy, Settings, UnknownPolicy};
 
 use crate::driver::{DriverKind, UnknownDriver};
-use crate::lifecycle::Runtime;
+use crate::lifecycle::{Runtime, Tell};
 use crate::wait::{UnknownWaitStrategy, WaitStrategy};
 
 /// Why a runtime could not be built.
@@ -51,7 +52,7 @@ pub struct Attribute {
 /// Builds a [`Runtime`].
 ///
 /// What is set here is stronger than the environment (`RUNTIME_POLICY`, `RUNTIME_WORKERS`,
-/// `RUNTIME_INTERFACE`, `RUNTIME_WAIT`, `RUNTIME_DRIVER`), and that is stronger than the attribute.
+/// `RUNTIME_INTERFACE`, `RUNTIME_WAIT`, `RUNTIME_DRIVER`, `RUNTIME_AFFINITY`), and that is stronger than the attribute.
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
@@ -61,6 +62,8 @@ pub struct Builder {
     wait: Option<WaitStrategy>,
     driver: Option<DriverKind>,
     cores: Option<Cpus>,
+    affinity: Option<Affinity>,
+    on_host_change: OnChange,
     packing_cores: Cpus,
     gro_flush_timeout: Option<Duration>,
     busy_poll: Option<Duration>,
@@ -68,6 +71,22 @@ pub struct Builder {
     journals: JournalDir,
     attribute: Attribute,
     ignore_environment: bool,
+}
+
+/// What is told of changes to the interface.
+#[derive(Default)]
+pub(crate) struct OnChange(Mutex<Option<Tell>>);
+
+impl OnChange {
+    pub(crate) fn take(&mut self) -> Option<Tell> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl fmt::Debug for OnChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnChange")
+    }
 }
 
 /// Every setting, decided.
@@ -79,6 +98,8 @@ pub(crate) struct Config {
     pub(crate) wait: WaitStrategy,
     pub(crate) driver: DriverKind,
     pub(crate) cores: Vec<u32>,
+    pub(crate) affinity: Affinity,
+    pub(crate) on_host_change: OnChange,
     pub(crate) settings: Settings,
     pub(crate) busy_poll: Duration,
     pub(crate) max_events: usize,
@@ -135,6 +156,20 @@ impl Builder {
     /// Pins workers to these cores, one each in ascending order, wrapping around. Unpinned unless set.
     pub fn cores(mut self, cores: Cpus) -> Self {
         self.cores = Some(cores);
+        self
+    }
+
+    /// What workers and their queues' interrupts have to do with each other; pin unless set. To follow
+    /// their interrupts workers need no cores of their own, and none are set then on the host.
+    pub fn affinity(mut self, affinity: Affinity) -> Self {
+        self.affinity = Some(affinity);
+        self
+    }
+
+    /// Has a function hear what happens to the interface under the policy: links that go down and come
+    /// up, interrupts that others move, a name that changes. It is called on a thread of its own.
+    pub fn on_host_change(mut self, tell: impl FnMut(&Change) + Send + 'static) -> Self {
+        self.on_host_change = OnChange(Mutex::new(Some(Box::new(tell))));
         self
     }
 
@@ -217,6 +252,8 @@ impl Builder {
         let cores = layered(self.cores, "", &none, "cores", attribute.cores, |text| {
             text.parse::<Cpus>().map_err(|error| error.to_string())
         })?;
+        let affinity =
+            layered(self.affinity, "RUNTIME_AFFINITY", &environment, "affinity", None, str::parse)?;
         let policy = policy.unwrap_or_default();
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
         let mut settings = Settings { packing_cores: self.packing_cores, ..Settings::default() };
@@ -234,6 +271,8 @@ impl Builder {
             wait: wait.unwrap_or_default(),
             driver: driver.unwrap_or_default(),
             cores,
+            affinity: affinity.unwrap_or_default(),
+            on_host_change: self.on_host_change,
             settings,
             busy_poll,
             max_events: self.max_events.unwrap_or(MAX_EVENTS),

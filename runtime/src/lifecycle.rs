@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use policies::{Applied, Guard, Lifetime, Plan, host};
+use policies::status::{StatusFile, WorkerStatus};
+use policies::{Affinity, Applied, Change, Guard, Keeper, Lifetime, Plan, host};
 
 use crate::builder::{BuildError, Config};
 use crate::driver::{Driver, DriverKind, EpollParams};
@@ -30,6 +31,10 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn core(&self, worker: usize) -> Option<u32> {
+        let followed = self.workers[worker].followed_core();
+        if followed.is_some() {
+            return followed;
+        }
         let cores = &self.config.cores;
         (!cores.is_empty()).then(|| cores[worker % cores.len()])
     }
@@ -52,7 +57,7 @@ impl Shared {
 pub struct Runtime {
     shared: Arc<Shared>,
     threads: Vec<thread::JoinHandle<()>>,
-    guard: Option<Guard>,
+    keeper: Option<Keeper>,
 }
 
 impl Runtime {
@@ -63,7 +68,7 @@ impl Runtime {
             let cores = thread::available_parallelism().map_or(1, usize::from);
             if queues > 0 { queues.min(cores) } else { cores }
         });
-        if !config.cores.is_empty() {
+        if !config.cores.is_empty() && config.affinity == Affinity::Pin {
             config.settings.worker_cores =
                 (0..count).map(|worker| config.cores[worker % config.cores.len()]).collect();
         }
@@ -82,9 +87,10 @@ impl Runtime {
             let ids: Vec<u32> = held.filter_map(|queue| Some(queue.napi?.id)).collect();
             napis.fill(&ids, &workers);
         }
+        let tell = config.on_host_change.take();
         let shared =
             Arc::new(Shared { config, workers, napis, applied, host_notes, failure: Mutex::default() });
-        let mut runtime = Self { shared, threads: Vec::new(), guard };
+        let mut runtime = Self { shared, threads: Vec::new(), keeper: None };
         // Worker 0 opens its driver only when it runs, and then it is late for an error.
         runtime.probe_driver().map_err(|source| BuildError::Worker { worker: 0, source })?;
         for index in 1..count {
@@ -92,6 +98,12 @@ impl Runtime {
             let handle = start_worker(&runtime.shared, index)
                 .map_err(|source| BuildError::Worker { worker: index, source })?;
             runtime.threads.push(handle);
+        }
+        if let Some(guard) = guard {
+            runtime.keeper = Some(
+                keep(&runtime.shared, guard, tell)
+                    .map_err(|source| BuildError::Worker { worker: 0, source })?,
+            );
         }
         Ok(runtime)
     }
@@ -157,7 +169,8 @@ impl Drop for Runtime {
             // A worker's panic was reported by the panic hook, and stopped the runtime.
             let _ = thread.join();
         }
-        self.guard.take();
+        // Restores the host.
+        self.keeper.take();
     }
 }
 
@@ -214,6 +227,49 @@ fn take_free_queues(config: &Config, interface: &policies::Interface, taken: &po
             notes.push(error.to_string());
             Prepared { notes, queues: Some(Vec::new()), ..Prepared::default() }
         }
+    }
+}
+
+/// Hears of changes to the interface.
+pub(crate) type Tell = Box<dyn FnMut(&Change) + Send>;
+
+/// Has the policy kept, and what the workers do shown.
+fn keep(shared: &Arc<Shared>, guard: Guard, mut tell: Option<Tell>) -> io::Result<Keeper> {
+    let file = StatusFile::new(&shared.config.journals, guard.plan().ifindex);
+    let queues = guard.plan().queues.clone();
+    let affinity = shared.config.affinity;
+    let (moved, seen) = (Arc::clone(shared), Arc::clone(shared));
+    Keeper::start(
+        guard,
+        affinity,
+        move |change| {
+            if let Change::Moved { queue, core } = change
+                && let Some(position) = queues.iter().position(|own| own == queue)
+            {
+                moved.workers[position % moved.workers.len()].follow(*core);
+            }
+            if let Some(tell) = &mut tell {
+                tell(change);
+            }
+        },
+        move || {
+            // Only for others to look at: a folder that can't be written costs no more than that.
+            let _ = file.write(seen.workers.iter().map(status).collect());
+        },
+    )
+}
+
+fn status(worker: &Arc<WorkerShared>) -> WorkerStatus {
+    let metrics = worker.metrics.read();
+    let report = worker.report.lock().unwrap_or_else(PoisonError::into_inner);
+    WorkerStatus {
+        worker: worker.index,
+        thread: worker.thread.get().copied().unwrap_or(0),
+        napi: worker.napi.load(Ordering::Relaxed),
+        running: report.as_ref().map_or_else(String::new, |report| report.running.to_string()),
+        running_ns: metrics.running_ns,
+        polling_ns: metrics.polling_ns,
+        parked_ns: metrics.parked_ns,
     }
 }
 

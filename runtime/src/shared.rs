@@ -27,7 +27,11 @@ pub(crate) struct WorkerShared {
     pub(crate) load: AtomicUsize,
     pub(crate) report: Mutex<Option<WorkerReport>>,
     pub(crate) thread: OnceLock<i32>,
+    /// The core that its queue's interrupt goes to, where it follows that.
+    followed_core: AtomicU32,
 }
+
+const NO_CORE: u32 = u32::MAX;
 
 impl WorkerShared {
     pub(crate) fn new(index: usize) -> std::io::Result<Self> {
@@ -42,6 +46,7 @@ impl WorkerShared {
             load: AtomicUsize::new(0),
             report: Mutex::new(None),
             thread: OnceLock::new(),
+            followed_core: AtomicU32::new(NO_CORE),
         })
     }
 
@@ -57,6 +62,30 @@ impl WorkerShared {
         }
         if self.inbox.is_parked() && !(may_wait && worker::take_wake(self)) {
             self.wake_up();
+        }
+    }
+
+    /// The core that the worker was told to follow its interrupt to.
+    pub(crate) fn followed_core(&self) -> Option<u32> {
+        Some(self.followed_core.load(Ordering::Acquire)).filter(|&core| core != NO_CORE)
+    }
+
+    /// Moves the worker's thread to a core, or has it start there.
+    pub(crate) fn follow(&self, core: u32) {
+        self.followed_core.store(core, Ordering::Release);
+        let mut set = rustix::thread::CpuSet::new();
+        if core as usize >= rustix::thread::CpuSet::MAX_CPU {
+            return;
+        }
+        set.set(core as usize);
+        let Some(thread) = self.thread.get().and_then(|&thread| rustix::thread::Pid::from_raw(thread)) else {
+            return;
+        };
+        // A core that this process may not use leaves the worker where it is.
+        if rustix::thread::sched_setaffinity(Some(thread), &set).is_ok()
+            && let Some(report) = &mut *self.report.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            report.core = Some(core);
         }
     }
 

@@ -2,11 +2,15 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Connection, Request};
 
@@ -95,4 +99,43 @@ pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
             _ => None,
         })
         .collect())
+}
+
+/// Hears when a link of this thread's network namespace changes.
+#[derive(Debug)]
+pub struct LinkMonitor(Socket);
+
+/// `RTNLGRP_LINK`
+const LINKS: u32 = 1;
+
+impl LinkMonitor {
+    /// Starts to listen.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        socket.add_membership(LINKS)?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for so long; says whether anything has changed, and forgets what.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(false),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut buffer = Vec::with_capacity(32 << 10);
+        loop {
+            buffer.clear();
+            match self.0.recv(&mut buffer, 0) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                // More came than fitted: something has changed for sure.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
 }

@@ -185,6 +185,24 @@ impl Machine {
         command.args(arguments);
         self.namespace.run(move || command.output())
     }
+
+    /// The same in the background.
+    pub fn outside_spawn(&self, program: &str, arguments: &[&str]) -> io::Result<Running> {
+        let mut command = Command::new(own_program(program));
+        command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        self.namespace.run(move || command.spawn()).map(Running)
+    }
+}
+
+/// A program in the background; it is killed when this is dropped.
+pub struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Over already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Drop for Machine {

@@ -116,6 +116,10 @@ pub struct Flags {
     /// Driver: auto, epoll, uring or hybrid [env: RUNTIME_DRIVER]
     #[arg(long, help_heading = "Network policy")]
     pub driver: Option<DriverKind>,
+    /// What workers and interrupts have to do with each other: pin (interrupts go to their workers'
+    /// cores, and are put back there), follow (workers move to their interrupts' cores) or none [env: RUNTIME_AFFINITY]
+    #[arg(long, value_name = "HOW", help_heading = "Network policy")]
+    pub affinity: Option<policies::Affinity>,
     /// Pin workers to these cores, for example 0-3
     #[arg(long, help_heading = "Network policy")]
     pub cores: Option<Cpus>,

@@ -127,6 +127,10 @@ fn builder(flags: &Flags, config: &Config) -> Builder {
     if let Some(cores) = flags.cores.clone() {
         builder = builder.cores(cores);
     }
+    if let Some(affinity) = flags.affinity {
+        builder = builder.affinity(affinity);
+    }
+    builder = builder.on_host_change(|change| tracing::warn!("{change}"));
     if let Some(cores) = flags.packing_cores.clone() {
         builder = builder.packing_cores(cores);
     }

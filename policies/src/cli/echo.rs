@@ -1,0 +1,100 @@
+//! Round trips to a peer by ICMP echo: what the delay of an interrupt adds shows in them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
+
+/// A peer that answers.
+pub struct Peer {
+    socket: OwnedFd,
+    address: SocketAddr,
+    /// Whether packets are read with their IP header.
+    raw: bool,
+    sequence: u16,
+}
+
+const IDENTIFIER: u16 = 0x4c75;
+const HEADER: usize = 8;
+
+impl Peer {
+    /// Opens a socket for echoes: an unprivileged one where the host allows it (`ping_group_range`), else
+    /// a raw one.
+    pub fn new(address: IpAddr) -> io::Result<Self> {
+        let (family, protocol) = match address {
+            IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+            IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+        };
+        let open = |kind| rustix::net::socket(family, kind, Some(protocol));
+        let (socket, raw) = match open(SocketType::DGRAM) {
+            Ok(socket) => (socket, false),
+            Err(_) => (open(SocketType::RAW)?, true),
+        };
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_millis(200)))?;
+        Ok(Self { socket, address: SocketAddr::new(address, 0), raw, sequence: 0 })
+    }
+
+    /// One round trip; `None` where no answer came in a fifth of a second.
+    pub fn round_trip(&mut self) -> io::Result<Option<Duration>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = self.request();
+        let sent = Instant::now();
+        rustix::net::sendto(&self.socket, &request, SendFlags::empty(), &self.address)?;
+        let mut buffer = [0u8; 256];
+        loop {
+            match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((length, _)) if self.is_answer(&buffer[..length]) => return Ok(Some(sent.elapsed())),
+                Ok(_) if sent.elapsed() < Duration::from_millis(200) => {}
+                Ok(_) | Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn request(&self) -> [u8; HEADER] {
+        let kind = if self.address.is_ipv4() { 8 } else { 128 };
+        let [id_high, id_low] = IDENTIFIER.to_be_bytes();
+        let [high, low] = self.sequence.to_be_bytes();
+        let mut packet = [kind, 0, 0, 0, id_high, id_low, high, low];
+        // The kernel computes ICMPv6's, over more than this.
+        if self.address.is_ipv4() {
+            let sum: u32 =
+                packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+            let folded = (sum & 0xffff) + (sum >> 16);
+            packet[2..4].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+        }
+        packet
+    }
+
+    fn is_answer(&self, packet: &[u8]) -> bool {
+        // A raw IPv4 socket gives the header, too; its length is in its first byte, in words.
+        let header = match packet.first() {
+            Some(first) if self.raw && self.address.is_ipv4() => usize::from(first & 15) * 4,
+            _ => 0,
+        };
+        let kind = if self.address.is_ipv4() { 0 } else { 129 };
+        packet.get(header..).is_some_and(|packet| {
+            packet.len() >= HEADER && packet[0] == kind && packet[6..8] == self.sequence.to_be_bytes()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_answers_each_echo() {
+        for address in ["127.0.0.1", "::1"] {
+            // Neither kind of socket may be open to this process, and IPv6 may be off.
+            let Ok(mut peer) = Peer::new(address.parse().unwrap()) else { continue };
+            match peer.round_trip() {
+                Ok(answer) => assert!(answer.unwrap() < Duration::from_millis(200), "{address}"),
+                Err(error) => eprintln!("skipped: {address}: {error}"),
+            }
+        }
+    }
+}

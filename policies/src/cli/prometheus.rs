@@ -1,0 +1,129 @@
+//! An interface's counters as Prometheus' text format, for a scraper's text file.
+
+use std::fmt::Write;
+
+use policies::counters::{RxPackets, Snapshot};
+use policies::netlink::netdev::Napi;
+use policies::{Error, JournalDir, host, status};
+
+type Setting = fn(&Napi) -> Option<u64>;
+
+/// The metrics of an interface, as they are now.
+pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
+    let interface = host::interface(name)?;
+    let snapshot = Snapshot::take(&interface)?;
+    let totals = snapshot.totals();
+    let mut page = Page(String::new());
+    let of = |queue: &str, number: u32| format!("interface=\"{name}\",queue=\"{queue}-{number}\"");
+    let irqs = totals.irqs.iter().map(|&(queue, count)| (of("rx", queue), count));
+    let tx_irqs = totals.tx_irqs.iter().map(|&(queue, count)| (of("tx", queue), count));
+    page.family("lull_queue_interrupts_total", "counter", "Interrupts of a queue.", irqs.chain(tx_irqs));
+    match totals.rx_packets {
+        RxPackets::PerQueue(queues) => {
+            let packets = queues.iter().map(|&(queue, count)| (of("rx", queue), count));
+            page.family(
+                "lull_queue_received_packets_total",
+                "counter",
+                "Packets received by a queue.",
+                packets,
+            );
+        }
+        RxPackets::Interface(sum) => {
+            let labels = format!("interface=\"{name}\"");
+            page.family(
+                "lull_received_packets_total",
+                "counter",
+                "Packets received; the driver does not count them by queue.",
+                [(labels, *sum)],
+            );
+        }
+    }
+    page.family(
+        "lull_busy_poll_packets_total",
+        "counter",
+        "Packets of this network namespace that a busy poll got.",
+        [(String::new(), totals.busy_poll_rx_packets)],
+    );
+    let softirqs = totals.net_rx.iter().enumerate();
+    page.family(
+        "lull_net_rx_softirqs_total",
+        "counter",
+        "NET_RX softirqs of a CPU.",
+        softirqs.map(|(cpu, &count)| (format!("cpu=\"{cpu}\""), count)),
+    );
+    let napis = || interface.queues.iter().filter_map(|queue| Some((queue.index, queue.napi.as_ref()?)));
+    let settings: [(&str, &str, Setting); 3] = [
+        ("lull_napi_defer_hard_irqs", "Empty polls until the interrupt is let in.", |napi| {
+            napi.defer_hard_irqs
+        }),
+        ("lull_napi_gro_flush_timeout_nanoseconds", "Grace time after an empty poll.", |napi| {
+            napi.gro_flush_timeout
+        }),
+        ("lull_napi_irq_suspend_timeout_nanoseconds", "Longest suspension without a poll.", |napi| {
+            napi.irq_suspend_timeout
+        }),
+    ];
+    for (metric, help, value) in settings {
+        let values = napis().filter_map(|(queue, napi)| Some((of("rx", queue), value(napi)?)));
+        page.family(metric, "gauge", help, values);
+    }
+    let workers = status::workers(journals, interface.index);
+    let times = workers.iter().flat_map(|worker| {
+        let labels = |what| {
+            format!(
+                "interface=\"{name}\",worker=\"{}\",thread=\"{}\",doing=\"{what}\"",
+                worker.worker, worker.thread
+            )
+        };
+        [
+            (labels("useful"), worker.running_ns),
+            (labels("polling"), worker.polling_ns),
+            (labels("idle"), worker.parked_ns),
+        ]
+    });
+    page.family("lull_worker_nanoseconds_total", "counter", "What a worker spent its time on.", times);
+    Ok(page.0)
+}
+
+struct Page(String);
+
+impl Page {
+    /// Leaves a metric without samples out.
+    fn family(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (String, u64)>,
+    ) {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return;
+        }
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in samples {
+            let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+            let _ = writeln!(self.0, "{name}{labels} {value}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_metrics_with_help_type_and_a_sample_each() {
+        let page = metrics("lo", &JournalDir::at("/nonexistent")).unwrap();
+        let names: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        assert!(names.contains(&"lull_busy_poll_packets_total counter"), "{page}");
+        for name in names {
+            let name = name.split(' ').next().unwrap();
+            assert!(page.lines().any(|line| line.starts_with(name)), "no sample of {name}");
+        }
+        let valid =
+            |line: &str| line.starts_with('#') || line.rsplit_once(' ').unwrap().1.parse::<u64>().is_ok();
+        assert!(page.lines().all(valid), "{page}");
+    }
+}

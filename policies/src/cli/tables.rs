@@ -1,0 +1,161 @@
+//! What is shown to people.
+
+use comfy_table::{Table, presets};
+use policies::explain::{Explanation, Weight};
+use policies::{Interface, Plan, RestoreReport, Restored, missing_capabilities};
+
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+pub fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+pub fn list_table(interfaces: &[Interface]) -> Table {
+    let mut table = table(&["interface", "state", "driver", "rx queues", "NAPIs", "interrupts"]);
+    for interface in interfaces {
+        let irqs = interface.queues.iter().filter(|queue| queue.irq.is_some()).count();
+        table.add_row([
+            interface.name.clone(),
+            if interface.up { "up" } else { "down" }.to_owned(),
+            or_dash(interface.driver.as_deref()),
+            interface.queues.len().to_string(),
+            interface.napi_ids().len().to_string(),
+            irqs.to_string(),
+        ]);
+    }
+    table
+}
+
+pub fn show(interface: &Interface) {
+    println!(
+        "{} ({}), index {}, {}",
+        interface.name,
+        interface.driver.as_deref().unwrap_or("no driver known"),
+        interface.index,
+        if interface.up { "up" } else { "down" }
+    );
+    if let Some(node) = interface.numa_node {
+        println!("NUMA node {node}");
+    }
+    if let Some(channels) = interface.channels {
+        let kind = if channels.combined { "combined" } else { "rx" };
+        println!("{} of {} {kind} channels", channels.count, channels.max);
+    }
+    if !interface.coalescing.is_empty() {
+        let values: Vec<String> = interface
+            .coalescing
+            .iter()
+            .map(|(parameter, value)| format!("{} {value}", parameter.name()))
+            .collect();
+        println!("coalescing: {}", values.join(", "));
+    }
+    let mut table = table(&[
+        "queue",
+        "NAPI",
+        "irq",
+        "irq cpus",
+        "goes to",
+        "rps cpus",
+        "defer",
+        "gro-flush ns",
+        "suspend ns",
+        "threaded",
+    ]);
+    for queue in &interface.queues {
+        let napi = queue.napi.as_ref();
+        let threaded = napi.and_then(|napi| match (napi.threaded, napi.pid) {
+            (Some(1), Some(pid)) => Some(format!("pid {pid}")),
+            (Some(on), _) => Some(on.to_string()),
+            _ => None,
+        });
+        let rps = queue
+            .rps_cpus
+            .as_ref()
+            .map(|cpus| if cpus.is_empty() { "off".to_owned() } else { cpus.to_string() });
+        table.add_row([
+            format!("rx-{}", queue.index),
+            or_dash(napi.map(|napi| napi.id)),
+            or_dash(queue.irq),
+            match (&queue.irq_affinity, queue.irq_managed) {
+                (Some(cpus), true) => format!("{cpus} (managed)"),
+                (cpus, _) => or_dash(cpus.as_ref()),
+            },
+            or_dash(queue.irq_effective.as_ref()),
+            or_dash(rps),
+            or_dash(napi.and_then(|napi| napi.defer_hard_irqs)),
+            or_dash(napi.and_then(|napi| napi.gro_flush_timeout)),
+            or_dash(napi.and_then(|napi| napi.irq_suspend_timeout)),
+            or_dash(threaded),
+        ]);
+    }
+    println!("{table}");
+    let by_order = interface.queues.iter().any(|queue| queue.napi.is_some() && !queue.napi_reported);
+    if by_order {
+        println!("note: the driver does not link queues to NAPIs; they are paired by order");
+    }
+    interface.notes.iter().for_each(|note| println!("note: {note}"));
+}
+
+pub fn show_plan(plan: &Plan) {
+    println!("{} on {}", plan.policy, plan.interface);
+    if !plan.steps.is_empty() {
+        let mut table = table(&["knob", "now", "to be", "may set", "why"]);
+        for step in &plan.steps {
+            table.add_row([
+                step.knob.to_string(),
+                or_dash(step.now.as_ref()),
+                step.target.to_string(),
+                step.forbidden.clone().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}")),
+                step.why.to_owned(),
+            ]);
+        }
+        println!("{table}");
+    }
+    plan.notes.iter().for_each(|note| println!("note: {note}"));
+    let forbidden = plan.forbidden().count();
+    if forbidden > 0 {
+        println!(
+            "{forbidden} of {} knobs may not be set by this process; missing: {}",
+            plan.steps.len(),
+            missing_capabilities().join(", ")
+        );
+    }
+}
+
+pub fn show_reports(reports: &[RestoreReport]) {
+    if reports.is_empty() {
+        println!("nothing to restore");
+    }
+    for report in reports {
+        println!("{}: {} taken off", report.interface, report.policy);
+        for (knob, restored) in &report.knobs {
+            match restored {
+                Restored::Restored => println!("  {knob}: restored"),
+                Restored::Gone => println!("  {knob}: gone, nothing to restore"),
+                Restored::ChangedMeanwhile { value } => {
+                    println!("  {knob}: left alone, someone else has set it to {value} meanwhile");
+                }
+                Restored::Failed { reason } => println!("  {knob}: NOT restored: {reason}"),
+            }
+        }
+    }
+}
+
+pub fn show_explanation(explanation: &Explanation) {
+    println!("{}", explanation.verdict());
+    for finding in &explanation.findings {
+        let mark = match finding.weight {
+            Weight::Good => '+',
+            Weight::Hinders => '!',
+            Weight::Prevents => 'x',
+        };
+        println!("{mark} {}", finding.what);
+        if let Some(mend) = &finding.mend {
+            println!("    {mend}");
+        }
+    }
+}

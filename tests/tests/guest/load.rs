@@ -1,0 +1,83 @@
+//! What interrupts under the memcached load, by policy.
+
+use serde_json::Value;
+
+use super::machine::Machine;
+
+/// What was counted in one run.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    pub rate: f64,
+    pub packets: f64,
+    pub rx_interrupts: f64,
+    pub tx_interrupts: f64,
+    pub polled: f64,
+}
+
+impl Counted {
+    /// Counted as at least one: none at all is no reason to divide by nothing.
+    pub fn packets_per_rx_interrupt(&self) -> f64 {
+        self.packets / self.rx_interrupts.max(1.0)
+    }
+
+    pub fn packets_per_interrupt(&self) -> f64 {
+        self.packets / (self.rx_interrupts + self.tx_interrupts).max(1.0)
+    }
+}
+
+/// Starts the server, on two workers, one a core.
+pub fn serve(guest: &mut Machine, nic: usize, policy: &str, more: &str) -> String {
+    guest.run(&format!(
+        "memcached -v -u root --policy {policy} -t 2 --cores 0-1 {more} -l 10.9.{nic}.2 >/tmp/memcached 2>&1 &"
+    ));
+    guest.wait_for("grep -q 'listens on' /tmp/memcached");
+    guest.run("cat /tmp/memcached")
+}
+
+pub fn stop(guest: &mut Machine) {
+    guest.run("kill $(pidof memcached)");
+    guest.wait_for("! pidof memcached >/dev/null");
+}
+
+/// Three seconds of load from outside; `rate` 0 is as much as goes.
+pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
+    let server = format!("10.9.{nic}.2");
+    let stored = guest.outside("loadgen", &["-s", &server, "--loadonly", "-r", "1000"]).unwrap();
+    assert!(stored.status.success(), "{}", String::from_utf8_lossy(&stored.stderr));
+    let before = counters(guest, nic);
+    let rate = rate.to_string();
+    let mut arguments =
+        vec!["-s", &server, "-r", "1000", "--noload", "-w", "0", "-t", "3", "-c", "32", "--format", "json"];
+    if rate != "0" {
+        arguments.extend(["-q", &rate]);
+    }
+    let output = guest.outside("loadgen", &arguments).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let after = counters(guest, nic);
+    Counted {
+        rate: report["qps"].as_f64().unwrap(),
+        packets: after.packets - before.packets,
+        rx_interrupts: after.rx_interrupts - before.rx_interrupts,
+        tx_interrupts: after.tx_interrupts - before.tx_interrupts,
+        polled: after.polled - before.polled,
+    }
+}
+
+fn counters(guest: &mut Machine, nic: usize) -> Counted {
+    let interface = guest.interfaces[nic].clone();
+    let page = guest.run(&format!("policies --format prometheus watch {interface}"));
+    let sum = |metric: &str, label: &str| -> f64 {
+        page.lines()
+            .filter(|line| line.starts_with(metric) && line.contains(label))
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+            .sum()
+    };
+    Counted {
+        rate: 0.0,
+        packets: sum("lull_queue_received_packets_total", "") + sum("lull_received_packets_total", ""),
+        rx_interrupts: sum("lull_queue_interrupts_total", "queue=\"rx-"),
+        tx_interrupts: sum("lull_queue_interrupts_total", "queue=\"tx-"),
+        polled: sum("lull_busy_poll_packets_total", ""),
+    }
+}
