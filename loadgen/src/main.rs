@@ -15,7 +15,7 @@ use runtime::{Builder, DriverKind, WaitStrategy};
 
 /// Load for a memcached-protocol server, with honest latencies
 #[derive(Parser)]
-#[command(name = "loadgen", version)]
+#[command(name = "loadgen", version, disable_version_flag = true)]
 struct Flags {
     /// The server, as HOST or HOST:PORT
     #[arg(short = 's', long = "server", default_value = "127.0.0.1:11211", value_parser = parse_server)]
@@ -23,6 +23,10 @@ struct Flags {
     /// Connections, over all threads
     #[arg(short = 'c', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_000))]
     connections: u32,
+    // -V is the values' size, as mutilate has it.
+    /// Print version
+    #[arg(long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
     /// Requests that a connection may have under way
     #[arg(short = 'd', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
@@ -236,4 +240,14 @@ fn progress_bar(config: &Config) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn no_option_has_two_meanings() {
+        super::Flags::command().debug_assert();
+    }
 }

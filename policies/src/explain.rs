@@ -148,7 +148,8 @@ impl Findings {
             };
             let able = interface.queues.iter().filter(suspend).count();
             self.good(format!(
-                "{name} (driver {driver}) has {napis} NAPIs, {able} of which can be set one by one."
+                "{name} (driver {driver}) has {}, {able} of which can be set by itself.",
+                plural(napis, "NAPI")
             ));
         }
         if napis > 0 && !interface.has_interrupts() {
@@ -215,9 +216,12 @@ impl Findings {
                 ),
             );
         } else if count < cores {
-            self.good(format!("{name} has {count} queues for {cores} cores, and can't have more."));
+            self.good(format!(
+                "{name} has {} for {cores} cores, and can't have more.",
+                plural(count, "queue")
+            ));
         } else {
-            self.good(format!("{name} has a queue for each of {cores} cores."));
+            self.good(format!("{name} has a queue for each of this process's cores ({cores})."));
         }
     }
 
@@ -290,9 +294,10 @@ impl Findings {
             self.good("Deferral and suspension are set on every queue.".to_owned());
         } else {
             self.good(format!(
-                "Deferral and suspension are set on {ready} of {all} queues now; a Lull process that may sets \
+                "Deferral and suspension are set on {ready} of {} now; a Lull process that may sets \
                  them while it runs, and `policies apply {} --policy kernel-polling --workers {}` until \
                  `policies restore`.",
+                plural(all, "queue"),
                 interface.name,
                 workers(interface)
             ));
@@ -326,6 +331,10 @@ impl Findings {
         }
         Ok(())
     }
+}
+
+fn plural(count: usize, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 fn workers(interface: &Interface) -> usize {

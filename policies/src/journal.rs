@@ -199,7 +199,9 @@ impl JournalDir {
         // An interface name can't hold a slash, so it is safe in a file name.
         let path = self.0.join(format!("{}-{}-{owner}.json", journal.namespace, journal.interface));
         let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Self::error(&self.0))?;
-        serde_json::to_writer_pretty(&mut file, journal).map_err(|error| Self::error(&path)(error.into()))?;
+        // In one piece: a writer that is given each token would write each.
+        let text = serde_json::to_vec_pretty(journal).map_err(|error| Self::error(&path)(error.into()))?;
+        file.write_all(&text).map_err(Self::error(&path))?;
         file.flush().map_err(Self::error(&path))?;
         file.as_file().sync_all().map_err(Self::error(&path))?;
         file.persist(&path).map_err(|error| Self::error(&path)(error.error))?;

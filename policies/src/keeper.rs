@@ -103,8 +103,15 @@ impl Keeper {
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
-        let mut watch =
-            Watch { cores: BTreeMap::new(), up: true, gone: false, affinity, guard, tell: Box::new(tell) };
+        let mut watch = Watch {
+            cores: BTreeMap::new(),
+            up: true,
+            gone: false,
+            affinity,
+            guard,
+            failed: BTreeMap::new(),
+            tell: Box::new(tell),
+        };
         let told = Arc::clone(&stop);
         let mut tick = tick;
         let thread = thread::Builder::new().name("lull-keeper".to_owned()).spawn(move || {
@@ -154,6 +161,8 @@ struct Watch {
     gone: bool,
     affinity: Affinity,
     guard: Guard,
+    /// What could not be set again, with the reason: told once, not each second.
+    failed: BTreeMap<String, String>,
     tell: Box<dyn FnMut(&Change) + Send>,
 }
 
@@ -193,7 +202,13 @@ impl Watch {
     fn set_again(&mut self, select: impl Fn(&Knob) -> bool, only_forgotten: bool) {
         for (applied, had) in self.guard.reapply(select, only_forgotten) {
             let had = had.map(|value| value.to_string());
-            (self.tell)(&Change::SetAgain { what: applied.to_string(), had });
+            let (knob, what) = (applied.knob.to_string(), applied.to_string());
+            if applied.outcome.is_ok() {
+                self.failed.remove(&knob);
+            } else if self.failed.insert(knob, what.clone()).as_ref() == Some(&what) {
+                continue;
+            }
+            (self.tell)(&Change::SetAgain { what, had });
         }
     }
 

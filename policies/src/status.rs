@@ -50,8 +50,7 @@ impl StatusFile {
     pub fn write(&self, workers: Vec<WorkerStatus>) -> io::Result<()> {
         let folder = self.0.parent().ok_or(io::ErrorKind::InvalidInput)?;
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer(&mut file, &File { writer: Process::this(), workers })?;
-        file.flush()?;
+        file.write_all(&serde_json::to_vec(&File { writer: Process::this(), workers })?)?;
         file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
         file.persist(&self.0).map_err(|error| error.error)?;
         Ok(())

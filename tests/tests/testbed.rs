@@ -396,6 +396,48 @@ fn a_second_process_takes_the_queues_that_the_first_has_left() {
 }
 
 #[test]
+fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
+    if !in_own_process("what_a_reopened_link_has_forgotten_is_set_again_and_told") {
+        return;
+    }
+    let _testbed = enter(1);
+    let (told, changes) = std::sync::mpsc::channel();
+    let runtime = Builder::new()
+        .ignore_environment()
+        .policy(Policy::KernelPolling)
+        .interface(SERVER_INTERFACE)
+        .workers(1)
+        .cores(Cpus::one(0))
+        .driver(driver())
+        .on_host_change(move |change| drop(told.send(change.to_string())))
+        .build()
+        .unwrap();
+    let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
+    let before = napi().unwrap();
+    for state in ["down", "up"] {
+        let done = Command::new("ip").args(["link", "set", SERVER_INTERFACE, state]).status().unwrap();
+        assert!(done.success());
+        // Longer than the second in which the link is looked at.
+        std::thread::sleep(Duration::from_millis(1300));
+    }
+    tests::memcached::wait_until("the new NAPI has the policy's values", || {
+        napi().is_some_and(|napi| {
+            napi.irq_suspend_timeout == before.irq_suspend_timeout
+                && napi.gro_flush_timeout == before.gro_flush_timeout
+                && napi.defer_hard_irqs == before.defer_hard_irqs
+        })
+    });
+    assert_ne!(napi().unwrap().id, before.id, "a veth gives its queues new NAPIs");
+    let changes: Vec<String> = changes.try_iter().collect();
+    for expected in ["the link is down", "the link is up", "gro-flush-timeout set to 200000"] {
+        assert!(changes.iter().any(|change| change.contains(expected)), "{expected}: {changes:?}");
+    }
+    drop(runtime);
+    let after = napi().unwrap();
+    assert_eq!((after.gro_flush_timeout, after.defer_hard_irqs), (Some(0), Some(0)));
+}
+
+#[test]
 fn the_testbed_is_gone_when_it_is_dropped() {
     if !in_own_process("the_testbed_is_gone_when_it_is_dropped") {
         return;

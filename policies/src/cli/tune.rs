@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use policies::counters::{Delta, Snapshot};
+use policies::netlink::ethtool::Coalescing::RxUsecs;
 use policies::{
-    Cpus, Error, Interface, JournalDir, Lifetime, Outcome, Plan, Policy, Settings, SuppressionValues, apply,
-    host,
+    Cpus, Error, Interface, JournalDir, Knob, Lifetime, Outcome, Plan, Policy, Settings, SuppressionValues,
+    apply, host,
 };
 
 use super::echo::Peer;
-use super::tables::{show_plan, table};
+use super::tables::{or_dash, show_plan, table};
 
 #[derive(Subcommand)]
 pub enum Tune {
@@ -178,12 +179,15 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
     let mut tried: Vec<Tried> = Vec::new();
     for delay in DELAYS {
         let settings = settings(arguments, delay);
-        let (mut times, mut limit, mut lost) = (Vec::new(), None, 0);
+        let (mut times, mut set, mut limit, mut lost) = (Vec::new(), None, false, 0);
         let measured = |applied: &[policies::Applied]| {
-            limit = applied.iter().find_map(|step| match &step.outcome {
-                Outcome::AtLimit { value } if step.knob.to_string() == "rx-usecs" => Some(value.clone()),
-                _ => None,
-            });
+            let usecs = applied.iter().find(|step| step.knob == Knob::Coalesce { parameter: RxUsecs });
+            (set, limit) = match usecs.map(|step| (&step.outcome, &step.target)) {
+                Some((Outcome::AtLimit { value }, _)) => (Some(value.clone()), true),
+                Some((outcome, target)) if outcome.is_ok() => (Some(target.to_string()), false),
+                // Only the kernel's deferral puts off.
+                _ => (None, false),
+            };
             let end = Instant::now() + Duration::from_secs(arguments.seconds);
             while Instant::now() < end {
                 match peer.round_trip().map_err(probe)? {
@@ -206,7 +210,7 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
         let interrupts = delta.rx_packets.total() as f64 / events.value / seconds;
         rows.add_row([
             delay.to_string(),
-            limit.clone().unwrap_or_else(|| delay.to_string()),
+            or_dash(set),
             format!("{interrupts:.0}"),
             format!("{:.0}", delta.rx_packets.total() as f64 / seconds),
             format!("{:.1}", events.value),
@@ -217,7 +221,7 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
         ]);
         tried.push(Tried { delay, interrupts, p99 });
         // Longer is only later.
-        if limit.is_some() || p99 > bound * 8 {
+        if limit || p99 > bound * 8 {
             break;
         }
     }

@@ -265,7 +265,7 @@ fn arguments(folder: &Path, shape: &Shape, socket: &Path) -> Vec<String> {
     arguments.push("-append".to_owned());
     arguments.push("console=ttyS0 quiet panic=-1 mitigations=off".to_owned());
     let mut add = |text: &str| arguments.extend(text.split(' ').map(str::to_owned));
-    add("-serial stdio -device virtio-serial-pci");
+    add("-serial stdio -device virtio-serial-pci,bus=pcie.0");
     add(&format!("-chardev socket,path={},server=on,wait=off,id=port", socket.display()));
     add("-device virtserialport,chardev=port,name=lull");
     for (index, nic) in shape.nics.iter().enumerate() {
