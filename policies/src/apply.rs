@@ -1,6 +1,7 @@
 //! Applying a plan, and putting back what was there.
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -100,12 +101,13 @@ impl fmt::Display for Applied {
 }
 
 /// A plan that has been applied. Dropping it puts the old values back; so do SIGINT and SIGTERM, and
-/// after SIGKILL the next [`apply`] or [`recover`].
+/// after SIGKILL the next [`apply`] or [`recover`](crate::recover).
 #[derive(Debug)]
 #[must_use = "dropping the guard restores the host at once"]
 pub struct Guard {
     plan: Plan,
     applied: Vec<Applied>,
+    directory: JournalDir,
     undo: Arc<Mutex<Option<Undo>>>,
     signals: Option<Registration>,
 }
@@ -151,7 +153,7 @@ impl Guard {
 
     /// Puts the old values back now, and tells how it went.
     pub fn restore(self) -> Option<Result<RestoreReport, Error>> {
-        undo(&self.undo)
+        undo(&self.directory, &self.undo)
     }
 
     /// Turns those knobs again that have lost their value, and returns them with what they had: others
@@ -163,10 +165,11 @@ impl Guard {
         only_forgotten: bool,
     ) -> Vec<(Applied, Option<Value>)> {
         let device = Device::new(&self.plan.interface, self.plan.ifindex);
+        // Held to the end: what a signal has put back must not be turned again.
+        let undo = lock(&self.undo);
+        let Some(Undo { journal, .. }) = &*undo else { return Vec::new() };
         let before = |knob: &Knob| {
-            let undo = lock(&self.undo);
-            let entries = undo.iter().flat_map(|undo| &undo.journal.entries);
-            entries.into_iter().find(|entry| entry.knob == *knob).and_then(|entry| entry.old.clone())
+            journal.entries.iter().find(|entry| entry.knob == *knob).and_then(|entry| entry.old.clone())
         };
         let mut turned = Vec::new();
         for applied in self.applied.iter().filter(|applied| select(&applied.knob)) {
@@ -178,11 +181,18 @@ impl Guard {
             };
             let now = applied.knob.read(&device).ok();
             let kept = now.as_ref().is_none_or(|now| now.to_string() == held);
-            if kept || (only_forgotten && now != before(&applied.knob)) {
+            // What it had without this process's doing may be just what it has forgotten.
+            let before = before(&applied.knob);
+            if kept || (only_forgotten && before.is_some() && now != before) {
                 continue;
             }
             let mut again = applied.clone();
-            (again.outcome, _) = turn(&applied.knob, &applied.target, &device);
+            // The limit is known by now, and not looked for again.
+            let target = match (&applied.outcome, held.parse()) {
+                (Outcome::AtLimit { .. }, Ok(limit)) => Value::Number(limit),
+                _ => applied.target.clone(),
+            };
+            (again.outcome, _) = turn(&applied.knob, &target, &device);
             turned.push((again, now));
         }
         turned
@@ -191,9 +201,9 @@ impl Guard {
     /// Follows the interface to another name, in the journal first.
     pub(crate) fn rename(&mut self, name: &str) -> Result<(), Error> {
         name.clone_into(&mut self.plan.interface);
+        let _locked = self.directory.lock();
         let mut slot = lock(&self.undo);
         let Some(undo) = slot.as_mut() else { return Ok(()) };
-        let _locked = undo.directory.lock();
         name.clone_into(&mut undo.journal.interface);
         let old = undo.path.clone();
         undo.record()?;
@@ -208,7 +218,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // Unregistered first, so that a signal in between finds nothing half undone.
         self.signals.take();
-        if let Some(Err(error)) = undo(&self.undo) {
+        if let Some(Err(error)) = undo(&self.directory, &self.undo) {
             eprintln!("lull: the host's settings were not put back: {error}; run: policies restore");
         }
     }
@@ -218,10 +228,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn undo(undo: &Mutex<Option<Undo>>) -> Option<Result<RestoreReport, Error>> {
+/// The journals are locked before the slot, as `apply` does: a signal in the middle of that waits for it.
+fn undo(directory: &JournalDir, undo: &Mutex<Option<Undo>>) -> Option<Result<RestoreReport, Error>> {
+    let _locked = directory.lock();
     let mut slot = lock(undo);
     let Undo { directory, path, journal } = slot.take()?;
-    let _locked = directory.lock();
     let report = put_back(&journal);
     if report.failed() {
         // Kept, so that a later restore can try again.
@@ -241,8 +252,33 @@ fn undo(undo: &Mutex<Option<Undo>>) -> Option<Result<RestoreReport, Error>> {
 /// Where the journal can't be written (then nothing was changed), or a running process holds queues
 /// that the plan is for.
 pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<Guard, Error> {
-    let _locked = directory.lock();
-    restore_where(directory, Journal::is_abandoned)?;
+    let locked = directory.lock();
+    // What goes wrong is put back when the journals are free again: a guard's end locks them itself.
+    let (guard, result) = apply_locked(plan, lifetime, directory);
+    drop(locked);
+    result.and(guard.ok_or_else(|| Error::Kernel {
+        what: "apply the plan".to_owned(),
+        source: io::ErrorKind::Interrupted.into(),
+    }))
+}
+
+fn apply_locked(
+    plan: &Plan,
+    lifetime: Lifetime,
+    directory: &JournalDir,
+) -> (Option<Guard>, Result<(), Error>) {
+    match prepare(plan, lifetime, directory) {
+        Err(error) => (None, Err(error)),
+        Ok((mut guard, others)) => {
+            let result = guard.turn_all(&others);
+            (Some(guard), result)
+        }
+    }
+}
+
+/// All that comes before the first change.
+fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(Guard, Vec<Journal>), Error> {
+    let mut restored = !restore_where(directory, Journal::is_abandoned)?.is_empty();
     let others: Vec<Journal> = directory
         .read()?
         .into_iter()
@@ -252,10 +288,18 @@ pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<
     refuse_taken(plan, lifetime, &others)?;
     if lifetime == Lifetime::Host {
         // A second `policies apply` replaces the first rather than lying on top of it.
-        restore_where(directory, |journal| {
+        let replaced = restore_where(directory, |journal| {
             journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Host
         })?;
+        restored |= !replaced.is_empty();
     }
+    // A plan that was made before something was put back does not know what is to be done now.
+    let again = if restored {
+        Some(Plan::new(plan.policy, &host::interface_at(plan.ifindex)?, &plan.settings))
+    } else {
+        None
+    };
+    let plan = again.as_ref().unwrap_or(plan);
     let device = Device::new(&plan.interface, plan.ifindex);
     let mut journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, plan.queues.clone());
     journal.note_all(&plan.steps, &device);
@@ -268,24 +312,15 @@ pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<
     let signals = match lifetime {
         Lifetime::Process => {
             let undo = Arc::clone(&undo);
-            let restore = move || drop(self::undo(&undo));
+            let directory = directory.clone();
+            let restore = move || drop(self::undo(&directory, &undo));
             Some(signals::on_termination(restore).map_err(Error::kernel("watch for signals"))?)
         }
         Lifetime::Host => None,
     };
-    // From here on a guard exists, so that a panic in a knob restores too.
-    let mut guard = Guard { plan: plan.clone(), applied: Vec::new(), undo, signals };
-    if plan.rebuilds_queues().is_some() {
-        guard.rebuild(&device)?;
-    }
-    let steps = guard.plan.steps.clone();
-    for step in &steps {
-        let done = guard.applied.iter().any(|applied| applied.knob == step.knob);
-        if !done {
-            guard.turn(&step.knob, &step.target, &device, &others)?;
-        }
-    }
-    Ok(guard)
+    let guard =
+        Guard { plan: plan.clone(), applied: Vec::new(), directory: directory.clone(), undo, signals };
+    Ok((guard, others))
 }
 
 fn refuse_taken(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(), Error> {
@@ -318,10 +353,24 @@ fn refuse_taken(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(
 }
 
 impl Guard {
+    fn turn_all(&mut self, others: &[Journal]) -> Result<(), Error> {
+        let device = Device::new(&self.plan.interface, self.plan.ifindex);
+        if self.plan.rebuilds_queues().is_some() {
+            self.rebuild(&device, others)?;
+        }
+        for step in self.plan.steps.clone() {
+            let done = self.applied.iter().any(|applied| applied.knob == step.knob);
+            if !done {
+                self.turn(&step.knob, &step.target, &device, others)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Changes the number of queues, and plans the rest for those that there are then.
-    fn rebuild(&mut self, device: &Device) -> Result<(), Error> {
+    fn rebuild(&mut self, device: &Device, others: &[Journal]) -> Result<(), Error> {
         let Some(step) = self.plan.rebuilds_queues().cloned() else { return Ok(()) };
-        self.turn(&step.knob, &step.target, device, &[])?;
+        self.turn(&step.knob, &step.target, device, others)?;
         device.forget();
         let settings = Settings { channels: None, ..self.plan.settings.clone() };
         let interface = settle(self.plan.ifindex, &step.target)?;

@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,8 @@ pub(crate) struct Journal {
     pub(crate) interface: String,
     pub(crate) ifindex: u32,
     pub(crate) lifetime: Lifetime,
+    /// Which of its writer's journals it is.
+    number: u32,
     /// The queues that it holds.
     pub(crate) queues: Vec<u32>,
     pub(crate) writer: Process,
@@ -71,6 +74,13 @@ pub(crate) struct Journal {
     namespace: u64,
     /// In the order in which they were to be applied.
     pub(crate) entries: Vec<Entry>,
+}
+
+/// What every version of a journal begins with.
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+    boot: String,
 }
 
 /// A process, told apart from a later one with the same number by its start time.
@@ -99,6 +109,7 @@ fn start_time(pid: u32) -> Option<u64> {
 }
 
 const VERSION: u32 = 2;
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The folder that journals are in, `/run/lull` unless told otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +138,7 @@ impl JournalDir {
     }
 
     /// Every journal of this boot and this network namespace. Those of an earlier boot describe
-    /// settings that are gone, and are removed; so are unreadable ones, after being named.
+    /// settings that are gone, and are removed; an unreadable one is an error that names it.
     pub(crate) fn read(&self) -> Result<Vec<(PathBuf, Journal)>, Error> {
         let entries = match fs::read_dir(&self.0) {
             Ok(entries) => entries,
@@ -139,6 +150,7 @@ impl JournalDir {
         for entry in entries {
             let path = entry.map_err(Self::error(&self.0))?.path();
             if path.extension().is_none_or(|extension| extension != "json") {
+                remove_abandoned_status(&path);
                 continue;
             }
             let text = match fs::read_to_string(&path) {
@@ -147,22 +159,29 @@ impl JournalDir {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(Self::error(&path)(error)),
             };
-            let journal: Journal = serde_json::from_str(&text).map_err(|error| Error::Journal {
+            let invalid = |error: serde_json::Error| Error::Journal {
                 path: path.clone(),
                 source: io::Error::new(io::ErrorKind::InvalidData, error),
-            })?;
-            if journal.version != VERSION {
+            };
+            let head: Head = serde_json::from_str(&text).map_err(invalid)?;
+            if head.boot != boot {
+                fs::remove_file(&path).map_err(Self::error(&path))?;
+                continue;
+            }
+            if head.version != VERSION {
                 return Err(Error::Journal {
                     path,
                     source: io::Error::new(
                         io::ErrorKind::InvalidData,
-                        format!("version {}, this program reads {VERSION}", journal.version),
+                        format!(
+                            "version {}, this program reads {VERSION}; restore with the one that wrote it",
+                            head.version
+                        ),
                     ),
                 });
             }
-            if journal.boot != boot {
-                fs::remove_file(&path).map_err(Self::error(&path))?;
-            } else if journal.namespace == namespace {
+            let journal: Journal = serde_json::from_str(&text).map_err(invalid)?;
+            if journal.namespace == namespace {
                 journals.push((path, journal));
             }
         }
@@ -176,15 +195,24 @@ impl JournalDir {
     /// Keeps other processes from applying or restoring until it is dropped. `None` where the folder
     /// can't be made or locked: then nothing can be journalled either.
     pub(crate) fn lock(&self) -> Option<Locked> {
+        let path = self.0.join("lock");
         loop {
             fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).ok()?;
-            // The folder itself, so that no file is left behind.
-            let Ok(folder) = File::open(&self.0) else { continue };
-            rustix::fs::flock(&folder, FlockOperation::LockExclusive).ok()?;
+            // Not the folder itself, which anybody could hold for ever: this file is its owner's.
+            let file = match File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)
+            {
+                Ok(file) => file,
+                // Whoever had it before has removed the folder in between.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(_) => return None,
+            };
+            rustix::fs::flock(&file, FlockOperation::LockExclusive).ok()?;
             let inode = |data: fs::Metadata| data.ino();
-            // Whoever had it before may have removed it.
-            if folder.metadata().ok().map(inode) == fs::metadata(&self.0).ok().map(inode) {
-                return Some(Locked { path: self.0.clone(), _folder: folder });
+            // Or the file.
+            if file.metadata().ok().map(inode) == fs::metadata(&path).ok().map(inode) {
+                let locked = Locked { folder: self.0.clone(), path, _file: file };
+                locked.remove_unfinished();
+                return Some(locked);
             }
         }
     }
@@ -196,13 +224,15 @@ impl JournalDir {
             Lifetime::Process => journal.writer.pid.to_string(),
             Lifetime::Host => "host".to_owned(),
         };
-        // An interface name can't hold a slash, so it is safe in a file name.
-        let path = self.0.join(format!("{}-{}-{owner}.json", journal.namespace, journal.interface));
+        // By index and number: names change hands, and a process may hold several sets of queues.
+        let path =
+            self.0.join(format!("{}-{}-{owner}-{}.json", journal.namespace, journal.ifindex, journal.number));
         let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Self::error(&self.0))?;
         // In one piece: a writer that is given each token would write each.
         let text = serde_json::to_vec_pretty(journal).map_err(|error| Self::error(&path)(error.into()))?;
         file.write_all(&text).map_err(Self::error(&path))?;
-        file.flush().map_err(Self::error(&path))?;
+        // Everybody may see who holds what.
+        file.as_file().set_permissions(fs::Permissions::from_mode(0o644)).map_err(Self::error(&path))?;
         file.as_file().sync_all().map_err(Self::error(&path))?;
         file.persist(&path).map_err(|error| Self::error(&path)(error.error))?;
         Ok(path)
@@ -216,16 +246,44 @@ impl JournalDir {
     }
 }
 
+/// Removes what a killed process has left beside its journal (see `status`).
+fn remove_abandoned_status(path: &Path) {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.and_then(|name| name.strip_suffix(".workers").or(name.strip_suffix(".workers-new")));
+    let pid = name.and_then(|name| name.rsplit('-').next()?.parse::<u32>().ok());
+    if pid.is_some_and(|pid| start_time(pid).is_none()) {
+        // Not allowed, or gone already: another's to remove.
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// The journals, held by one process.
 pub(crate) struct Locked {
+    folder: PathBuf,
     path: PathBuf,
-    _folder: File,
+    _file: File,
+}
+
+impl Locked {
+    /// Removes what a process that was killed while it wrote its journal has left: nothing was changed
+    /// by it yet, and nobody writes one now.
+    fn remove_unfinished(&self) {
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(".tmp")) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Leaves nothing behind; fails, as it should, while journals are there.
-        let _ = fs::remove_dir(&self.path);
+        // Leaves nothing behind where there are no journals any more.
+        let others = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        if others.filter(|entry| entry.path() != self.path).count() == 0 {
+            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_dir(&self.folder);
+        }
     }
 }
 
@@ -243,6 +301,10 @@ impl Journal {
             interface: interface.to_owned(),
             ifindex,
             lifetime,
+            number: match lifetime {
+                Lifetime::Process => NEXT.fetch_add(1, Ordering::Relaxed),
+                Lifetime::Host => 0,
+            },
             queues,
             writer: Process::this(),
             boot: boot_id(),

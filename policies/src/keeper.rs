@@ -136,9 +136,15 @@ fn watch_until(monitor: &LinkMonitor, stop: &AtomicBool) -> bool {
         if stop.load(Ordering::Acquire) {
             return false;
         }
-        // A socket that can't be read any more leaves the interval.
-        if monitor.wait(STEP).unwrap_or(false) {
-            return true;
+        match monitor.wait(STEP) {
+            Ok(false) => {}
+            Ok(true) => {
+                // Messages come in bursts, and all of one are looked into at once.
+                thread::sleep(STEP);
+                return true;
+            }
+            // A socket that can't be read any more leaves the interval.
+            Err(_) => thread::sleep(STEP),
         }
     }
     false

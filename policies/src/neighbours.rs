@@ -49,7 +49,11 @@ pub struct Irqbalance {
 impl Irqbalance {
     /// Finds it among the processes that this one may see.
     pub fn find() -> Option<Self> {
-        let named = |process: &Process| process.stat().is_ok_and(|stat| stat.comm == "irqbalance");
+        // Only root's: anybody may call a process so.
+        let named = |process: &Process| {
+            process.uid().is_ok_and(|owner| owner == 0)
+                && process.stat().is_ok_and(|stat| stat.comm == "irqbalance")
+        };
         let process = all_processes().ok()?.filter_map(Result::ok).find(named)?;
         Some(Self { pid: process.pid })
     }

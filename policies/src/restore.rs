@@ -57,8 +57,12 @@ pub fn recover(directory: &JournalDir) -> Result<Vec<RestoreReport>, Error> {
 /// settings of a running process are its own and stay.
 pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Vec<RestoreReport>, Error> {
     let _locked = directory.lock();
+    // Also by the name that it has by now.
+    let index = interface
+        .and_then(|name| route::links().ok()?.into_iter().find(|link| link.name == name))
+        .map(|link| link.index);
     restore_where(directory, |journal| {
-        interface.is_none_or(|name| name == journal.interface)
+        interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex))
             && (journal.lifetime == Lifetime::Host || journal.is_abandoned())
     })
 }
@@ -84,7 +88,9 @@ pub(crate) fn restore_where(
 pub(crate) fn put_back(journal: &Journal) -> RestoreReport {
     // By its index, which it keeps: it may have been renamed since its journal's writer died.
     let links = route::links().unwrap_or_default();
-    let renamed = links.into_iter().find(|link| link.index == journal.ifindex).map(|link| link.name);
+    let link = links.into_iter().find(|link| link.index == journal.ifindex);
+    let down = link.as_ref().is_some_and(|link| !link.up);
+    let renamed = link.map(|link| link.name);
     let device = Device::new(renamed.as_deref().unwrap_or(&journal.interface), journal.ifindex);
     // The last that was set is the first that is put back, but for the number of queues: the rest can
     // be put back only on the queues that there were.
@@ -92,14 +98,18 @@ pub(crate) fn put_back(journal: &Journal) -> RestoreReport {
         journal.entries.iter().rev().partition(|entry| matches!(entry.knob, Knob::Channels { .. }));
     let mut knobs = Vec::new();
     for entry in rebuild.into_iter().chain(rest) {
-        knobs.push((entry.knob.clone(), put_back_one(entry, &device)));
+        knobs.push((entry.knob.clone(), put_back_one(entry, &device, down)));
     }
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs }
 }
 
-fn put_back_one(entry: &Entry, device: &Device) -> Restored {
+fn put_back_one(entry: &Entry, device: &Device, down: bool) -> Restored {
     let now = match entry.knob.read(device) {
         Ok(now) => now,
+        // A device that is down has no NAPIs, but may keep what was set on them until it is up.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && down && entry.knob.queue().is_some() => {
+            return Restored::Failed { reason: "the link is down; restore again when it is up".to_owned() };
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Restored::Gone,
         Err(error) => return Restored::Failed { reason: error.to_string() },
     };

@@ -1,14 +1,16 @@
 //! What a running process's workers do, for others to see: a file beside its journal, anew each second.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use crate::JournalDir;
 use crate::journal::{Process, network_namespace};
+use crate::signals::{Registration, on_termination};
 
 /// A worker, as it was within the last second. Times are since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,35 +37,55 @@ struct File {
     workers: Vec<WorkerStatus>,
 }
 
-/// A process's file. It goes when this is dropped.
+/// A process's file. It goes when this is dropped, and when the process is told to end.
 #[derive(Debug)]
-pub struct StatusFile(PathBuf);
+pub struct StatusFile {
+    path: PathBuf,
+    /// Held while it is written, and taken when it is to be there no more.
+    wanted: Arc<Mutex<bool>>,
+    _termination: Option<Registration>,
+}
 
 impl StatusFile {
     /// Names the file for an interface of this thread's network namespace; nothing is written yet.
     pub fn new(directory: &JournalDir, ifindex: u32) -> Self {
         let name = format!("{}-{ifindex}-{}.workers", network_namespace(), std::process::id());
-        Self(directory.path().join(name))
+        let path = directory.path().join(name);
+        let wanted = Arc::new(Mutex::new(true));
+        let (gone, still) = (path.clone(), Arc::clone(&wanted));
+        // Without it the file is left to the next process that reads the folder.
+        let termination = on_termination(move || remove(&gone, &still)).ok();
+        Self { path, wanted, _termination: termination }
     }
 
     /// Writes it anew, whole or not at all.
     pub fn write(&self, workers: Vec<WorkerStatus>) -> io::Result<()> {
-        let folder = self.0.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(&serde_json::to_vec(&File { writer: Process::this(), workers })?)?;
-        file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
-        file.persist(&self.0).map_err(|error| error.error)?;
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*wanted {
+            return Ok(());
+        }
+        // Under a name that says whose it is, for when the process is killed right here.
+        let new = self.path.with_extension("workers-new");
+        fs::write(&new, serde_json::to_vec(&File { writer: Process::this(), workers })?)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&new, &self.path)?;
         Ok(())
     }
 }
 
 impl Drop for StatusFile {
     fn drop(&mut self) {
-        // Another process's was never here, and its own may not have been written.
-        let _ = fs::remove_file(&self.0);
-        if let Some(folder) = self.0.parent() {
-            let _ = fs::remove_dir(folder);
-        }
+        remove(&self.path, &self.wanted);
+    }
+}
+
+fn remove(path: &Path, wanted: &Mutex<bool>) {
+    let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+    *wanted = false;
+    // It may not have been written.
+    let _ = fs::remove_file(path);
+    if let Some(folder) = path.parent() {
+        let _ = fs::remove_dir(folder);
     }
 }
 

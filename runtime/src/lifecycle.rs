@@ -82,9 +82,10 @@ impl Runtime {
         let napis = NapiMap::default();
         // Ids are looked at again: what was set may have moved them.
         if let Some(name) = config.interface.as_deref() {
-            let queues = host::interface(name)?.queues.into_iter();
-            let held = queues.filter(|queue| held.as_ref().is_none_or(|held| held.contains(&queue.index)));
-            let ids: Vec<u32> = held.filter_map(|queue| Some(queue.napi?.id)).collect();
+            if let Some(held) = held {
+                napis.hold(held);
+            }
+            let ids = napis.own_ids(&host::interface(name)?);
             napis.fill(&ids, &workers);
         }
         let tell = config.on_host_change.take();

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use policies::host;
+use policies::{Interface, host};
 
 use crate::shared::WorkerShared;
 
@@ -15,9 +15,24 @@ pub(crate) struct NapiMap {
     owners: RwLock<HashMap<u32, usize>>,
     /// Spreads ids over workers where nothing says which queue they are of.
     next: AtomicU32,
+    /// The queues that are this process's; all where it is not set.
+    held: OnceLock<Vec<u32>>,
 }
 
 impl NapiMap {
+    /// Leaves the other queues to other processes.
+    pub(crate) fn hold(&self, queues: Vec<u32>) {
+        // Once, before the first worker starts.
+        let _ = self.held.set(queues);
+    }
+
+    /// The NAPIs of this process's queues, in their order.
+    pub(crate) fn own_ids(&self, interface: &Interface) -> Vec<u32> {
+        let queues = interface.queues.iter();
+        let own = queues.filter(|queue| self.held.get().is_none_or(|held| held.contains(&queue.index)));
+        own.filter_map(|queue| Some(queue.napi.as_ref()?.id)).collect()
+    }
+
     /// Gives the interface's NAPIs to the workers, in queue order.
     pub(crate) fn fill(&self, napi_ids: &[u32], workers: &[Arc<WorkerShared>]) {
         let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +58,8 @@ impl NapiMap {
     /// An id that was not there at start: another interface, or a link that was reopened, which gives
     /// its queues new ids on drivers without persistent NAPI configuration.
     fn learn(&self, napi: u32, interface: Option<&str>, workers: &[Arc<WorkerShared>]) -> usize {
-        let ids = interface.and_then(|name| host::interface(name).ok()).map(|interface| interface.napi_ids());
+        let ids =
+            interface.and_then(|name| host::interface(name).ok()).map(|interface| self.own_ids(&interface));
         let position = ids.as_ref().and_then(|ids| ids.iter().position(|&id| id == napi));
         let owner = match position {
             Some(position) => {

@@ -72,6 +72,10 @@ impl WorkerShared {
 
     /// Moves the worker's thread to a core, or has it start there.
     pub(crate) fn follow(&self, core: u32) {
+        // A core that this process may not use leaves the worker where it is.
+        if !policies::Cpus::allowed().is_ok_and(|allowed| allowed.contains(core)) {
+            return;
+        }
         self.followed_core.store(core, Ordering::Release);
         let mut set = rustix::thread::CpuSet::new();
         if core as usize >= rustix::thread::CpuSet::MAX_CPU {
@@ -81,7 +85,6 @@ impl WorkerShared {
         let Some(thread) = self.thread.get().and_then(|&thread| rustix::thread::Pid::from_raw(thread)) else {
             return;
         };
-        // A core that this process may not use leaves the worker where it is.
         if rustix::thread::sched_setaffinity(Some(thread), &set).is_ok()
             && let Some(report) = &mut *self.report.lock().unwrap_or_else(PoisonError::into_inner)
         {

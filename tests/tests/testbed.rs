@@ -333,7 +333,8 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
             Builder::new().ignore_environment().workers(1).interface(SERVER_INTERFACE).build().unwrap();
         assert_eq!(state(), fresh, "{policy}");
         drop(next);
-        assert!(!std::path::Path::new("/run/lull").exists(), "{policy} left its journal");
+        let left: Vec<_> = std::fs::read_dir("/run/lull").into_iter().flatten().collect();
+        assert!(!std::path::Path::new("/run/lull").exists(), "{policy} left its journal: {left:?}");
     }
 }
 

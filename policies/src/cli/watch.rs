@@ -325,7 +325,10 @@ fn screen_loop(watcher: &mut Watcher<'_>, arguments: &Arguments) -> Result<(), E
             match watcher.look() {
                 Ok(seen) => look = Some(seen),
                 // A link that is being reopened or renamed comes back, or the next look says why not.
-                Err(error) => draw(&format!("{error}\n\nq: quit")).map_err(terminal_error)?,
+                Err(error) => {
+                    look = None;
+                    draw(&format!("{error}\n\nq: quit")).map_err(terminal_error)?;
+                }
             }
             next = Instant::now() + interval;
             done += 1;
