@@ -148,7 +148,7 @@ impl Findings {
             };
             let able = interface.queues.iter().filter(suspend).count();
             self.good(format!(
-                "{name} (driver {driver}) has {}, {able} of which can be set by itself.",
+                "{name} (driver {driver}) has {}; {able} can be set one by one.",
                 plural(napis, "NAPI")
             ));
         }

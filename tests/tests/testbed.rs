@@ -194,7 +194,8 @@ fn a_packet_in_an_unpolled_gap_is_not_delayed_by_the_loop() {
         worst_round_trip(address, Duration::from_millis(3), Duration::from_millis(900))
     });
     assert_eq!(alignment.aligned, 1, "{alignment:?}");
-    assert!(worst < Duration::from_millis(1), "{worst:?}");
+    // A packet that nobody polls for waits for the suspension to end, after 20 ms.
+    assert!(worst < Duration::from_millis(5), "{worst:?}");
 }
 
 #[test]

@@ -345,7 +345,9 @@ fn screen_loop(watcher: &mut Watcher<'_>, arguments: &Arguments) -> Result<(), E
 }
 
 fn draw(text: &str) -> io::Result<()> {
-    let (width, height) = terminal::size().unwrap_or((80, 24));
+    // Some terminals don't know their size, and say 0.
+    let known = terminal::size().ok().filter(|&(width, height)| width > 0 && height > 0);
+    let (width, height) = known.unwrap_or((80, 24));
     let mut out = io::stdout().lock();
     execute!(out, terminal::Clear(terminal::ClearType::All), cursor::MoveTo(0, 0))?;
     for (number, line) in text.lines().take(height.into()).enumerate() {
