@@ -4,6 +4,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -171,6 +172,17 @@ pub(crate) fn join_group(first: &Socket, backlog: i32, others: usize) -> io::Res
     (0..others).map(|_| listening(address, backlog, true)).collect()
 }
 
+/// A Unix socket that listens; until it does, whoever connects is refused.
+fn listening_at(path: &Path, backlog: i32, mode: Option<u32>) -> io::Result<Listener<Unix>> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    if let Some(mode) = mode {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode & 0o7777))?;
+    }
+    socket.listen(backlog)?;
+    Listener::from_socket(socket, backlog)
+}
+
 impl Listener<Unix> {
     /// Listens on a path, which must not exist.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
@@ -179,10 +191,14 @@ impl Listener<Unix> {
 
     /// Like [`Listener::bind`], with room for so many connections that wait to be accepted.
     pub fn bind_with_backlog(path: impl AsRef<Path>, backlog: i32) -> io::Result<Self> {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
-        socket.bind(&SockAddr::unix(path)?)?;
-        socket.listen(backlog)?;
-        Self::from_socket(socket, backlog)
+        listening_at(path.as_ref(), backlog, None)
+    }
+
+    /// Like [`Listener::bind_with_backlog`], with these permissions on the path, such as `0o700`, instead
+    /// of those that the umask leaves: who may write to it may connect (unix(7)). It has them before
+    /// anybody can.
+    pub fn bind_with_mode(path: impl AsRef<Path>, backlog: i32, mode: u32) -> io::Result<Self> {
+        listening_at(path.as_ref(), backlog, Some(mode))
     }
 
     /// Accepts one connection, onto this worker.

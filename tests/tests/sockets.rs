@@ -1,9 +1,10 @@
 //! Sockets between workers over loopback: halves, buffers, timeouts, shutdown.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
-use net::{TcpListener, TcpStream};
+use net::{TcpListener, TcpStream, UnixListener};
 
 fn local() -> std::net::SocketAddr {
     "127.0.0.1:0".parse().unwrap()
@@ -178,4 +179,21 @@ fn an_open_loop_shows_a_stall_that_a_closed_loop_hides() {
     assert!(report.latency.p90 > 100_000.0, "{:?}", report.latency);
     assert!((report.latency.max - 300_000.0).abs() < 100_000.0, "{:?}", report.latency);
     assert!(report.unanswered == 0 && report.requests > 1000, "{}", report.table());
+}
+
+#[runtime::test]
+async fn nobody_connects_to_a_path_before_it_has_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..200 {
+        let path = folder.path().join(round.to_string());
+        let client = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                while std::os::unix::net::UnixStream::connect(&path).is_err() {}
+                std::fs::metadata(&path).unwrap().permissions().mode() & 0o777
+            }
+        });
+        let _listener = UnixListener::bind_with_mode(&path, 16, 0o606).unwrap();
+        assert_eq!(client.join().unwrap(), 0o606);
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,9 +75,8 @@ impl Server {
     fn listen_on_path(&mut self, path: &Path, config: &Config) -> Result<(), StartError> {
         let failed = |source| StartError::Listen { address: path.display().to_string(), source };
         remove_stale(path).map_err(failed)?;
-        let listener = UnixListener::bind_with_backlog(path, config.backlog).map_err(failed)?;
-        let mode = std::fs::Permissions::from_mode(config.unix_mode & 0o777);
-        std::fs::set_permissions(path, mode).map_err(failed)?;
+        let mode = config.unix_mode & 0o777;
+        let listener = UnixListener::bind_with_mode(path, config.backlog, mode).map_err(failed)?;
         self.unix_socket = Some(path.to_owned());
         let shared = Arc::clone(&self.shared);
         let name = format!("unix:{}", path.display());
