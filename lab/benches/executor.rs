@@ -245,10 +245,8 @@ impl Counter {
     }
 }
 
-fn pin(core: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
-    rustix::thread::sched_setaffinity(None, &set).expect("a second core");
+fn pin(core: u32) {
+    policies::Cpus::one(core).pin(None).expect("a second core");
 }
 
 /// Two runtimes on two threads and cores wake each other in turn; a round is there and back.

@@ -11,7 +11,7 @@ use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
-use policies::netlink::generic::{Attribute, Family, GenericConnection};
+use policies::netlink::ethtool::Ethtool;
 use policies::netlink::{Connection, Request, route};
 
 use crate::namespace::Namespace;
@@ -59,6 +59,14 @@ fn step(what: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("cannot {what}: {error}"))
 }
 
+const FEATURES: [(&str, bool); 5] = [
+    ("tx-tcp-segmentation", false),
+    ("tx-tcp6-segmentation", false),
+    ("tx-tcp-ecn-segmentation", false),
+    ("tx-tcp-mangleid-segmentation", false),
+    ("rx-gro", true),
+];
+
 /// NLM_F_CREATE | NLM_F_EXCL
 const CREATE: u16 = 0x400 | 0x200;
 
@@ -88,7 +96,9 @@ fn set_up(interface: &str, address: Ipv4Addr) -> io::Result<()> {
     let index = find(interface).ok_or(io::ErrorKind::NotFound)?;
     // With segmentation left to the receiver a sender's large packet would go past the NAPI, and
     // SO_INCOMING_NAPI_ID be 0. Generic receive offload is what makes veth have NAPIs at all.
-    set_features(interface).map_err(step("switch segmentation offload off and receive offload on"))?;
+    Ethtool::open()
+        .and_then(|mut ethtool| ethtool.set_features(index, &FEATURES))
+        .map_err(step("switch segmentation offload off and receive offload on"))?;
     let mut connection = Connection::open(NETLINK_ROUTE)?;
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet;
@@ -109,42 +119,4 @@ fn set_up(interface: &str, address: Ipv4Addr) -> io::Result<()> {
             .map_err(step("set it up"))?;
     }
     Ok(())
-}
-
-/// The `ethtool` family (`Documentation/networking/ethtool-netlink.rst`).
-#[derive(Debug, Clone)]
-struct Ethtool;
-
-impl Family for Ethtool {
-    const NAME: &'static str = "ethtool";
-}
-
-fn set_features(interface: &str) -> io::Result<()> {
-    const FEATURES_SET: u8 = 12;
-    const HEADER: u16 = 1;
-    const HEADER_DEV_NAME: u16 = 2;
-    const WANTED: u16 = 3;
-    const BITS: u16 = 3;
-    const BIT: u16 = 1;
-    const BIT_NAME: u16 = 2;
-    const BIT_VALUE: u16 = 3;
-    let feature = |name: &str, on: bool| {
-        let mut bit = vec![Attribute::text(BIT_NAME, name)];
-        if on {
-            bit.push(Attribute::flag(BIT_VALUE));
-        }
-        Attribute::nested(BIT, &bit)
-    };
-    let bits = [
-        feature("tx-tcp-segmentation", false),
-        feature("tx-tcp6-segmentation", false),
-        feature("tx-tcp-ecn-segmentation", false),
-        feature("tx-tcp-mangleid-segmentation", false),
-        feature("rx-gro", true),
-    ];
-    let request = vec![
-        Attribute::nested(HEADER, &[Attribute::text(HEADER_DEV_NAME, interface)]),
-        Attribute::nested(WANTED, &[Attribute::nested(BITS, &bits)]),
-    ];
-    GenericConnection::<Ethtool>::open()?.request(FEATURES_SET, request, Request::Acknowledged(0)).map(drop)
 }

@@ -1,7 +1,6 @@
 //! Applying a plan, and putting back what was there.
 
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -114,7 +113,6 @@ pub struct Guard {
 
 #[derive(Debug)]
 struct Undo {
-    directory: JournalDir,
     /// `None` where the journal could not be written, because nothing had to be.
     path: Option<PathBuf>,
     journal: Journal,
@@ -122,8 +120,8 @@ struct Undo {
 
 impl Undo {
     /// Writes the journal; from then on what it says may be done.
-    fn record(&mut self) -> Result<(), Error> {
-        match self.directory.write(&self.journal) {
+    fn record(&mut self, directory: &JournalDir) -> Result<(), Error> {
+        match directory.write(&self.journal) {
             Ok(path) => self.path = Some(path),
             // A process that may write nothing can still run on what was prepared for it.
             Err(_) if self.journal.entries.is_empty() => {}
@@ -206,9 +204,9 @@ impl Guard {
         let Some(undo) = slot.as_mut() else { return Ok(()) };
         name.clone_into(&mut undo.journal.interface);
         let old = undo.path.clone();
-        undo.record()?;
+        undo.record(&self.directory)?;
         match old.filter(|old| Some(old) != undo.path.as_ref()) {
-            Some(old) => undo.directory.remove(&old),
+            Some(old) => self.directory.remove(&old),
             None => Ok(()),
         }
     }
@@ -232,7 +230,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn undo(directory: &JournalDir, undo: &Mutex<Option<Undo>>) -> Option<Result<RestoreReport, Error>> {
     let _locked = directory.lock();
     let mut slot = lock(undo);
-    let Undo { directory, path, journal } = slot.take()?;
+    let Undo { path, journal } = slot.take()?;
     let report = put_back(&journal);
     if report.failed() {
         // Kept, so that a later restore can try again.
@@ -253,27 +251,14 @@ fn undo(directory: &JournalDir, undo: &Mutex<Option<Undo>>) -> Option<Result<Res
 /// that the plan is for.
 pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<Guard, Error> {
     let locked = directory.lock();
-    // What goes wrong is put back when the journals are free again: a guard's end locks them itself.
-    let (guard, result) = apply_locked(plan, lifetime, directory);
+    let turned = prepare(plan, lifetime, directory).map(|(mut guard, others)| {
+        let result = guard.turn_all(&others);
+        (guard, result)
+    });
+    // A guard that is dropped for an error locks the journals itself, to put back.
     drop(locked);
-    result.and(guard.ok_or_else(|| Error::Kernel {
-        what: "apply the plan".to_owned(),
-        source: io::ErrorKind::Interrupted.into(),
-    }))
-}
-
-fn apply_locked(
-    plan: &Plan,
-    lifetime: Lifetime,
-    directory: &JournalDir,
-) -> (Option<Guard>, Result<(), Error>) {
-    match prepare(plan, lifetime, directory) {
-        Err(error) => (None, Err(error)),
-        Ok((mut guard, others)) => {
-            let result = guard.turn_all(&others);
-            (Some(guard), result)
-        }
-    }
+    let (guard, result) = turned?;
+    result.map(|()| guard)
 }
 
 /// All that comes before the first change.
@@ -306,8 +291,8 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
     if plan.rebuilds_queues().is_some() {
         journal.note_what_rebuilding_loses(&host::interface_at(plan.ifindex)?, &device);
     }
-    let mut undo = Undo { directory: directory.clone(), path: None, journal };
-    undo.record()?;
+    let mut undo = Undo { path: None, journal };
+    undo.record(directory)?;
     let undo = Arc::new(Mutex::new(Some(undo)));
     let signals = match lifetime {
         Lifetime::Process => {
@@ -325,13 +310,10 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
 
 fn refuse_taken(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(), Error> {
     for other in others {
-        let mut queues = other.queues.iter().copied().filter(|queue| plan.queues.contains(queue));
         // What is meant to outlive this process lies below, not beside, what running ones have set.
-        let conflict: crate::Cpus = if lifetime == Lifetime::Host {
-            other.queues.iter().copied().collect()
-        } else {
-            queues.by_ref().collect()
-        };
+        let all = lifetime == Lifetime::Host;
+        let conflict: crate::Cpus =
+            other.queues.iter().copied().filter(|queue| all || plan.queues.contains(queue)).collect();
         if conflict.is_empty() && (lifetime == Lifetime::Process || other.entries.is_empty()) {
             continue;
         }
@@ -378,7 +360,7 @@ impl Guard {
         if let Some(undo) = lock(&self.undo).as_mut() {
             undo.journal.queues.clone_from(&plan.queues);
             undo.journal.note_all(&plan.steps, device);
-            undo.record()?;
+            undo.record(&self.directory)?;
         }
         plan.steps.insert(0, step);
         self.plan = plan;
@@ -407,7 +389,7 @@ impl Guard {
         {
             // The search is over: from now on another value is somebody else's.
             undo.journal.settle(knob, limit);
-            undo.record()?;
+            undo.record(&self.directory)?;
         }
         let applied =
             Applied { knob: knob.clone(), target: target.clone(), policy: self.plan.policy, outcome };

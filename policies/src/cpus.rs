@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 /// A set of CPU numbers. Parses and prints the kernel's list notation (`0-3,5`).
@@ -47,8 +48,21 @@ impl Cpus {
 
     /// The CPUs of this process's affinity mask.
     pub fn allowed() -> std::io::Result<Self> {
-        let set = rustix::thread::sched_getaffinity(None)?;
-        Ok((0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|&cpu| set.is_set(cpu as usize)).collect())
+        Self::of_thread(None)
+    }
+
+    /// The CPUs that a thread may run on; `None` is the calling one.
+    pub fn of_thread(thread: Option<Pid>) -> std::io::Result<Self> {
+        let set = sched_getaffinity(thread)?;
+        Ok((0..CpuSet::MAX_CPU as u32).filter(|&cpu| set.is_set(cpu as usize)).collect())
+    }
+
+    /// Has a thread run on these CPUs alone; `None` is the calling one. Numbers beyond the kernel's
+    /// largest set are left out.
+    pub fn pin(&self, thread: Option<Pid>) -> std::io::Result<()> {
+        let mut set = CpuSet::new();
+        self.iter().filter(|&cpu| (cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu as usize));
+        Ok(sched_setaffinity(thread, &set)?)
     }
 
     /// Parses the kernel's mask notation: 32-bit hexadecimal words, the highest first, with commas

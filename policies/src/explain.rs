@@ -288,9 +288,11 @@ impl Findings {
                 set(napi.defer_hard_irqs) && set(napi.gro_flush_timeout) && set(napi.irq_suspend_timeout)
             })
         };
-        let (ready, all) = (interface.queues.iter().filter(polled).count(), interface.queues.len());
         if interface.napi_ids().is_empty() {
-        } else if ready == all {
+            return;
+        }
+        let (ready, all) = (interface.queues.iter().filter(polled).count(), interface.queues.len());
+        if ready == all {
             self.good("Deferral and suspension are set on every queue.".to_owned());
         } else {
             self.good(format!(

@@ -195,9 +195,7 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
                 irq_effective: irq.and_then(|irq| irq::effective_affinity(irq).ok()),
                 irq_managed: irq.is_some_and(irq::is_managed),
                 rps_cpus: read_cpus(&rps_path(&link.name, index)),
-                rps_flow_count: read_number(
-                    &class_net(&link.name).join(format!("queues/rx-{index}/rps_flow_cnt")),
-                ),
+                rps_flow_count: read_number(&rps_flow_path(&link.name, index)),
             }
         })
         .collect();
@@ -230,7 +228,7 @@ fn tx_queues(interface: &str, reported: &[ReportedQueue], napis: &[Napi]) -> Vec
         TxQueue {
             index,
             irq: napi.and_then(|napi| napi.irq).or(by_name),
-            xps_cpus: read_cpus(&class_net(interface).join(format!("queues/tx-{index}/xps_cpus"))),
+            xps_cpus: read_cpus(&xps_path(interface, index)),
         }
     };
     indices.iter().enumerate().map(find).collect()
@@ -269,6 +267,14 @@ fn queue_numbers(interface: &str, kind: &str, reported: &[ReportedQueue]) -> Vec
 
 pub(crate) fn rps_path(interface: &str, queue: u32) -> PathBuf {
     class_net(interface).join(format!("queues/rx-{queue}/rps_cpus"))
+}
+
+pub(crate) fn rps_flow_path(interface: &str, queue: u32) -> PathBuf {
+    class_net(interface).join(format!("queues/rx-{queue}/rps_flow_cnt"))
+}
+
+pub(crate) fn xps_path(interface: &str, queue: u32) -> PathBuf {
+    class_net(interface).join(format!("queues/tx-{queue}/xps_cpus"))
 }
 
 fn read_cpus(mask: &Path) -> Option<Cpus> {

@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 
 use rustix::io::Errno;
-use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
@@ -213,15 +212,24 @@ impl Knob {
         }
     }
 
+    /// The interrupt whose affinity the knob is, as the device has it now; `None` for other knobs.
+    fn interrupt(&self, device: &Device) -> Option<io::Result<u32>> {
+        match *self {
+            Knob::IrqAffinity { queue, .. } => Some(device.irq(queue, Direction::Rx)),
+            Knob::TxIrqAffinity { queue, .. } => Some(device.irq(queue, Direction::Tx)),
+            _ => None,
+        }
+    }
+
     /// The file that holds the knob, where it is one.
     pub(crate) fn file(&self, device: &Device) -> Option<std::path::PathBuf> {
-        let class = host::class_net(device.name());
+        let name = device.name();
         match self {
-            Knob::RpsCpus { queue } => Some(host::rps_path(device.name(), *queue)),
-            Knob::RpsFlowCount { queue } => Some(class.join(format!("queues/rx-{queue}/rps_flow_cnt"))),
-            Knob::XpsCpus { queue } => Some(class.join(format!("queues/tx-{queue}/xps_cpus"))),
-            Knob::DeferHardIrqs => Some(class.join("napi_defer_hard_irqs")),
-            Knob::GroFlushTimeout => Some(class.join("gro_flush_timeout")),
+            Knob::RpsCpus { queue } => Some(host::rps_path(name, *queue)),
+            Knob::RpsFlowCount { queue } => Some(host::rps_flow_path(name, *queue)),
+            Knob::XpsCpus { queue } => Some(host::xps_path(name, *queue)),
+            Knob::DeferHardIrqs => Some(host::class_net(name).join("napi_defer_hard_irqs")),
+            Knob::GroFlushTimeout => Some(host::class_net(name).join("gro_flush_timeout")),
             _ => None,
         }
     }
@@ -250,20 +258,15 @@ impl Knob {
                 number.map(Value::Number).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
             }
             Knob::IrqbalanceBan { irq } => Ok(Value::Number(irqbalance()?.banned()?.contains(&irq).into())),
-            Knob::IrqAffinity { queue, .. } => {
-                irq::affinity(device.irq(queue, Direction::Rx)?).map(Value::Cpus)
-            }
-            Knob::TxIrqAffinity { queue, .. } => {
-                irq::affinity(device.irq(queue, Direction::Tx)?).map(Value::Cpus)
+            Knob::IrqAffinity { .. } | Knob::TxIrqAffinity { .. } => {
+                irq::affinity(self.interrupt(device).ok_or(io::ErrorKind::InvalidInput)??).map(Value::Cpus)
             }
             Knob::NapiDeferHardIrqs { queue } => number(device.fresh_napi(queue)?.defer_hard_irqs),
             Knob::NapiGroFlushTimeout { queue } => number(device.fresh_napi(queue)?.gro_flush_timeout),
             Knob::NapiIrqSuspendTimeout { queue } => number(device.fresh_napi(queue)?.irq_suspend_timeout),
             Knob::NapiThreaded { queue } => number(device.fresh_napi(queue)?.threaded),
             Knob::NapiThreadAffinity { queue } => {
-                let set = sched_getaffinity(Some(device.napi_thread(queue)?))?;
-                let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
-                Ok(Value::Cpus(cpus.map(|cpu| cpu as u32).collect()))
+                Cpus::of_thread(Some(device.napi_thread(queue)?)).map(Value::Cpus)
             }
         }
     }
@@ -288,12 +291,7 @@ impl Knob {
                 device.forget();
             }
             (Knob::NapiThreadAffinity { queue }, Value::Cpus(cpus)) => {
-                let mut set = rustix::thread::CpuSet::new();
-                cpus.iter()
-                    .filter(|&cpu| (cpu as usize) < rustix::thread::CpuSet::MAX_CPU)
-                    .for_each(|cpu| set.set(cpu as usize));
-                let thread: Pid = device.napi_thread(*queue)?;
-                sched_setaffinity(Some(thread), &set)?;
+                cpus.pin(Some(device.napi_thread(*queue)?))?;
             }
             (Knob::RpsCpus { .. } | Knob::XpsCpus { .. }, Value::Cpus(cpus)) => {
                 fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, cpus.to_mask())?;
@@ -309,11 +307,8 @@ impl Knob {
                 irqs.extend((*banned != 0).then_some(*irq));
                 irqbalance.ban(&irqs)?;
             }
-            (Knob::IrqAffinity { queue, .. }, Value::Cpus(cpus)) => {
-                set_affinity(device.irq(*queue, Direction::Rx)?, cpus)?;
-            }
-            (Knob::TxIrqAffinity { queue, .. }, Value::Cpus(cpus)) => {
-                set_affinity(device.irq(*queue, Direction::Tx)?, cpus)?;
+            (Knob::IrqAffinity { .. } | Knob::TxIrqAffinity { .. }, Value::Cpus(cpus)) => {
+                set_affinity(self.interrupt(device).ok_or(io::ErrorKind::InvalidInput)??, cpus)?;
             }
             (_, Value::Number(number)) if self.setting().is_some() => {
                 let (setting, queue) = self.setting().ok_or(io::ErrorKind::InvalidInput)?;
@@ -332,14 +327,10 @@ impl Knob {
 
     /// Where an interrupt goes in spite of the affinity that it has been given.
     pub(crate) fn still_goes_to(&self, device: &Device, target: &Value) -> Option<Cpus> {
-        let irq = match *self {
-            Knob::IrqAffinity { queue, .. } => device.irq(queue, Direction::Rx),
-            Knob::TxIrqAffinity { queue, .. } => device.irq(queue, Direction::Tx),
-            _ => return None,
-        };
+        let irq = self.interrupt(device)?.ok()?;
         let Value::Cpus(wanted) = target else { return None };
         // Empty until the interrupt is started.
-        let effective = irq::effective_affinity(irq.ok()?).ok()?;
+        let effective = irq::effective_affinity(irq).ok()?;
         let elsewhere = effective.iter().any(|cpu| !wanted.contains(cpu));
         elsewhere.then_some(effective)
     }

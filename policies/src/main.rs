@@ -41,6 +41,16 @@ enum Format {
     Prometheus,
 }
 
+impl Format {
+    fn print(self, json: &serde_json::Value, table: impl FnOnce()) {
+        match self {
+            Format::Json => println!("{json:#}"),
+            // `run` lets the metrics pass for `watch` alone, which does not come here.
+            Format::Table | Format::Prometheus => table(),
+        }
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// List the interfaces
@@ -118,11 +128,7 @@ struct PlanArguments {
 }
 
 impl PlanArguments {
-    fn plan(&self) -> Result<Plan, Error> {
-        self.plan_with(false)
-    }
-
-    fn plan_with(&self, ban_irqbalance: bool) -> Result<Plan, Error> {
+    fn plan(&self, ban_irqbalance: bool) -> Result<Plan, Error> {
         let interface = host::interface(&self.interface)?;
         let worker_cores = match self.workers {
             Some(count) => nearest_cores(&interface, count.into()).map_err(|source| Error::Kernel {
@@ -170,39 +176,24 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
     match &cli.command {
         Command::List => {
             let interfaces = host::interfaces()?;
-            match cli.format {
-                Format::Json => print_json(&json!(interfaces)),
-                Format::Table | Format::Prometheus => println!("{}", list_table(&interfaces)),
-            }
+            cli.format.print(&json!(interfaces), || println!("{}", list_table(&interfaces)));
             Ok(ExitCode::SUCCESS)
         }
         Command::Show { interface } => {
             let interface = host::interface(interface)?;
-            match cli.format {
-                Format::Json => print_json(&json!(interface)),
-                Format::Table | Format::Prometheus => show(&interface),
-            }
+            cli.format.print(&json!(interface), || show(&interface));
             Ok(ExitCode::SUCCESS)
         }
         Command::Plan(arguments) => {
-            let plan = arguments.plan()?;
-            match cli.format {
-                Format::Json => print_json(&json!(plan)),
-                Format::Table | Format::Prometheus => show_plan(&plan),
-            }
+            let plan = arguments.plan(false)?;
+            cli.format.print(&json!(plan), || show_plan(&plan));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Apply { plan, ban_irqbalance } => {
-            apply(&plan.plan_with(*ban_irqbalance)?, &journals, cli.format)
-        }
+        Command::Apply { plan, ban_irqbalance } => apply(&plan.plan(*ban_irqbalance)?, &journals, cli.format),
         Command::Explain { interface } => {
             let explanation = Explanation::of(&host::interface(interface)?, &journals)?;
-            match cli.format {
-                Format::Json => {
-                    print_json(&json!({ "verdict": explanation.verdict(), "findings": explanation.findings }))
-                }
-                Format::Table | Format::Prometheus => show_explanation(&explanation),
-            }
+            let json = json!({ "verdict": explanation.verdict(), "findings": explanation.findings });
+            cli.format.print(&json, || show_explanation(&explanation));
             Ok(ExitCode::SUCCESS)
         }
         Command::Watch(arguments) => {
@@ -216,10 +207,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
         Command::Tune(arguments) => tune::run(arguments, &journals),
         Command::Restore { interface } => {
             let reports = policies::restore_all(&journals, interface.as_deref())?;
-            match cli.format {
-                Format::Json => print_json(&json!(reports)),
-                Format::Table | Format::Prometheus => show_reports(&reports),
-            }
+            cli.format.print(&json!(reports), || show_reports(&reports));
             let failed = reports.iter().any(RestoreReport::failed);
             Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
@@ -229,23 +217,16 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
 fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode, Error> {
     let applied = policies::apply(plan, Lifetime::Host, journals)?.keep();
     let complete = applied.iter().all(|step| step.outcome.is_ok());
-    match format {
-        Format::Json => print_json(&json!({ "applied": applied, "notes": plan.notes })),
-        Format::Table | Format::Prometheus => {
-            for step in &applied {
-                println!("{}: {step}", plan.interface);
-            }
-            plan.notes.iter().for_each(|note| println!("note: {note}"));
-            if applied.is_empty() {
-                println!("nothing to set on {} for {}", plan.interface, plan.policy);
-            } else {
-                println!("to put it back: policies restore {}", plan.interface);
-            }
+    format.print(&json!({ "applied": applied, "notes": plan.notes }), || {
+        for step in &applied {
+            println!("{}: {step}", plan.interface);
         }
-    }
+        plan.notes.iter().for_each(|note| println!("note: {note}"));
+        if applied.is_empty() {
+            println!("nothing to set on {} for {}", plan.interface, plan.policy);
+        } else {
+            println!("to put it back: policies restore {}", plan.interface);
+        }
+    });
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn print_json(value: &serde_json::Value) {
-    println!("{value:#}");
 }

@@ -3,7 +3,6 @@
 use std::env;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use policies::{Affinity, Change, Cpus, JournalDir, Policy, Settings, UnknownPolicy};
@@ -75,13 +74,7 @@ pub struct Builder {
 
 /// What is told of changes to the interface.
 #[derive(Default)]
-pub(crate) struct OnChange(Mutex<Option<Tell>>);
-
-impl OnChange {
-    pub(crate) fn take(&mut self) -> Option<Tell> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
+struct OnChange(Option<Tell>);
 
 impl fmt::Debug for OnChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,7 +92,6 @@ pub(crate) struct Config {
     pub(crate) driver: DriverKind,
     pub(crate) cores: Vec<u32>,
     pub(crate) affinity: Affinity,
-    pub(crate) on_host_change: OnChange,
     pub(crate) settings: Settings,
     pub(crate) busy_poll: Duration,
     pub(crate) max_events: usize,
@@ -169,7 +161,7 @@ impl Builder {
     /// Has a function hear what happens to the interface under the policy: links that go down and come
     /// up, interrupts that others move, a name that changes. It is called on a thread of its own.
     pub fn on_host_change(mut self, tell: impl FnMut(&Change) + Send + 'static) -> Self {
-        self.on_host_change = OnChange(Mutex::new(Some(Box::new(tell))));
+        self.on_host_change = OnChange(Some(Box::new(tell)));
         self
     }
 
@@ -217,8 +209,9 @@ impl Builder {
     /// # Errors
     /// On settings that don't parse, an interface that isn't there, or workers that don't start. A
     /// policy that can't be had in full is no error: the workers' reports say what runs, and why.
-    pub fn build(self) -> Result<Runtime, BuildError> {
-        Runtime::new(self.resolve()?)
+    pub fn build(mut self) -> Result<Runtime, BuildError> {
+        let tell = self.on_host_change.0.take();
+        Runtime::new(self.resolve()?, tell)
     }
 
     fn resolve(self) -> Result<Config, BuildError> {
@@ -272,7 +265,6 @@ impl Builder {
             driver: driver.unwrap_or_default(),
             cores,
             affinity: affinity.unwrap_or_default(),
-            on_host_change: self.on_host_change,
             settings,
             busy_poll,
             max_events: self.max_events.unwrap_or(MAX_EVENTS),

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use policies::status::{StatusFile, WorkerStatus};
-use policies::{Affinity, Applied, Change, Guard, Keeper, Lifetime, Plan, host};
+use policies::{Affinity, Applied, Change, Cpus, Guard, Keeper, Lifetime, Plan, host};
 
 use crate::builder::{BuildError, Config};
 use crate::driver::{Driver, DriverKind, EpollParams};
@@ -61,7 +61,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub(crate) fn new(mut config: Config) -> Result<Self, BuildError> {
+    pub(crate) fn new(mut config: Config, tell: Option<Tell>) -> Result<Self, BuildError> {
         let interface = config.interface.as_deref().map(host::interface).transpose()?;
         let queues = interface.as_ref().map_or(0, |interface| interface.queues.len());
         let count = config.workers.unwrap_or_else(|| {
@@ -88,7 +88,6 @@ impl Runtime {
             let ids = napis.own_ids(&host::interface(name)?);
             napis.fill(&ids, &workers);
         }
-        let tell = config.on_host_change.take();
         let shared =
             Arc::new(Shared { config, workers, napis, applied, host_notes, failure: Mutex::default() });
         let mut runtime = Self { shared, threads: Vec::new(), keeper: None };
@@ -320,12 +319,11 @@ fn make_worker(shared: &Arc<Shared>, index: usize) -> io::Result<Rc<Worker>> {
     this.thread.get_or_init(|| thread_id);
     let core = shared.core(index);
     if let Some(core) = core {
-        let mut set = rustix::thread::CpuSet::new();
         if core as usize >= rustix::thread::CpuSet::MAX_CPU {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));
         }
-        set.set(core as usize);
-        rustix::thread::sched_setaffinity(None, &set)
+        Cpus::one(core)
+            .pin(None)
             .map_err(|error| io::Error::other(format!("cannot pin it to core {core}: {error}")))?;
     }
     // Without this a timeout of 1 ns sleeps for up to the default slack of 50 µs.

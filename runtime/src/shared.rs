@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use policies::Cpus;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::inbox::{Inbox, Notify, Remote};
@@ -73,19 +74,14 @@ impl WorkerShared {
     /// Moves the worker's thread to a core, or has it start there.
     pub(crate) fn follow(&self, core: u32) {
         // A core that this process may not use leaves the worker where it is.
-        if !policies::Cpus::allowed().is_ok_and(|allowed| allowed.contains(core)) {
+        if !Cpus::allowed().is_ok_and(|allowed| allowed.contains(core)) {
             return;
         }
         self.followed_core.store(core, Ordering::Release);
-        let mut set = rustix::thread::CpuSet::new();
-        if core as usize >= rustix::thread::CpuSet::MAX_CPU {
-            return;
-        }
-        set.set(core as usize);
         let Some(thread) = self.thread.get().and_then(|&thread| rustix::thread::Pid::from_raw(thread)) else {
             return;
         };
-        if rustix::thread::sched_setaffinity(Some(thread), &set).is_ok()
+        if Cpus::one(core).pin(Some(thread)).is_ok()
             && let Some(report) = &mut *self.report.lock().unwrap_or_else(PoisonError::into_inner)
         {
             report.core = Some(core);

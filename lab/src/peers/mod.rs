@@ -123,20 +123,13 @@ fn raise_descriptor_limit() -> io::Result<()> {
     Ok(())
 }
 
-fn pin(core: u32) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core as usize);
-    rustix::thread::sched_setaffinity(None, &set)?;
-    Ok(())
-}
-
 /// Serves until the process is killed.
 pub fn serve(
     order: &EchoOrder,
     ready: impl FnOnce(std::net::SocketAddr) -> io::Result<()>,
 ) -> io::Result<()> {
     raise_descriptor_limit()?;
-    pin(order.core)?;
+    policies::Cpus::one(order.core).pin(None)?;
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.bind(&std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
     socket.listen(4096)?;

@@ -80,11 +80,7 @@ fn packing(arguments: &Packing, journals: &JournalDir) -> Result<ExitCode, Error
     let mut verdict = "the load fills them all";
     for count in 1..=most {
         let cores = &candidates[..count];
-        let settings = Settings {
-            worker_cores: arguments.worker_cores.iter().collect(),
-            packing_cores: cores.iter().copied().collect(),
-            ..Settings::default()
-        };
+        let settings = packing_settings(arguments, cores.iter().copied().collect());
         let delta = measure(&interface, Policy::Packing, &settings, journals, arguments.seconds, |_| Ok(()))?;
         let seconds = delta.elapsed.as_secs_f64();
         let rate = delta.rx_packets.total() as f64 / seconds;
@@ -120,17 +116,22 @@ fn packing(arguments: &Packing, journals: &JournalDir) -> Result<ExitCode, Error
     let Some((cores, _)) = winner else { return Ok(ExitCode::FAILURE) };
     let cores: Cpus = cores.into_iter().collect();
     println!("the least that will do: packing cores {cores} ({verdict})");
-    let settings = Settings {
-        worker_cores: arguments.worker_cores.iter().collect(),
-        packing_cores: cores.clone(),
-        ..Settings::default()
-    };
+    let settings = packing_settings(arguments, cores.clone());
     show_plan(&Plan::new(Policy::Packing, &interface, &settings));
-    println!("to apply it: policies apply {} --policy packing --packing-cores {cores}{}", interface.name, {
-        let workers = &arguments.worker_cores;
-        if workers.is_empty() { String::new() } else { format!(" --worker-cores {workers}") }
-    });
+    println!(
+        "to apply it: policies apply {} --policy packing --packing-cores {cores}{}",
+        interface.name,
+        worker_cores_flag(&arguments.worker_cores)
+    );
     Ok(ExitCode::SUCCESS)
+}
+
+fn packing_settings(arguments: &Packing, packing_cores: Cpus) -> Settings {
+    Settings { worker_cores: arguments.worker_cores.iter().collect(), packing_cores, ..Settings::default() }
+}
+
+fn worker_cores_flag(cores: &Cpus) -> String {
+    if cores.is_empty() { String::new() } else { format!(" --worker-cores {cores}") }
 }
 
 fn candidates(arguments: &Packing) -> Result<Vec<u32>, Error> {
@@ -244,11 +245,7 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
         interface.name,
         winner.delay,
         winner.delay.max(1),
-        if arguments.worker_cores.is_empty() {
-            String::new()
-        } else {
-            format!(" --worker-cores {}", arguments.worker_cores)
-        }
+        worker_cores_flag(&arguments.worker_cores)
     );
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! The `ethtool` family: interrupt coalescing and channels.
+//! The `ethtool` family: interrupt coalescing, channels, features.
 //!
 //! Numbers from `include/uapi/linux/ethtool_netlink_generated.h`; semantics from
 //! `Documentation/networking/ethtool-netlink.rst`.
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Request;
 use super::generic::{Attribute, Family, Frame, GenericConnection};
 
+const FEATURES_SET: u8 = 12;
 const CHANNELS_GET: u8 = 17;
 const CHANNELS_SET: u8 = 18;
 const COALESCE_GET: u8 = 19;
@@ -24,6 +25,14 @@ mod channels {
     pub const COMBINED_MAX: u16 = 5;
     pub const RX_COUNT: u16 = 6;
     pub const COMBINED_COUNT: u16 = 9;
+}
+
+mod features {
+    pub const WANTED: u16 = 3;
+    pub const BITS: u16 = 3;
+    pub const BIT: u16 = 1;
+    pub const BIT_NAME: u16 = 2;
+    pub const BIT_VALUE: u16 = 3;
 }
 
 /// The `ethtool` family.
@@ -161,6 +170,19 @@ impl Ethtool {
     pub fn set_channels(&mut self, ifindex: u32, combined: bool, count: u32) -> io::Result<()> {
         let kind = if combined { channels::COMBINED_COUNT } else { channels::RX_COUNT };
         self.set(CHANNELS_SET, ifindex, Attribute::number(kind, count))
+    }
+
+    /// Switches features (`ethtool -k` lists their names) on or off. Needs `CAP_NET_ADMIN` over the network
+    /// namespace.
+    pub fn set_features(&mut self, ifindex: u32, wanted: &[(&str, bool)]) -> io::Result<()> {
+        let bit = |&(name, on): &(&str, bool)| {
+            let mut bit = vec![Attribute::text(features::BIT_NAME, name)];
+            bit.extend(on.then(|| Attribute::flag(features::BIT_VALUE)));
+            Attribute::nested(features::BIT, &bit)
+        };
+        let bits: Vec<_> = wanted.iter().map(bit).collect();
+        let bits = Attribute::nested(features::BITS, &bits);
+        self.set(FEATURES_SET, ifindex, Attribute::nested(features::WANTED, &[bits]))
     }
 
     fn get(&mut self, command: u8, ifindex: u32) -> io::Result<Frame<EthtoolFamily>> {
