@@ -4,10 +4,11 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use policies::{Cpus, Policy};
+use policies::{Cpus, GraceTime, Policy};
 use runtime::DriverKind;
 use serde::Serialize;
 
+use crate::grace_blocks::Blocks;
 use crate::party::{LOOPBACK, LoadOrder, LoadSide, Party, Role, ServerOrder, ServerSide};
 use crate::statistics::{Interval, interval, median};
 use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
@@ -27,12 +28,10 @@ pub struct Plan {
     pub load_rounds: usize,
     /// Seconds of a measurement at a rate.
     pub load_duration: f64,
-    /// Grace times to choose from, in microseconds.
-    pub grace_candidates: Vec<u64>,
+    /// Grace times to choose from.
+    pub grace_candidates: Vec<Duration>,
     /// Passes over them.
     pub grace_rounds: usize,
-    /// Seconds of one trial of a grace time.
-    pub grace_duration: f64,
     /// Connections of the load.
     pub connections: usize,
     /// How the server's worker waits.
@@ -80,9 +79,6 @@ impl fmt::Display for Contestant {
 
 /// Steal above this spoils a round.
 pub const STEAL_LIMIT: f64 = 0.02;
-
-/// A grace time this near to the best is as good, and the shorter the better for thin traffic.
-const AS_GOOD: f64 = 0.97;
 
 /// Which core does what.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -177,8 +173,8 @@ pub struct Bench {
     pub cores: Cores,
     /// The plan.
     pub plan: Plan,
-    /// The grace time in use, in microseconds.
-    pub grace_us: u64,
+    /// The grace time in use.
+    pub grace_time: GraceTime,
     /// Rounds that were run again, a sentence each.
     pub repeated: Vec<String>,
     /// Rounds that were spoilt and could not be run again, for lack of time.
@@ -188,12 +184,12 @@ pub struct Bench {
 
 impl Bench {
     /// On the testbed, or on loopback where there is none.
-    pub fn new(testbed: Option<Testbed>, cores: Cores, plan: Plan, grace_us: u64) -> Self {
+    pub fn new(testbed: Option<Testbed>, cores: Cores, plan: Plan, grace_time: GraceTime) -> Self {
         Self {
             testbed,
             cores,
             plan,
-            grace_us,
+            grace_time,
             repeated: Vec::new(),
             spoilt: Vec::new(),
             spent_repeating: Duration::ZERO,
@@ -215,7 +211,7 @@ impl Bench {
     ) -> io::Result<Round> {
         loop {
             let started = Instant::now();
-            let round = self.measure(contestant, rate, warm_up, duration)?;
+            let round = self.measure(contestant, rate, warm_up, duration, None)?;
             if round.server.steal <= STEAL_LIMIT {
                 return Ok(round);
             }
@@ -233,12 +229,14 @@ impl Bench {
         }
     }
 
-    fn measure(
+    /// Runs one measurement; with `blocks`, grace times are taken in turns meanwhile.
+    pub(crate) fn measure(
         &self,
         contestant: Contestant,
         rate: Option<f64>,
         warm_up: f64,
         duration: f64,
+        blocks: Option<Blocks>,
     ) -> io::Result<Round> {
         let on_testbed = |name: &str| self.testbed.as_ref().map(|_| name.to_owned());
         let order = Role::Server(ServerOrder {
@@ -248,7 +246,8 @@ impl Bench {
             address: if self.has_testbed() { SERVER_ADDRESS.into() } else { LOOPBACK },
             core: self.cores.server,
             packing_core: self.cores.packing,
-            grace_us: self.grace_us,
+            grace_time: self.grace_time,
+            grace_blocks: blocks,
             wait: self.plan.wait.clone(),
         });
         let mut server = Party::start(&order, self.testbed.as_ref().map(|testbed| &testbed.server))?;
@@ -280,32 +279,6 @@ impl Bench {
             server: server_side,
             ready,
         })
-    }
-
-    /// Finds the grace time under which kernel polling is fastest here: candidates interleaved, the
-    /// shortest of those that are as good as the best.
-    pub fn calibrate(&mut self, mut tick: impl FnMut(&str)) -> io::Result<Vec<(u64, f64)>> {
-        let candidates = self.plan.grace_candidates.clone();
-        let polling = |one: &&Contestant| one.policy == Policy::KernelPolling;
-        let Some(polling) = self.plan.contestants.iter().find(polling).copied() else {
-            return Ok(Vec::new());
-        };
-        let mut seen: Vec<Vec<f64>> = vec![Vec::new(); candidates.len()];
-        for _ in 0..self.plan.grace_rounds {
-            for (candidate, seen) in candidates.iter().zip(&mut seen) {
-                self.grace_us = *candidate;
-                tick(&format!("grace time {candidate} µs"));
-                let round = self.round(polling, None, 0.1, self.plan.grace_duration)?;
-                seen.push(round.load.qps);
-            }
-        }
-        let tried: Vec<(u64, f64)> =
-            candidates.iter().zip(&seen).map(|(candidate, seen)| (*candidate, median(seen))).collect();
-        let best = tried.iter().map(|(_, qps)| *qps).fold(0.0, f64::max);
-        if let Some((grace, _)) = tried.iter().find(|(_, qps)| *qps >= best * AS_GOOD) {
-            self.grace_us = *grace;
-        }
-        Ok(tried)
     }
 
     /// All contestants in rounds, each round beginning with another one.

@@ -16,7 +16,9 @@ compile_error!(
 );
 
 pub mod allocations;
+pub mod calibration;
 pub mod experiment;
+pub mod grace_blocks;
 pub mod namespace;
 pub mod party;
 pub mod peers;

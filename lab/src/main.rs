@@ -4,14 +4,17 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use lab::calibration;
 use lab::experiment::{Bench, Contestant, Cores, Plan, rows};
 use lab::party::{self, PARTY};
 use lab::peers;
 use lab::report::{Machine, Report};
 use lab::testbed::Testbed;
+use policies::{GraceTime, Settings};
 use runtime::{DriverKind, WaitStrategy};
 
 /// Costs all echo servers alike, and nothing where nothing is allocated.
@@ -36,7 +39,7 @@ enum Command {
     Drivers(Options),
     /// Compare Lull's echo server with those of tokio, monoio, compio and a bare epoll loop
     Peers(Options),
-    /// Find the grace time (gro-flush-timeout) under which kernel polling is fastest here
+    /// Compare grace times (gro-flush-timeout) under kernel polling, fixed ones and the runtime's own
     Calibrate(Options),
     /// A process of an experiment
     #[command(name = PARTY, hide = true)]
@@ -60,9 +63,9 @@ struct Options {
     /// Rounds at saturation; unless set 7, or 3 with --quick
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     rounds: Option<u8>,
-    /// Use this grace time, in microseconds, rather than look for the best one
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    gro_flush_timeout: Option<u64>,
+    /// Use this grace time (microseconds, or auto:MIN-MAX) rather than look for the best one
+    #[arg(long, value_name = "US")]
+    gro_flush_timeout: Option<GraceTime>,
     /// How the server's worker waits: block, spin or spin-then-block
     #[arg(long, default_value_t = WaitStrategy::Block)]
     wait: WaitStrategy,
@@ -105,8 +108,7 @@ fn plan(options: &Options, contestants: Vec<Contestant>) -> Plan {
     let curve = contestants.iter().all(|one| one.driver == contestants[0].driver);
     let grace_candidates = match options.gro_flush_timeout {
         Some(_) => Vec::new(),
-        None if quick => vec![50, 200],
-        None => vec![50, 100, 200, 500],
+        None => micros(&[50, 100, 200, 400]),
     };
     Plan {
         rounds: options.rounds.map_or(if quick { 3 } else { 7 }, usize::from),
@@ -120,8 +122,7 @@ fn plan(options: &Options, contestants: Vec<Contestant>) -> Plan {
         load_rounds: if quick { 1 } else { 2 },
         load_duration: if quick { 0.8 } else { 2.0 },
         grace_candidates,
-        grace_rounds: if quick { 1 } else { 3 },
-        grace_duration: 0.5,
+        grace_rounds: if quick { 20 } else { 40 },
         connections: options.connections.into(),
         wait: options.wait.to_string(),
         contestants,
@@ -129,12 +130,13 @@ fn plan(options: &Options, contestants: Vec<Contestant>) -> Plan {
     }
 }
 
-/// The grace time where none is looked for.
-const DEFAULT_GRACE_US: u64 = 200;
+fn micros(times: &[u64]) -> Vec<Duration> {
+    times.iter().copied().map(Duration::from_micros).collect()
+}
 
 fn bench(options: &Options, contestants: Vec<Contestant>) -> io::Result<Bench> {
     let testbed = if options.loopback { None } else { make_testbed()? };
-    let grace = options.gro_flush_timeout.unwrap_or(DEFAULT_GRACE_US);
+    let grace = options.gro_flush_timeout.unwrap_or(Settings::GRO_FLUSH_TIMEOUT);
     let mut plan = plan(options, contestants);
     if testbed.is_none() {
         // Without a NAPI there is no grace time.
@@ -172,14 +174,18 @@ fn compare(options: &Options, contestants: Vec<Contestant>) -> Result<(), Box<dy
     let mut output = open_output(options)?;
     let mut bench = bench(options, contestants)?;
     let plan = bench.plan.clone();
-    let trials = plan.grace_candidates.len() * plan.grace_rounds;
     let bar =
-        progress(trials + plan.contestants.len() * (plan.rounds + plan.load_shares.len() * plan.load_rounds));
+        progress(1 + plan.contestants.len() * (plan.rounds + plan.load_shares.len() * plan.load_rounds));
     let tick = |message: &str| {
         bar.inc(1);
         bar.set_message(message.to_owned());
     };
-    let tried = if trials > 0 { bench.calibrate(tick)? } else { Vec::new() };
+    tick("grace times");
+    let candidates = &plan.grace_candidates;
+    let tried = calibration::calibrate(&mut bench, candidates, false, plan.grace_rounds, COMPARED_FOR)?;
+    if let Some(best) = tried.as_ref().and_then(|tried| tried.best) {
+        bench.grace_time = GraceTime::Fixed(best);
+    }
     let rounds = bench.compare(None, plan.rounds, plan.duration, tick)?;
     let best = rows(&plan.contestants, &rounds).iter().map(|row| row.qps).fold(0.0, f64::max);
     let (mut curve, mut curve_rounds) = (Vec::new(), Vec::new());
@@ -238,28 +244,15 @@ fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     if !bench.has_testbed() {
         return Err("the grace time is a setting of a NAPI, and loopback has none; run it as root".into());
     }
-    let bar = progress(bench.plan.grace_candidates.len() * bench.plan.grace_rounds);
-    let tried = bench.calibrate(|message| {
-        bar.inc(1);
-        bar.set_message(message.to_owned());
-    })?;
-    bar.finish_and_clear();
-    let mut out = io::stdout().lock();
-    match options.format {
-        Format::Json => {
-            let tried: Vec<_> = tried
-                .iter()
-                .map(|(us, qps)| serde_json::json!({ "gro_flush_timeout_us": us, "qps": qps }))
-                .collect();
-            let value = serde_json::json!({ "gro_flush_timeout_us": bench.grace_us, "tried": tried });
-            writeln!(out, "{value:#}")?;
-        }
-        Format::Table => {
-            for (grace, qps) in &tried {
-                writeln!(out, "{grace:>6} µs  {qps:>9.0} requests/s")?;
-            }
-            writeln!(out, "use: memcached --policy kernel-polling --gro-flush-timeout {}", bench.grace_us)?;
-        }
-    }
-    Ok(())
+    let quick = options.quick;
+    let fixed = micros(if quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] });
+    let rounds = options.rounds.map_or(if quick { 10 } else { 40 }, usize::from);
+    let tried = calibration::calibrate(&mut bench, &fixed, true, rounds, CALIBRATED_FOR)?;
+    let tried = tried.ok_or("kernel polling is not among what is compared")?;
+    let mut output = open_output(options)?;
+    print(options, output.as_mut(), &serde_json::to_string_pretty(&tried)?, || tried.text())
 }
+
+/// How long a grace time is in force at once: beside others, and beside the runtime's own.
+const COMPARED_FOR: Duration = Duration::from_millis(25);
+const CALIBRATED_FOR: Duration = Duration::from_millis(250);

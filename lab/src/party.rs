@@ -9,18 +9,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use loadgen::{Arrival, Config as LoadConfig, Loop, Report as LoadReport, Workload};
 use policies::counters::{CpuTime, Delta, Model, Observed, PerfCounters, Snapshot, thread_cpu_time};
-use policies::{Applied, Cpus, Policy, host};
+use policies::{Applied, Change, Cpus, GraceTime, Policy, host};
 use runtime::{AsyncFd, Builder, Direction, DriverKind, Runtime, SourceKind, WaitStrategy, WorkerReport};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal, setpriority_process};
 use serde::{Deserialize, Serialize};
 use servers::memcached::{Config as ServerConfig, Server};
 
 use crate::allocations;
+use crate::grace_blocks::Blocks;
 use crate::namespace::Namespace;
 use crate::peers::{self, EchoLoad, EchoOrder};
 
@@ -54,8 +55,10 @@ pub struct ServerOrder {
     pub core: u32,
     /// Where packing gathers the network's work.
     pub packing_core: u32,
-    /// The grace time, in microseconds.
-    pub grace_us: u64,
+    /// The grace time.
+    pub grace_time: GraceTime,
+    /// Grace times to take in turns while it is measured.
+    pub grace_blocks: Option<Blocks>,
     /// How workers wait.
     pub wait: String,
     /// The worker's driver.
@@ -127,6 +130,10 @@ pub struct ServerSide {
     pub aligned: u64,
     /// Connections whose NAPI is another's.
     pub misaligned: u64,
+    /// The grace time that its worker had at the end.
+    pub grace_time: Option<Duration>,
+    /// Requests a second in each turn of each round.
+    pub grace_blocks: Option<Vec<Vec<Option<f64>>>>,
 }
 
 /// Runs this process as a party. Returns when the lab closes its end.
@@ -165,12 +172,19 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
         .workers(1)
         .cores(Cpus::one(order.core))
         .packing_cores(Cpus::one(order.packing_core))
-        .gro_flush_timeout(Duration::from_micros(order.grace_us))
+        .grace_time(order.grace_time)
         .wait(order.wait.parse::<WaitStrategy>()?)
         .driver(order.driver);
     if let Some(name) = &order.interface {
         builder = builder.interface(name);
     }
+    let grace_time = Arc::new(Mutex::new(order.grace_time.first()));
+    let found = Arc::clone(&grace_time);
+    builder = builder.on_host_change(move |change| {
+        if let (Change::GraceTime { time, .. }, Ok(mut found)) = (change, found.lock()) {
+            *found = *time;
+        }
+    });
     let mut runtime = builder.build()?;
     let applied = runtime.applied().to_vec();
     let config =
@@ -178,6 +192,7 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
     let (stop, stopped) = UnixStream::pair()?;
     let core = order.core;
     let interface = order.interface.clone().unwrap_or_else(|| "lo".to_owned());
+    let watch = Watch { interface, core, blocks: order.grace_blocks.clone(), grace_time };
     runtime.block_on(async move {
         stopped.set_nonblocking(true)?;
         let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
@@ -188,7 +203,7 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
         let watched = Arc::clone(&server);
         // On a thread of its own: the worker's time is the server's.
         std::thread::spawn(move || {
-            if let Err(error) = follow_orders(&watched, &interface, core, thread) {
+            if let Err(error) = follow_orders(&watched, &watch, thread) {
                 eprintln!("lab: the server's side of a round could not be measured: {error}");
             }
             drop(stop);
@@ -199,20 +214,29 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Takes counters at each `begin`, and tells what changed at each `end`.
-fn follow_orders(
-    server: &Server,
-    interface: &str,
+/// What is measured on the server's side, and with what.
+struct Watch {
+    interface: String,
     core: u32,
-    thread: i32,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let interface = host::interface(interface)?;
-    let mut begun = None;
+    blocks: Option<Blocks>,
+    /// What the runtime has found.
+    grace_time: Arc<Mutex<Duration>>,
+}
+
+fn follow_orders(server: &Server, watch: &Watch, thread: i32) -> Result<(), Box<dyn std::error::Error>> {
+    let interface = host::interface(&watch.interface)?;
+    let core = watch.core;
+    let grace_time = || watch.grace_time.lock().map_or(Duration::ZERO, |time| *time);
+    let (mut begun, mut blocks) = (None, None);
     for line in io::stdin().lock().lines() {
         match line?.as_str() {
             "begin" => {
                 let perf = PerfCounters::start(Observed::Cpu(core)).ok();
                 let cpu = thread_cpu_time(thread)?;
                 begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf));
+                if let Some(turns) = &watch.blocks {
+                    blocks = Some(turns.take(server, &watch.interface, grace_time)?);
+                }
             }
             "end" => {
                 let Some((before, requests, cpu, perf)) = begun.take() else { continue };
@@ -221,7 +245,10 @@ fn follow_orders(
                 let thread_cpu = (thread_cpu_time(thread)? - cpu).as_secs_f64();
                 let perf = perf.and_then(|mut perf| perf.read().ok());
                 let model = Model::new(requests, delta.elapsed, perf);
-                say(&server_side(server, &delta, core, requests, thread_cpu, model))?;
+                let mut side = server_side(server, &delta, core, requests, thread_cpu, model);
+                side.grace_time = Some(grace_time());
+                side.grace_blocks = blocks.take();
+                say(&side)?;
             }
             _ => {}
         }
@@ -255,6 +282,8 @@ fn server_side(
         ipc: model.ipc,
         aligned: alignment.aligned,
         misaligned: alignment.misaligned,
+        grace_time: None,
+        grace_blocks: None,
     }
 }
 

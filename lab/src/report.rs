@@ -3,9 +3,10 @@
 use std::fs;
 
 use comfy_table::{CellAlignment, Table, presets};
-use policies::Policy;
+use policies::{GraceTime, Policy};
 use serde::Serialize;
 
+use crate::calibration::Calibration;
 use crate::experiment::{Bench, Cores, Plan, Round, Row};
 use crate::statistics::Interval;
 
@@ -47,10 +48,10 @@ pub struct Report {
     pub cores: Cores,
     /// What was to be measured.
     pub plan: Plan,
-    /// The grace times tried, µs, with the throughput of each.
-    pub grace_tried: Vec<(u64, f64)>,
-    /// The grace time chosen, µs.
-    pub grace_us: u64,
+    /// The grace times tried.
+    pub grace_tried: Option<Calibration>,
+    /// The grace time chosen.
+    pub grace_time: GraceTime,
     /// At saturation, closed loop.
     pub rows: Vec<Row>,
     /// At fixed rates, open loop.
@@ -76,7 +77,7 @@ impl Report {
     /// Puts it together.
     pub fn new(
         bench: &Bench,
-        grace_tried: Vec<(u64, f64)>,
+        grace_tried: Option<Calibration>,
         rounds: Vec<Vec<Round>>,
         curve_rounds: Vec<Vec<Round>>,
         curve: Vec<Row>,
@@ -90,7 +91,7 @@ impl Report {
             cores: bench.cores,
             plan: bench.plan.clone(),
             grace_tried,
-            grace_us: bench.grace_us,
+            grace_time: bench.grace_time,
             verdict: verdict(&rows),
             rows,
             curve,
@@ -108,13 +109,11 @@ impl Report {
         let mut text =
             format!("{}, {} cores, Linux {}; {}\n", machine.cpu, machine.cores, machine.kernel, self.place);
         self.routing.iter().for_each(|line| text.push_str(&format!("{line}\n")));
-        if !self.grace_tried.is_empty() {
-            let tried: Vec<String> =
-                self.grace_tried.iter().map(|(grace, qps)| format!("{grace} µs {:.0}k", qps / 1e3)).collect();
+        if let Some(tried) = &self.grace_tried {
+            let tried = tried.line();
             text.push_str(&format!(
-                "grace time (gro-flush-timeout): {} µs; tried: {}\n",
-                self.grace_us,
-                tried.join(", ")
+                "grace time (gro-flush-timeout): {} µs; tried: {tried}\n",
+                self.grace_time
             ));
         }
         let rounds = self.rounds.len();

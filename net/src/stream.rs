@@ -80,8 +80,8 @@ impl<K> Io<K> {
         };
         let length = buffer.len();
         let result = ready!(fd.poll_io(Direction::Read, context, |socket| (&**socket).read(buffer)));
-        if result.as_ref().is_ok_and(|&read| 0 < read && read < length) {
-            fd.drained();
+        if let Ok(read) = result {
+            fd.has_read(read, length);
         }
         Poll::Ready(result)
     }
@@ -93,9 +93,7 @@ impl<K> Io<K> {
         match &self.transport {
             Transport::Ready(fd) => {
                 let read = ready!(fd.poll_io(Direction::Read, context, |socket| unread.fill(&**socket)))?;
-                if 0 < read && read < crate::buffers::SIZE {
-                    fd.drained();
-                }
+                fd.has_read(read, crate::buffers::SIZE);
             }
             Transport::Ring(ring, _) => {
                 if let Some(received) = ready!(ring.poll_receive(context))? {
@@ -439,8 +437,8 @@ macro_rules! reads {
                     let result = ready!(
                         fd.poll_io(Direction::Read, context, |socket| (&**socket).read_vectored(buffers))
                     );
-                    if result.as_ref().is_ok_and(|&read| 0 < read && read < length) {
-                        fd.drained();
+                    if let Ok(read) = result {
+                        fd.has_read(read, length);
                     }
                     return Poll::Ready(result);
                 }

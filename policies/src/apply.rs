@@ -196,6 +196,22 @@ impl Guard {
         turned
     }
 
+    /// Does something as long as the host has not been put back, and keeps that from happening meanwhile.
+    pub(crate) fn while_held<R>(&self, action: impl FnOnce() -> R) -> Option<R> {
+        let undo = lock(&self.undo);
+        undo.is_some().then(action)
+    }
+
+    /// From now on a NAPI's grace time is meant to be this.
+    pub(crate) fn settle_grace_time(&mut self, queue: u32, time: Duration) {
+        let target = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        for applied in &mut self.applied {
+            if applied.knob == (Knob::NapiGroFlushTimeout { queue }) {
+                applied.target = Value::Number(target);
+            }
+        }
+    }
+
     /// Follows the interface to another name, in the journal first.
     pub(crate) fn rename(&mut self, name: &str) -> Result<(), Error> {
         name.clone_into(&mut self.plan.interface);
@@ -228,7 +244,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The journals are locked before the slot, as `apply` does: a signal in the middle of that waits for it.
 fn undo(directory: &JournalDir, undo: &Mutex<Option<Undo>>) -> Option<Result<RestoreReport, Error>> {
-    let _locked = directory.lock();
+    // A panic in the middle of `apply` comes here with the journals locked by this very thread.
+    let _locked = (!thread::panicking()).then(|| directory.lock());
     let mut slot = lock(undo);
     let Undo { path, journal } = slot.take()?;
     let report = put_back(&journal);
@@ -287,7 +304,7 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
     let plan = again.as_ref().unwrap_or(plan);
     let device = Device::new(&plan.interface, plan.ifindex);
     let mut journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, plan.queues.clone());
-    journal.note_all(&plan.steps, &device);
+    journal.note_all(plan, &device);
     if plan.rebuilds_queues().is_some() {
         journal.note_what_rebuilding_loses(&host::interface_at(plan.ifindex)?, &device);
     }
@@ -353,13 +370,17 @@ impl Guard {
     fn rebuild(&mut self, device: &Device, others: &[Journal]) -> Result<(), Error> {
         let Some(step) = self.plan.rebuilds_queues().cloned() else { return Ok(()) };
         self.turn(&step.knob, &step.target, device, others)?;
+        if self.applied.last().is_some_and(|applied| !applied.outcome.is_ok()) {
+            // The queues are those that the plan was made for.
+            return Ok(());
+        }
         device.forget();
         let settings = Settings { channels: None, ..self.plan.settings.clone() };
         let interface = settle(self.plan.ifindex, &step.target)?;
         let mut plan = Plan::new(self.plan.policy, &interface, &settings);
         if let Some(undo) = lock(&self.undo).as_mut() {
             undo.journal.queues.clone_from(&plan.queues);
-            undo.journal.note_all(&plan.steps, device);
+            undo.journal.note_all(&plan, device);
             undo.record(&self.directory)?;
         }
         plan.steps.insert(0, step);
@@ -374,12 +395,17 @@ impl Guard {
         device: &Device,
         others: &[Journal],
     ) -> Result<(), Error> {
-        let holder = others
-            .iter()
-            .find(|other| knob.queue().is_none() && other.entries.iter().any(|entry| entry.knob == *knob));
+        // Another number of queues takes from the others what they have set on theirs.
+        let rebuilds = matches!(knob, Knob::Channels { .. });
+        let holder = others.iter().find(|other| {
+            let same = || other.entries.iter().any(|entry| entry.knob == *knob);
+            knob.queue().is_none() && (same() || rebuilds && !other.queues.is_empty())
+        });
         let (outcome, limit) = match holder {
             Some(other) if knob.read(device).ok().as_ref() != Some(target) => {
-                let reason = format!("process {} holds it for the whole device", other.writer.pid);
+                let what =
+                    if rebuilds { "has queues of the device" } else { "holds it for the whole device" };
+                let reason = format!("process {} {what}", other.writer.pid);
                 (Outcome::Failed { reason }, None)
             }
             _ => turn(knob, target, device),

@@ -10,8 +10,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
-use crate::plan::Step;
-use crate::{Error, Interface, Knob, Policy, Value};
+use crate::{Error, Interface, Knob, Plan, Policy, Value};
 
 /// How long a plan is meant to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +30,13 @@ pub(crate) enum Own {
     New,
     /// Any between the old and the new one: the device's limit is being looked for.
     UpToNew,
+    /// Any within bounds: it is adapted while the policy runs.
+    Within {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
     /// Any: the device is being rebuilt, and forgets what it had.
     Any,
 }
@@ -53,6 +59,7 @@ impl Entry {
             (Own::UpToNew, Value::Number(now), Some(Value::Number(old)), Value::Number(new)) => {
                 (old.min(new)..=old.max(new)).contains(&now)
             }
+            (Own::Within { least, most }, Value::Number(now), ..) => (least..=most).contains(now),
             _ => *now == self.new,
         }
     }
@@ -321,9 +328,13 @@ impl Journal {
     }
 
     /// Notes the present value of each knob that is to get another one, and is not noted yet.
-    pub(crate) fn note_all(&mut self, steps: &[Step], device: &Device) {
-        for step in steps {
-            let own = if step.knob.has_limit() { Own::UpToNew } else { Own::New };
+    pub(crate) fn note_all(&mut self, plan: &Plan, device: &Device) {
+        for step in &plan.steps {
+            let own = match plan.adapts(step) {
+                Some((least, most)) => Own::Within { least, most },
+                None if step.knob.has_limit() => Own::UpToNew,
+                None => Own::New,
+            };
             self.note(step.knob.clone(), Some(&step.target), own, device);
         }
     }
@@ -364,7 +375,8 @@ impl Journal {
         }
         let old = knob.read(device).ok();
         match (target, old) {
-            (Some(target), old) if old.as_ref() != Some(target) => {
+            // What is adapted changes even if it begins with what there was.
+            (Some(target), old) if old.as_ref() != Some(target) || matches!(own, Own::Within { .. }) => {
                 self.entries.push(Entry { knob, old, new: target.clone(), own });
             }
             (None, Some(old)) => {

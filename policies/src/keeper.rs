@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::adapter::Adapter;
 use crate::netlink::route::{self, LinkMonitor};
 use crate::{Guard, Knob, host};
 
@@ -59,6 +60,22 @@ pub enum Change {
         /// What it had.
         had: Option<String>,
     },
+    /// Another grace time has been found better for the load that there is.
+    GraceTime {
+        /// The receive queue.
+        queue: u32,
+        /// The grace time.
+        time: Duration,
+    },
+    /// The grace time can't be adapted, and stays.
+    NotAdapted {
+        /// The receive queue.
+        queue: u32,
+        /// The grace time.
+        time: Duration,
+        /// The kernel's word.
+        reason: String,
+    },
     /// A queue's interrupt goes to another core.
     Moved {
         /// The receive queue.
@@ -77,6 +94,14 @@ impl std::fmt::Display for Change {
             Change::Renamed(name) => write!(f, "the interface is called {name} now"),
             Change::SetAgain { what, had: Some(had) } => write!(f, "{what} (somebody had made it {had})"),
             Change::SetAgain { what, had: None } => write!(f, "{what}"),
+            Change::GraceTime { queue, time } => {
+                write!(f, "rx-{queue} waits {} µs after an empty poll now", time.as_micros())
+            }
+            Change::NotAdapted { queue, time, reason } => write!(
+                f,
+                "rx-{queue} goes on waiting {} µs after an empty poll, whatever the load: {reason}",
+                time.as_micros()
+            ),
             Change::Moved { queue, core } => write!(f, "rx-{queue} interrupts core {core} now"),
         }
     }
@@ -84,6 +109,20 @@ impl std::fmt::Display for Change {
 
 /// How often interrupts are looked at; no message tells when one is moved.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the application's side gives a keeper.
+pub struct Progress {
+    /// Bytes that the worker of a receive queue has received so far: what grace times are compared by.
+    pub received: Box<dyn FnMut(u32) -> u64 + Send>,
+    /// Called about once a second.
+    pub tick: Box<dyn FnMut() + Send>,
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Progress")
+    }
+}
 
 /// A thread that keeps a guard's policy, until it is dropped; then the guard restores the host.
 #[derive(Debug)]
@@ -93,16 +132,17 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts to keep a policy. `tell` hears of each change, on the keeper's thread; `tick` is called
-    /// each second.
+    /// Starts to keep a policy. `tell` hears of each change, on the keeper's thread.
     pub fn start(
         guard: Guard,
         affinity: Affinity,
         tell: impl FnMut(&Change) + Send + 'static,
-        tick: impl FnMut() + Send + 'static,
+        progress: Progress,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
+        let Progress { received, mut tick } = progress;
+        let mut adapter = Adapter::new(&guard, received);
         let mut watch = Watch {
             cores: BTreeMap::new(),
             up: true,
@@ -113,7 +153,6 @@ impl Keeper {
             tell: Box::new(tell),
         };
         let told = Arc::clone(&stop);
-        let mut tick = tick;
         let thread = thread::Builder::new().name("lull-keeper".to_owned()).spawn(move || {
             let mut heard = true;
             while !told.load(Ordering::Acquire) {
@@ -121,6 +160,9 @@ impl Keeper {
                     watch.look(heard);
                 }
                 tick();
+                if !watch.gone && watch.up {
+                    adapter.run(&mut watch.guard, &told, &mut watch.tell);
+                }
                 heard = watch_until(&monitor, &told);
             }
             watch.guard

@@ -27,6 +27,7 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+mod adapter;
 mod apply;
 mod cores;
 pub mod counters;
@@ -34,6 +35,8 @@ mod cpus;
 mod device;
 mod error;
 pub mod explain;
+mod grace_search;
+mod grace_time;
 pub mod host;
 mod irq;
 mod journal;
@@ -53,9 +56,10 @@ pub use apply::{Applied, Guard, Outcome, apply};
 pub use cores::nearest_cores;
 pub use cpus::{Cpus, InvalidCpus};
 pub use error::Error;
+pub use grace_time::{GraceTime, InvalidGraceTime};
 pub use host::{Interface, RxQueue, TxQueue};
 pub use journal::{JournalDir, Lifetime};
-pub use keeper::{Affinity, Change, Keeper};
+pub use keeper::{Affinity, Change, Keeper, Progress};
 pub use knob::{Knob, Value};
 pub use permission::{may_set, missing_capabilities};
 pub use plan::{Plan, Settings, Step, SuppressionValues};

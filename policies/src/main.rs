@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use policies::explain::Explanation;
 use policies::{
-    Cpus, Error, JournalDir, Lifetime, Plan, Policy, RestoreReport, Settings, SuppressionValues, host,
-    nearest_cores,
+    Cpus, Error, GraceTime, JournalDir, Lifetime, Plan, Policy, RestoreReport, Settings, SuppressionValues,
+    host, nearest_cores,
 };
 use serde_json::json;
 
@@ -107,6 +107,9 @@ struct PlanArguments {
     /// Grace time after an empty poll, in microseconds
     #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     gro_flush_timeout: u64,
+    /// Empty polls after each of which the timer polls again, before the queue interrupts
+    #[arg(long, value_name = "COUNT", default_value_t = Settings::DEFER_HARD_IRQS, value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
+    defer_hard_irqs: u64,
     /// How many queues the device is to receive with (its channels)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
@@ -143,7 +146,8 @@ impl PlanArguments {
             worker_cores,
             ban_irqbalance,
             packing_cores: self.packing_cores.clone(),
-            gro_flush_timeout: std::time::Duration::from_micros(self.gro_flush_timeout),
+            defer_hard_irqs: self.defer_hard_irqs,
+            gro_flush_timeout: GraceTime::Fixed(std::time::Duration::from_micros(self.gro_flush_timeout)),
             suppression: SuppressionValues {
                 rx_usecs: self.rx_usecs,
                 rx_frames: self.rx_frames,

@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use procfs::process::{Process, all_processes};
 use rustix::net::{
@@ -38,6 +39,10 @@ pub fn holders(interface: &str, journals: &JournalDir) -> Result<Vec<Holder>, Er
         })
         .collect())
 }
+
+/// How long irqbalance may take to answer, and how much it may say: some sixty bytes an interrupt.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST_ANSWER: usize = 4 << 20;
 
 /// A running irqbalance: each ten seconds it moves interrupts as it sees fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,15 +88,15 @@ impl Irqbalance {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmCredentials(credentials));
         sendmsg(&stream, &[io::IoSlice::new(request.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
-        // It answers some requests, and closes after each.
+        // It answers some requests, and closes after each. One that only trickles is cut off.
+        let give_up = Instant::now() + PATIENCE;
         let mut answer = Vec::new();
         let mut buffer = vec![0; 64 << 10];
-        sockopt::set_socket_timeout(
-            &stream,
-            sockopt::Timeout::Recv,
-            Some(std::time::Duration::from_secs(2)),
-        )?;
+        sockopt::set_socket_timeout(&stream, sockopt::Timeout::Recv, Some(PATIENCE))?;
         loop {
+            if Instant::now() > give_up || answer.len() > LONGEST_ANSWER {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "irqbalance's answer does not end"));
+            }
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let mut slices = [io::IoSliceMut::new(&mut buffer)];

@@ -10,7 +10,7 @@ use crate::neighbours::Irqbalance;
 use crate::netlink::ethtool::Coalescing;
 use crate::netlink::netdev::Netdev;
 use crate::permission::may_set_on;
-use crate::{Cpus, Interface, Knob, Policy, RxQueue, TxQueue, Value};
+use crate::{Cpus, GraceTime, Interface, Knob, Policy, RxQueue, TxQueue, Value};
 
 /// How long a device may hold interrupts back under suppression. The values of Cai and Karsten (2023),
 /// section 4.2.1; a device that takes less gets as much as it takes.
@@ -64,8 +64,9 @@ pub struct Settings {
     /// `napi_defer_hard_irqs` under suppression and kernel polling.
     pub defer_hard_irqs: u64,
     /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty
-    /// poll and the timer's own poll.
-    pub gro_flush_timeout: Duration,
+    /// poll and the timer's own poll. Adapted under kernel polling only, and only by a process that keeps
+    /// the policy ([`Keeper`](crate::Keeper)).
+    pub gro_flush_timeout: GraceTime,
     /// `irq_suspend_timeout` under kernel polling: the net below an application that stops polling.
     pub irq_suspend_timeout: Duration,
 }
@@ -73,7 +74,7 @@ pub struct Settings {
 impl Settings {
     /// The default grace time. The authors of the kernel series recommend 10 to 50 µs on hardware;
     /// a longer one costs latency only when traffic is thin. `lab calibrate` finds a host's own.
-    pub const GRO_FLUSH_TIMEOUT: Duration = Duration::from_micros(200);
+    pub const GRO_FLUSH_TIMEOUT: GraceTime = GraceTime::Fixed(Duration::from_micros(200));
     /// The authors' value: a safety net of about the grace time times the largest batch.
     pub const IRQ_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
     /// The authors' value.
@@ -167,6 +168,18 @@ impl Plan {
     /// device has as many as it is to have.
     pub(crate) fn rebuilds_queues(&self) -> Option<&Step> {
         self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
+    }
+
+    /// The bounds of a step's value, in the knob's unit, where that is adapted while the policy runs.
+    pub(crate) fn adapts(&self, step: &Step) -> Option<(u64, u64)> {
+        match (&step.knob, self.settings.gro_flush_timeout) {
+            (Knob::NapiGroFlushTimeout { .. }, GraceTime::Adapted { shortest, longest })
+                if self.policy == Policy::KernelPolling && step.forbidden.is_none() =>
+            {
+                Some((shortest.as_nanos().try_into().ok()?, longest.as_nanos().try_into().ok()?))
+            }
+            _ => None,
+        }
     }
 
     /// The steps that this process may not take.
@@ -444,7 +457,7 @@ impl Compiler<'_> {
         let nanos =
             |duration: Duration| Value::Number(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
         let (defer, grace) =
-            (Value::Number(self.settings.defer_hard_irqs), nanos(self.settings.gro_flush_timeout));
+            (Value::Number(self.settings.defer_hard_irqs), nanos(self.settings.gro_flush_timeout.first()));
         const DEFER: &str = "after an empty poll the timer polls, not the interrupt";
         const GRACE: &str = "the grace time in which the application may poll first (ns)";
         let per_napi =

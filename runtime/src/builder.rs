@@ -5,7 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use policies::{Affinity, Change, Cpus, JournalDir, Policy, Settings, UnknownPolicy};
+use policies::{
+    Affinity, Change, Cpus, GraceTime, InvalidGraceTime, JournalDir, Policy, Settings, UnknownPolicy,
+};
 
 use crate::driver::{DriverKind, UnknownDriver};
 use crate::lifecycle::{Runtime, Tell};
@@ -51,7 +53,8 @@ pub struct Attribute {
 /// Builds a [`Runtime`].
 ///
 /// What is set here is stronger than the environment (`RUNTIME_POLICY`, `RUNTIME_WORKERS`,
-/// `RUNTIME_INTERFACE`, `RUNTIME_WAIT`, `RUNTIME_DRIVER`, `RUNTIME_AFFINITY`), and that is stronger than the attribute.
+/// `RUNTIME_INTERFACE`, `RUNTIME_WAIT`, `RUNTIME_DRIVER`, `RUNTIME_AFFINITY`, `RUNTIME_GRACE_TIME`), and that
+/// is stronger than the attribute.
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
@@ -64,7 +67,7 @@ pub struct Builder {
     affinity: Option<Affinity>,
     on_host_change: OnChange,
     packing_cores: Cpus,
-    gro_flush_timeout: Option<Duration>,
+    grace_time: Option<GraceTime>,
     busy_poll: Option<Duration>,
     max_events: Option<usize>,
     journals: JournalDir,
@@ -171,9 +174,11 @@ impl Builder {
         self
     }
 
-    /// The grace time after an empty poll, under suppression and kernel polling.
-    pub fn gro_flush_timeout(mut self, timeout: Duration) -> Self {
-        self.gro_flush_timeout = Some(timeout);
+    /// The grace time after an empty poll, under suppression and kernel polling. Unless set, it is
+    /// adapted to the load under kernel polling, and 200 µs under suppression.
+    #[doc(alias = "gro_flush_timeout")]
+    pub fn grace_time(mut self, time: GraceTime) -> Self {
+        self.grace_time = Some(time);
         self
     }
 
@@ -250,8 +255,13 @@ impl Builder {
         let policy = policy.unwrap_or_default();
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
         let mut settings = Settings { packing_cores: self.packing_cores, ..Settings::default() };
-        if let Some(timeout) = self.gro_flush_timeout {
-            settings.gro_flush_timeout = timeout;
+        let grace_time =
+            layered(self.grace_time, "RUNTIME_GRACE_TIME", &environment, "grace_time", None, |text| {
+                GraceTime::from_str(text).map_err(|error: InvalidGraceTime| error.to_string())
+            })?;
+        let adapted = (policy == Policy::KernelPolling).then_some(GraceTime::ADAPTED);
+        if let Some(time) = grace_time.or(adapted) {
+            settings.gro_flush_timeout = time;
         }
         let busy_poll = self.busy_poll.unwrap_or(match policy {
             Policy::Suppression => SUPPRESSION_BUSY_POLL,

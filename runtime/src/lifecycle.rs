@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use policies::status::{StatusFile, WorkerStatus};
-use policies::{Affinity, Applied, Change, Cpus, Guard, Keeper, Lifetime, Plan, host};
+use policies::{Affinity, Applied, Change, Cpus, Guard, Keeper, Lifetime, Plan, Progress, host};
 
 use crate::builder::{BuildError, Config};
 use crate::driver::{Driver, DriverKind, EpollParams};
@@ -238,25 +238,32 @@ fn keep(shared: &Arc<Shared>, guard: Guard, mut tell: Option<Tell>) -> io::Resul
     let file = StatusFile::new(&shared.config.journals, guard.plan().ifindex);
     let queues = guard.plan().queues.clone();
     let affinity = shared.config.affinity;
-    let (moved, seen) = (Arc::clone(shared), Arc::clone(shared));
-    Keeper::start(
-        guard,
-        affinity,
-        move |change| {
-            if let Change::Moved { queue, core } = change
-                && let Some(position) = queues.iter().position(|own| own == queue)
-            {
-                moved.workers[position % moved.workers.len()].follow(*core);
-            }
-            if let Some(tell) = &mut tell {
-                tell(change);
-            }
-        },
-        move || {
+    let (all, seen) = (Arc::clone(shared), Arc::clone(shared));
+    let worker_of = move |queue: u32| {
+        let position = queues.iter().position(|own| *own == queue)?;
+        all.workers.get(position % all.workers.len()).cloned()
+    };
+    let polling = worker_of.clone();
+    let progress = Progress {
+        received: Box::new(move |queue| {
+            polling(queue).map_or(0, |worker| worker.metrics.read().received_bytes)
+        }),
+        tick: Box::new(move || {
             // Only for others to look at: a folder that can't be written costs no more than that.
             let _ = file.write(seen.workers.iter().map(status).collect());
-        },
-    )
+        }),
+    };
+    let tell = move |change: &Change| {
+        if let Change::Moved { queue, core } = change
+            && let Some(worker) = worker_of(*queue)
+        {
+            worker.follow(*core);
+        }
+        if let Some(tell) = &mut tell {
+            tell(change);
+        }
+    };
+    Keeper::start(guard, affinity, tell, progress)
 }
 
 fn status(worker: &Arc<WorkerShared>) -> WorkerStatus {

@@ -34,6 +34,7 @@ pub(crate) struct WorkerMetrics {
     pub(crate) waits: Counter,
     pub(crate) forced_passes: Counter,
     pub(crate) events: Counter,
+    pub(crate) received_bytes: Counter,
     pub(crate) running_ns: Counter,
     pub(crate) polling_ns: Counter,
     pub(crate) parked_ns: Counter,
@@ -54,6 +55,8 @@ pub struct Metrics {
     pub forced_passes: u64,
     /// Events that the waits returned.
     pub events: u64,
+    /// Bytes that its streams have received.
+    pub received_bytes: u64,
     /// Time running tasks, in nanoseconds.
     pub running_ns: u64,
     /// Time in waits that don't block, in nanoseconds.
@@ -94,6 +97,7 @@ impl WorkerMetrics {
             waits: self.waits.get(),
             forced_passes: self.forced_passes.get(),
             events: self.events.get(),
+            received_bytes: self.received_bytes.get(),
             running_ns: self.running_ns.get(),
             polling_ns: self.polling_ns.get(),
             parked_ns: self.parked_ns.get(),

@@ -10,6 +10,7 @@
 
 pub mod loopback;
 pub mod memcached;
+pub mod testbed;
 
 /// What a test needs, or `None`, with the reason printed, where it isn't there.
 ///
@@ -29,6 +30,18 @@ pub fn root() -> Option<()> {
     let sets = rustix::thread::capabilities(None).ok()?;
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", sets.effective.contains(needed).then_some(()))
+}
+
+/// A program of the test's own build.
+///
+/// # Panics
+/// Where it was not built.
+pub fn own_program(name: &str) -> std::path::PathBuf {
+    let test = std::env::current_exe().unwrap_or_default();
+    let folder = test.parent().and_then(std::path::Path::parent).unwrap_or(std::path::Path::new("."));
+    let program = folder.join(name);
+    assert!(program.is_file(), "build the {name} command first: cargo build --workspace");
+    program
 }
 
 /// A program on the path.

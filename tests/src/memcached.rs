@@ -31,11 +31,7 @@ const START: Duration = Duration::from_secs(10);
 /// # Panics
 /// Where it was not built.
 pub fn binary() -> PathBuf {
-    let test = std::env::current_exe().unwrap_or_default();
-    let folder = test.parent().and_then(|folder| folder.parent()).map(PathBuf::from).unwrap_or_default();
-    let binary = folder.join("memcached");
-    assert!(binary.is_file(), "build the memcached command first: cargo build --workspace");
-    binary
+    crate::own_program("memcached")
 }
 
 /// A port that nobody listens on, as far as can be told.

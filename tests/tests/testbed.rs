@@ -1,70 +1,20 @@
 //! The policies on the two-namespace testbed. Each test moves its own child process into a namespace,
 //! so that they run side by side and nothing of the host is touched.
 
+use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use lab::namespace::Namespace;
 use lab::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 use net::{TcpListener, TcpStream};
 use policies::counters::Snapshot;
-use policies::{Cpus, Policy, host};
-use runtime::{AsyncFd, Builder, Direction, DriverKind, Running, Runtime, SourceKind};
-
-/// Runs the test `name` again in a process of its own, where `INSIDE` is set; `true` in there. It runs
-/// on each driver that can poll with suspension, one after the other.
-fn in_own_process(name: &str) -> bool {
-    if std::env::var_os("INSIDE").is_some() {
-        return true;
-    }
-    if tests::root().is_none() {
-        return false;
-    }
-    // One at a time: they measure delays, and there may be two cores.
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for driver in [DriverKind::Epoll, DriverKind::Hybrid] {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture", "--test-threads=1"])
-            .env("INSIDE", driver.to_string())
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "on {driver}: {}\n{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    false
-}
-
-/// The driver that this process is to test.
-fn driver() -> DriverKind {
-    std::env::var("INSIDE").unwrap().parse().unwrap()
-}
-
-/// Makes the testbed, and this process a citizen of the server's side.
-fn enter(queues: u32) -> Testbed {
-    let testbed = Testbed::new(queues).unwrap();
-    // The test harness has threads, so only this one moves; runtimes are made from it.
-    let file = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(testbed.server.file()));
-    Namespace::open(&file).unwrap().enter_process().unwrap();
-    testbed
-}
-
-fn server_runtime(policy: Policy, workers: usize) -> Runtime {
-    Builder::new()
-        .ignore_environment()
-        .policy(policy)
-        .driver(driver())
-        .interface(SERVER_INTERFACE)
-        .cores(Cpus::one(0))
-        .workers(workers)
-        .build()
-        .unwrap()
-}
+use policies::netlink::netdev::Netdev;
+use policies::{Policy, host};
+use runtime::{AsyncFd, Direction, Running, Runtime, SourceKind};
+use tests::testbed::{enter, in_own_process, server_runtime};
 
 /// Echoes on the server's side until the sender goes; `client` runs on the other side.
 fn echo_with<T: Send + 'static>(
@@ -276,170 +226,6 @@ fn with_two_queues_every_connection_is_on_its_napis_worker() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_put_back_by_the_next_start() {
-    let name = "what_a_killed_process_left_is_put_back_by_the_next_start";
-    if std::env::var_os("APPLY").is_none() && !in_own_process(name) {
-        return;
-    }
-    if let Ok(policy) = std::env::var("APPLY") {
-        // In the grandchild, which inherits the namespaces: hold the policy until killed.
-        let runtime = server_runtime(policy.parse().unwrap(), 1);
-        assert!(runtime.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", runtime.applied());
-        println!("applied");
-        std::thread::sleep(Duration::from_secs(60));
-        drop(runtime);
-        return;
-    }
-    let _testbed = enter(1);
-    let state = || {
-        let interface = host::interface(SERVER_INTERFACE).unwrap();
-        let queue = &interface.queues[0];
-        let napi = queue.napi.clone().unwrap();
-        (
-            queue.rps_cpus.clone(),
-            napi.defer_hard_irqs,
-            napi.gro_flush_timeout,
-            napi.irq_suspend_timeout,
-            napi.threaded,
-        )
-    };
-    let fresh = state();
-    let hold = |policy: Policy| {
-        use std::io::BufRead;
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture", "--test-threads=1"])
-            .env("APPLY", policy.name())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = std::io::BufReader::new(child.stdout.take().unwrap());
-        assert!(out.lines().map_while(Result::ok).any(|line| line.contains("applied")), "{policy}");
-        assert_ne!(state(), fresh, "{policy} set nothing");
-        child
-    };
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
-        let mut child = hold(Policy::KernelPolling);
-        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
-        assert!(!child.wait().unwrap().success());
-        assert_eq!(state(), fresh, "{signal:?} left something set");
-        assert!(!std::path::Path::new("/run/lull").exists(), "{signal:?} left the journal");
-    }
-    for policy in Policy::ALL {
-        let mut child = hold(policy);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_ne!(state(), fresh, "{policy} was put back by nobody");
-        // The next start, of another policy that needs nothing of these.
-        let next =
-            Builder::new().ignore_environment().workers(1).interface(SERVER_INTERFACE).build().unwrap();
-        assert_eq!(state(), fresh, "{policy}");
-        drop(next);
-        let left: Vec<_> = std::fs::read_dir("/run/lull").into_iter().flatten().collect();
-        assert!(!std::path::Path::new("/run/lull").exists(), "{policy} left its journal: {left:?}");
-    }
-}
-
-#[test]
-fn what_someone_else_set_meanwhile_is_left_alone() {
-    if !in_own_process("what_someone_else_set_meanwhile_is_left_alone") {
-        return;
-    }
-    let _testbed = enter(1);
-    let runtime = server_runtime(Policy::KernelPolling, 1);
-    let mut netdev = policies::netlink::netdev::Netdev::open().unwrap();
-    let interface = host::interface(SERVER_INTERFACE).unwrap();
-    let id = interface.napi_ids()[0];
-    netdev.set_napi(id, policies::netlink::netdev::NapiSetting::GroFlushTimeout, 12_345).unwrap();
-    drop(runtime);
-    let napi = netdev.napi(id).unwrap();
-    assert_eq!(napi.gro_flush_timeout, Some(12_345));
-    assert_eq!(napi.defer_hard_irqs, Some(0));
-}
-
-#[test]
-fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
-    if !in_own_process("a_second_process_is_told_that_all_queues_are_taken_and_polls_none") {
-        return;
-    }
-    let _testbed = enter(1);
-    let first = server_runtime(Policy::KernelPolling, 1);
-    let mut second = server_runtime(Policy::Suppression, 1);
-    let report = second.block_on(async { runtime::reports() }).remove(0);
-    assert!(report.to_string().contains("queues 0 are taken by process"), "{report}");
-    assert_eq!(report.running, Running::Blocking, "{report}");
-    drop(second);
-    let napi = host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone().unwrap();
-    assert_eq!(napi.irq_suspend_timeout, Some(20_000_000));
-    drop(first);
-}
-
-#[test]
-fn a_second_process_takes_the_queues_that_the_first_has_left() {
-    if !in_own_process("a_second_process_takes_the_queues_that_the_first_has_left") {
-        return;
-    }
-    let _testbed = enter(2);
-    let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
-    let settings = policies::Settings { queues: Some(vec![0]), ..policies::Settings::default() };
-    let interface = host::interface(SERVER_INTERFACE).unwrap();
-    let plan = policies::Plan::new(Policy::KernelPolling, &interface, &settings);
-    let first = policies::apply(&plan, policies::Lifetime::Process, &policies::JournalDir::default());
-    let mut second = server_runtime(Policy::KernelPolling, 1);
-    let report = second.block_on(async { runtime::reports() }).remove(0);
-    assert_eq!(report.running, Running::KernelPolling, "{report}");
-    assert_eq!(report.napi.as_ref().unwrap().id, queues[1].napi.as_ref().unwrap().id, "{report}");
-    assert!(report.to_string().contains("took queues 1 instead"), "{report}");
-    drop(second);
-    let after = host::interface(SERVER_INTERFACE).unwrap().queues;
-    assert_eq!(after[1].napi, queues[1].napi, "the second put its queue back");
-    assert_ne!(after[0].napi, queues[0].napi, "and left the first's alone");
-    drop(first);
-    assert_eq!(host::interface(SERVER_INTERFACE).unwrap().queues[0].napi, queues[0].napi);
-}
-
-#[test]
-fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
-    if !in_own_process("what_a_reopened_link_has_forgotten_is_set_again_and_told") {
-        return;
-    }
-    let _testbed = enter(1);
-    let (told, changes) = std::sync::mpsc::channel();
-    let runtime = Builder::new()
-        .ignore_environment()
-        .policy(Policy::KernelPolling)
-        .interface(SERVER_INTERFACE)
-        .workers(1)
-        .cores(Cpus::one(0))
-        .driver(driver())
-        .on_host_change(move |change| drop(told.send(change.to_string())))
-        .build()
-        .unwrap();
-    let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
-    let before = napi().unwrap();
-    for state in ["down", "up"] {
-        let done = Command::new("ip").args(["link", "set", SERVER_INTERFACE, state]).status().unwrap();
-        assert!(done.success());
-        // Longer than the second in which the link is looked at.
-        std::thread::sleep(Duration::from_millis(1300));
-    }
-    tests::memcached::wait_until("the new NAPI has the policy's values", || {
-        napi().is_some_and(|napi| {
-            napi.irq_suspend_timeout == before.irq_suspend_timeout
-                && napi.gro_flush_timeout == before.gro_flush_timeout
-                && napi.defer_hard_irqs == before.defer_hard_irqs
-        })
-    });
-    assert_ne!(napi().unwrap().id, before.id, "a veth gives its queues new NAPIs");
-    let changes: Vec<String> = changes.try_iter().collect();
-    for expected in ["the link is down", "the link is up", "gro-flush-timeout set to 200000"] {
-        assert!(changes.iter().any(|change| change.contains(expected)), "{expected}: {changes:?}");
-    }
-    drop(runtime);
-    let after = napi().unwrap();
-    assert_eq!((after.gro_flush_timeout, after.defer_hard_irqs), (Some(0), Some(0)));
-}
-
-#[test]
 fn the_testbed_is_gone_when_it_is_dropped() {
     if !in_own_process("the_testbed_is_gone_when_it_is_dropped") {
         return;
@@ -452,4 +238,42 @@ fn the_testbed_is_gone_when_it_is_dropped() {
     assert!(
         here.iter().all(|interface| interface.name != SERVER_INTERFACE && interface.name != CLIENT_INTERFACE)
     );
+}
+
+#[test]
+fn grace_times_are_tried_under_load_within_their_bounds() {
+    if !in_own_process("grace_times_are_tried_under_load_within_their_bounds") {
+        return;
+    }
+    let testbed = enter(1);
+    let mut netdev = Netdev::open().unwrap();
+    let id = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
+    // The testbed goes, and the NAPI with it, while it is still watched.
+    let mut grace = move || netdev.napi(id).ok()?.gro_flush_timeout.map(|nanos| nanos / 1000);
+    let runtime = server_runtime(Policy::KernelPolling, 1);
+    // Without a load nothing is tried.
+    for _ in 0..20 {
+        assert_eq!(grace(), Some(50));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let seen = Arc::new(Mutex::new(BTreeMap::<u64, u64>::new()));
+    let watch = Arc::clone(&seen);
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let watching = std::thread::spawn(move || {
+        while stopped.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+            if let Some(time) = grace() {
+                *watch.lock().unwrap().entry(time).or_default() += 1;
+            }
+        }
+    });
+    let (count, ..) = echo_with(testbed, runtime, std::future::ready(()), |address| {
+        hammer(address, 32, Duration::from_secs(3))
+    });
+    drop(stop);
+    watching.join().unwrap();
+    assert!(count > 1000, "{count} requests are no load");
+    let seen = seen.lock().unwrap();
+    // 0 is what there was before, and is again at the end.
+    let tried: Vec<u64> = seen.keys().copied().filter(|time| *time != 0).collect();
+    assert_eq!(tried, [50, 100, 200, 400], "{seen:?}");
 }

@@ -9,8 +9,8 @@ use clap::{Args, Subcommand};
 use policies::counters::{Delta, Snapshot};
 use policies::netlink::ethtool::Coalescing::RxUsecs;
 use policies::{
-    Cpus, Error, Interface, JournalDir, Knob, Lifetime, Outcome, Plan, Policy, Settings, SuppressionValues,
-    apply, host,
+    Cpus, Error, GraceTime, Interface, JournalDir, Knob, Lifetime, Outcome, Plan, Policy, Settings,
+    SuppressionValues, apply, host,
 };
 
 use super::echo::Peer;
@@ -31,8 +31,7 @@ pub struct Packing {
     /// Cores of the application's workers, which pack nothing while others are free
     #[arg(long, default_value = "")]
     worker_cores: Cpus,
-    /// Cores to pack on, in the order in which they are taken; unless set all that no worker has, the
-    /// highest first
+    /// Cores to pack on, the lowest first; unless set all that no worker has, the highest first
     #[arg(long, default_value = "")]
     packing_cores: Cpus,
     /// Seconds of each step
@@ -151,6 +150,13 @@ fn candidates(arguments: &Packing) -> Result<Vec<u32>, Error> {
 /// Microseconds by which interrupts are put off, one after the other.
 const DELAYS: [u32; 12] = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 65_534];
 
+/// What an echo takes that is never answered.
+const LOST: Duration = Duration::MAX;
+
+fn micros(time: Duration) -> String {
+    if time == LOST { "lost".to_owned() } else { time.as_micros().to_string() }
+}
+
 struct Tried {
     delay: u32,
     interrupts: f64,
@@ -202,7 +208,7 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
         let delta = measure(&interface, Policy::Suppression, &settings, journals, 0, measured)?;
         times.sort_unstable();
         // An answer that never came took longer than any bound.
-        times.extend(std::iter::repeat_n(Duration::from_millis(200), lost));
+        times.extend(std::iter::repeat_n(LOST, lost));
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         let (p50, p99) = (at(0.5), at(0.99));
         let seconds = delta.elapsed.as_secs_f64();
@@ -216,13 +222,13 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
             format!("{:.0}", delta.rx_packets.total() as f64 / seconds),
             format!("{:.1}", events.value),
             format!("{softirq:.2}"),
-            p50.as_micros().to_string(),
-            p99.as_micros().to_string(),
+            micros(p50),
+            micros(p99),
             if p99 <= bound { "yes" } else { "no" }.to_owned(),
         ]);
         tried.push(Tried { delay, interrupts, p99 });
         // Longer is only later.
-        if limit || p99 > bound * 8 {
+        if limit || p99 > bound.saturating_mul(8) {
             break;
         }
     }
@@ -231,9 +237,9 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
     let Some(winner) = within.min_by(|a, b| a.interrupts.total_cmp(&b.interrupts)) else {
         let least = tried.iter().map(|step| step.p99).min().unwrap_or_default();
         eprintln!(
-            "policies: no delay keeps p99 within {} µs here; the least seen was {} µs",
+            "policies: no delay keeps p99 within {} µs here; the least seen, in µs: {}",
             bound.as_micros(),
-            least.as_micros()
+            micros(least)
         );
         return Ok(ExitCode::FAILURE);
     };
@@ -241,10 +247,12 @@ fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCod
     let settings = settings(arguments, winner.delay);
     show_plan(&Plan::new(Policy::Suppression, &interface, &settings));
     println!(
-        "to apply it: policies apply {} --policy suppression --rx-usecs {} --gro-flush-timeout {}{}",
+        "to apply it: policies apply {} --policy suppression --rx-usecs {} --gro-flush-timeout {} \
+         --defer-hard-irqs {}{}",
         interface.name,
         winner.delay,
         winner.delay.max(1),
+        settings.defer_hard_irqs,
         worker_cores_flag(&arguments.worker_cores)
     );
     Ok(ExitCode::SUCCESS)
@@ -256,7 +264,7 @@ fn settings(arguments: &Suppression, delay: u32) -> Settings {
         worker_cores: arguments.worker_cores.iter().collect(),
         suppression: SuppressionValues { rx_usecs: delay, ..SuppressionValues::default() },
         defer_hard_irqs: if delay == 0 { 0 } else { Settings::DEFER_HARD_IRQS },
-        gro_flush_timeout: Duration::from_micros(delay.max(1).into()),
+        gro_flush_timeout: GraceTime::Fixed(Duration::from_micros(delay.max(1).into())),
         ..Settings::default()
     }
 }

@@ -179,14 +179,14 @@ impl Machine {
 
     /// Runs a program of ours on the other end of the guest's links.
     pub fn outside(&self, program: &str, arguments: &[&str]) -> io::Result<std::process::Output> {
-        let mut command = Command::new(own_program(program));
+        let mut command = Command::new(tests::own_program(program));
         command.args(arguments);
         self.namespace.run(move || command.output())
     }
 
     /// The same in the background.
     pub fn outside_spawn(&self, program: &str, arguments: &[&str]) -> io::Result<Running> {
-        let mut command = Command::new(own_program(program));
+        let mut command = Command::new(tests::own_program(program));
         command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
         self.namespace.run(move || command.spawn()).map(Running)
     }
@@ -209,14 +209,6 @@ impl Drop for Machine {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
-}
-
-/// A program of this test's own build.
-fn own_program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().unwrap().parent().unwrap().join(name);
-    assert!(program.is_file(), "build the {name} command first: cargo build --workspace");
-    program
 }
 
 fn mac(index: usize) -> String {

@@ -117,6 +117,7 @@ pub(crate) struct RingDriver {
     /// Workers that are to be woken with the next wait.
     wakes: RefCell<Vec<Arc<WorkerShared>>>,
     received: Cell<usize>,
+    received_bytes: Cell<u64>,
     /// Something has come that a task, or the next turn, is to take up: no time to sleep.
     progress: Cell<bool>,
     apart: Apart,
@@ -171,6 +172,7 @@ impl RingDriver {
             eventfd_watched: Cell::new(false),
             wakes: RefCell::default(),
             received: Cell::new(0),
+            received_bytes: Cell::new(0),
             progress: Cell::new(false),
             apart: Apart::default(),
             closing: Cell::new(false),
@@ -227,6 +229,7 @@ impl RingDriver {
             Mode::Hybrid => self.wait_on_epoll(shared, wait, sends.count)?,
         };
         woken.events += self.received.get();
+        shared.metrics.received_bytes.add(self.received_bytes.take());
         Ok(woken)
     }
 

@@ -30,6 +30,7 @@ impl RingDriver {
         match result {
             1.. => {
                 self.received.set(self.received.get() + 1);
+                self.received_bytes.set(self.received_bytes.get() + result as u64);
                 if let Some(piece) = piece {
                     full = receive.push(piece, self.pool.is_low())
                         && more

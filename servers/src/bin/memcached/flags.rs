@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser};
-use policies::{Cpus, Policy};
+use policies::{Cpus, GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use servers::memcached::{Config, Protocol, TlsConfig};
 
@@ -126,9 +126,10 @@ pub struct Flags {
     /// Cores that the packing policy gathers network work on
     #[arg(long, value_name = "CORES", help_heading = "Network policy")]
     pub packing_cores: Option<Cpus>,
-    /// Grace time after an empty poll, in microseconds; `lab calibrate` finds a host's
-    #[arg(long, value_name = "US", help_heading = "Network policy", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub gro_flush_timeout: Option<u64>,
+    /// Grace time after an empty poll: microseconds, or auto:MIN-MAX, which finds the best for the load
+    /// and is the default under kernel-polling (auto:50-400)
+    #[arg(long, value_name = "US", help_heading = "Network policy")]
+    pub gro_flush_timeout: Option<GraceTime>,
 
     /// Taken, without effect: items are not kept by classes of size
     #[arg(

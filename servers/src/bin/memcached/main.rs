@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use futures_util::future::{Either, select};
-use policies::host;
+use policies::{Change, host};
 use runtime::Builder;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use servers::memcached::{Config, Server, VERSION, logging};
@@ -130,12 +130,15 @@ fn builder(flags: &Flags, config: &Config) -> Builder {
     if let Some(affinity) = flags.affinity {
         builder = builder.affinity(affinity);
     }
-    builder = builder.on_host_change(|change| tracing::warn!("{change}"));
+    builder = builder.on_host_change(|change| match change {
+        Change::GraceTime { .. } => tracing::info!("{change}"),
+        _ => tracing::warn!("{change}"),
+    });
     if let Some(cores) = flags.packing_cores.clone() {
         builder = builder.packing_cores(cores);
     }
-    if let Some(micros) = flags.gro_flush_timeout {
-        builder = builder.gro_flush_timeout(Duration::from_micros(micros));
+    if let Some(time) = flags.gro_flush_timeout {
+        builder = builder.grace_time(time);
     }
     if let Some(name) = &config.interface {
         builder = builder.interface(name);

@@ -1,0 +1,72 @@
+//! Grace times taken in turns while one server runs under one load: what differs from process to process
+//! and from second to second, on a machine that is shared, cancels out.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use policies::host;
+use policies::netlink::netdev::{NapiSetting, Netdev};
+use serde::{Deserialize, Serialize};
+use servers::memcached::Server;
+
+/// What is to be taken in turns.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Blocks {
+    /// The grace times, one after the other; `None` is the runtime's own.
+    pub turns: Vec<Option<Duration>>,
+    /// How often each.
+    pub rounds: usize,
+    /// How long one is counted.
+    pub length: Duration,
+    /// Time before the first, for the runtime's own search.
+    pub settle: Duration,
+}
+
+/// How long a grace time is in force before it is counted.
+const SETTLE: Duration = Duration::from_millis(3);
+
+impl Blocks {
+    /// All of it.
+    pub fn duration(&self) -> Duration {
+        self.settle
+            + (SETTLE + self.length) * u32::try_from(self.turns.len() * self.rounds).unwrap_or(u32::MAX)
+    }
+
+    /// Takes the turns. For each round the requests a second in each turn; `None` where the runtime tried
+    /// something out in what was to be another's turn. `own` is what the runtime has found so far.
+    pub fn take(
+        &self,
+        server: &Server,
+        interface: &str,
+        own: impl Fn() -> Duration,
+    ) -> io::Result<Vec<Vec<Option<f64>>>> {
+        let interface = host::interface(interface).map_err(io::Error::other)?;
+        let napi = interface.queues.iter().find_map(|queue| queue.napi.as_ref());
+        let napi = napi.ok_or_else(|| io::Error::other("the interface has no NAPI"))?.id;
+        let mut netdev = Netdev::open()?;
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        thread::sleep(self.settle);
+        let mut rounds = Vec::new();
+        for round in 0..self.rounds {
+            let count = self.turns.len();
+            let mut rates = vec![None; count];
+            for position in 0..count {
+                // From another one on each time, and every other time backwards.
+                let place = if round % 2 == 0 { position } else { count - 1 - position };
+                let turn = (place + round / 2) % count;
+                let time = self.turns[turn].unwrap_or_else(&own);
+                netdev.set_napi(napi, NapiSetting::GroFlushTimeout, nanos(time))?;
+                thread::sleep(SETTLE);
+                let (start, before) = (Instant::now(), server.requests());
+                thread::sleep(self.length);
+                let rate = (server.requests() - before) as f64 / start.elapsed().as_secs_f64();
+                let disturbed =
+                    self.turns[turn].is_some() && netdev.napi(napi)?.gro_flush_timeout != Some(nanos(time));
+                rates[turn] = (!disturbed).then_some(rate);
+            }
+            rounds.push(rates);
+        }
+        Ok(rounds)
+    }
+}

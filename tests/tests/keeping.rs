@@ -1,0 +1,250 @@
+//! What holds a policy's settings while its process runs, and what puts them back when it doesn't.
+
+use std::process::Command;
+use std::time::Duration;
+
+use lab::testbed::SERVER_INTERFACE;
+use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
+use policies::{Policy, host};
+use runtime::{Builder, Running};
+use tests::memcached::wait_until;
+use tests::testbed::{enter, in_own_process, server_builder, server_runtime};
+
+#[test]
+fn what_a_killed_process_left_is_put_back_by_the_next_start() {
+    let name = "what_a_killed_process_left_is_put_back_by_the_next_start";
+    if std::env::var_os("APPLY").is_none() && !in_own_process(name) {
+        return;
+    }
+    if let Ok(policy) = std::env::var("APPLY") {
+        // In the grandchild, which inherits the namespaces: hold the policy until killed.
+        let runtime = server_runtime(policy.parse().unwrap(), 1);
+        assert!(runtime.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", runtime.applied());
+        println!("applied");
+        std::thread::sleep(Duration::from_secs(60));
+        drop(runtime);
+        return;
+    }
+    let _testbed = enter(1);
+    let state = || {
+        let interface = host::interface(SERVER_INTERFACE).unwrap();
+        let queue = &interface.queues[0];
+        let napi = queue.napi.clone().unwrap();
+        (
+            queue.rps_cpus.clone(),
+            napi.defer_hard_irqs,
+            napi.gro_flush_timeout,
+            napi.irq_suspend_timeout,
+            napi.threaded,
+        )
+    };
+    let fresh = state();
+    let hold = |policy: Policy| {
+        use std::io::BufRead;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture", "--test-threads=1"])
+            .env("APPLY", policy.name())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        assert!(out.lines().map_while(Result::ok).any(|line| line.contains("applied")), "{policy}");
+        assert_ne!(state(), fresh, "{policy} set nothing");
+        child
+    };
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let mut child = hold(Policy::KernelPolling);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(state(), fresh, "{signal:?} left something set");
+        assert!(!std::path::Path::new("/run/lull").exists(), "{signal:?} left the journal");
+    }
+    for policy in Policy::ALL {
+        let mut child = hold(policy);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_ne!(state(), fresh, "{policy} was put back by nobody");
+        // The next start, of another policy that needs nothing of these.
+        let next =
+            Builder::new().ignore_environment().workers(1).interface(SERVER_INTERFACE).build().unwrap();
+        assert_eq!(state(), fresh, "{policy}");
+        drop(next);
+        let left: Vec<_> = std::fs::read_dir("/run/lull").into_iter().flatten().collect();
+        assert!(!std::path::Path::new("/run/lull").exists(), "{policy} left its journal: {left:?}");
+    }
+}
+
+#[test]
+fn what_someone_else_set_meanwhile_is_left_alone() {
+    if !in_own_process("what_someone_else_set_meanwhile_is_left_alone") {
+        return;
+    }
+    let _testbed = enter(1);
+    let runtime = server_runtime(Policy::KernelPolling, 1);
+    let mut netdev = Netdev::open().unwrap();
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let id = interface.napi_ids()[0];
+    netdev.set_napi(id, NapiSetting::GroFlushTimeout, 12_345).unwrap();
+    drop(runtime);
+    let napi = netdev.napi(id).unwrap();
+    assert_eq!(napi.gro_flush_timeout, Some(12_345));
+    assert_eq!(napi.defer_hard_irqs, Some(0));
+}
+
+#[test]
+fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
+    if !in_own_process("a_second_process_is_told_that_all_queues_are_taken_and_polls_none") {
+        return;
+    }
+    let _testbed = enter(1);
+    let first = server_runtime(Policy::KernelPolling, 1);
+    let mut second = server_runtime(Policy::Suppression, 1);
+    let report = second.block_on(async { runtime::reports() }).remove(0);
+    assert!(report.to_string().contains("queues 0 are taken by process"), "{report}");
+    assert_eq!(report.running, Running::Blocking, "{report}");
+    drop(second);
+    let napi = host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone().unwrap();
+    assert_eq!(napi.irq_suspend_timeout, Some(20_000_000));
+    drop(first);
+}
+
+#[test]
+fn a_second_process_takes_the_queues_that_the_first_has_left() {
+    if !in_own_process("a_second_process_takes_the_queues_that_the_first_has_left") {
+        return;
+    }
+    let _testbed = enter(2);
+    let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
+    let settings = policies::Settings { queues: Some(vec![0]), ..policies::Settings::default() };
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let plan = policies::Plan::new(Policy::KernelPolling, &interface, &settings);
+    let first = policies::apply(&plan, policies::Lifetime::Process, &policies::JournalDir::default());
+    let mut second = server_runtime(Policy::KernelPolling, 1);
+    let report = second.block_on(async { runtime::reports() }).remove(0);
+    assert_eq!(report.running, Running::KernelPolling, "{report}");
+    assert_eq!(report.napi.as_ref().unwrap().id, queues[1].napi.as_ref().unwrap().id, "{report}");
+    assert!(report.to_string().contains("took queues 1 instead"), "{report}");
+    drop(second);
+    let after = host::interface(SERVER_INTERFACE).unwrap().queues;
+    assert_eq!(after[1].napi, queues[1].napi, "the second put its queue back");
+    assert_ne!(after[0].napi, queues[0].napi, "and left the first's alone");
+    drop(first);
+    assert_eq!(host::interface(SERVER_INTERFACE).unwrap().queues[0].napi, queues[0].napi);
+}
+
+#[test]
+fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
+    if !in_own_process("what_a_reopened_link_has_forgotten_is_set_again_and_told") {
+        return;
+    }
+    let _testbed = enter(1);
+    let (told, changes) = std::sync::mpsc::channel();
+    let runtime = server_builder(Policy::KernelPolling, 1)
+        .on_host_change(move |change| drop(told.send(change.to_string())))
+        .build()
+        .unwrap();
+    let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
+    let before = napi().unwrap();
+    for state in ["down", "up"] {
+        let done = Command::new("ip").args(["link", "set", SERVER_INTERFACE, state]).status().unwrap();
+        assert!(done.success());
+        // Longer than the second in which the link is looked at.
+        std::thread::sleep(Duration::from_millis(1300));
+    }
+    wait_until("the new NAPI has the policy's values", || {
+        napi().is_some_and(|napi| {
+            napi.irq_suspend_timeout == before.irq_suspend_timeout
+                && napi.gro_flush_timeout == before.gro_flush_timeout
+                && napi.defer_hard_irqs == before.defer_hard_irqs
+        })
+    });
+    assert_ne!(napi().unwrap().id, before.id, "a veth gives its queues new NAPIs");
+    let changes: Vec<String> = changes.try_iter().collect();
+    for expected in ["the link is down", "the link is up", "gro-flush-timeout set to 50000"] {
+        assert!(changes.iter().any(|change| change.contains(expected)), "{expected}: {changes:?}");
+    }
+    drop(runtime);
+    let after = napi().unwrap();
+    assert_eq!((after.gro_flush_timeout, after.defer_hard_irqs), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back() {
+    if !in_own_process("a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back") {
+        return;
+    }
+    let _testbed = enter(1);
+    let mut netdev = Netdev::open().unwrap();
+    let id = napi().id;
+    // With what was there before different from where it begins, and the same.
+    for before in [0, 50_000] {
+        netdev.set_napi(id, NapiSetting::GroFlushTimeout, before).unwrap();
+        let runtime = server_runtime(Policy::KernelPolling, 1);
+        assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(50_000));
+        netdev.set_napi(id, NapiSetting::GroFlushTimeout, 123_456).unwrap();
+        drop(runtime);
+        assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(before));
+    }
+    // One that was asked for is not adapted, and another is somebody else's.
+    netdev.set_napi(id, NapiSetting::GroFlushTimeout, 0).unwrap();
+    let grace = "200".parse().unwrap();
+    let runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace).build().unwrap();
+    netdev.set_napi(id, NapiSetting::GroFlushTimeout, 123_456).unwrap();
+    drop(runtime);
+    assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(123_456));
+}
+
+#[test]
+fn an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it() {
+    if !in_own_process("an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it") {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    let (told, changes) = std::sync::mpsc::channel();
+    let runtime = server_builder(Policy::KernelPolling, 1)
+        .on_host_change(move |change| drop(told.send(change.to_string())))
+        .build()
+        .unwrap();
+    ip(&["link", "set", SERVER_INTERFACE, "name", "renamed0"]);
+    let heard = changes.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(heard, "the interface is called renamed0 now");
+    // A knob that is lost after that is turned under the new name.
+    let mut netdev = Netdev::open().unwrap();
+    netdev.set_napi(fresh.id, NapiSetting::DeferHardIrqs, 0).unwrap();
+    ip(&["link", "set", "renamed0", "mtu", "1400"]);
+    wait_until("the knob is set again", || {
+        netdev.napi(fresh.id).unwrap().defer_hard_irqs == Some(policies::Settings::DEFER_HARD_IRQS)
+    });
+    drop(runtime);
+    assert_eq!(netdev.napi(fresh.id).unwrap(), fresh);
+    assert!(!std::path::Path::new("/run/lull").exists());
+}
+
+#[test]
+fn an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_back() {
+    if !in_own_process("an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_back") {
+        return;
+    }
+    let testbed = enter(1);
+    let (told, changes) = std::sync::mpsc::channel();
+    let runtime = server_builder(Policy::KernelPolling, 1)
+        .on_host_change(move |change| drop(told.send(change.to_string())))
+        .build()
+        .unwrap();
+    let elsewhere = std::os::fd::AsRawFd::as_raw_fd(testbed.client.file());
+    let elsewhere = format!("/proc/{}/fd/{elsewhere}", std::process::id());
+    ip(&["link", "set", SERVER_INTERFACE, "netns", &elsewhere]);
+    let heard = changes.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(heard, "the interface is gone, and the policy with it");
+    drop(runtime);
+    assert!(!std::path::Path::new("/run/lull").exists());
+}
+
+fn napi() -> Napi {
+    host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone().unwrap()
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
+}

@@ -1,0 +1,145 @@
+//! `policies apply`, killed at each of its system calls that changes anything.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use lab::testbed::SERVER_INTERFACE;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::{Policy, host};
+use runtime::DriverKind;
+use tests::testbed::{enter, in_own_process_on};
+
+/// What a process calls to leave a trace: between two of these it may be killed anywhere, and the outcome
+/// is the same. Messages to the kernel are among them, also those that only ask. Opening is not: what it
+/// may make is there when the next call comes.
+const CHANGES: [i64; 16] = [
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_ioctl,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    libc::SYS_linkat,
+    libc::SYS_mkdirat,
+    libc::SYS_ftruncate,
+    libc::SYS_fchmod,
+    libc::SYS_flock,
+    libc::SYS_fsync,
+    libc::SYS_sched_setaffinity,
+];
+
+/// Those that have newer forms on some machines only.
+#[cfg(target_arch = "x86_64")]
+const OLDER: [i64; 5] =
+    [libc::SYS_rename, libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_link];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: [i64; 0] = [];
+
+/// Runs a command, and kills it when it is about to make the n-th of such calls. Returns how many it
+/// came to.
+#[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
+fn run_until(command: &[&str], stop: usize) -> usize {
+    // The shell waits to be traced, without the tracer's doing anything in the new process.
+    let child = Command::new("sh")
+        .args(["-c", "kill -STOP $$; exec \"$@\"", "sh"])
+        .args(command)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    ptrace::seize(pid, ptrace::Options::PTRACE_O_EXITKILL | ptrace::Options::PTRACE_O_TRACESYSGOOD).unwrap();
+    let (mut stops, mut enters) = (0, false);
+    loop {
+        match waitpid(pid, None).unwrap() {
+            // It stops before each call and after it.
+            WaitStatus::PtraceSyscall(_) => {
+                enters = !enters;
+                if enters && is_change(pid) {
+                    stops += 1;
+                    if stops == stop {
+                        nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+                    }
+                }
+            }
+            WaitStatus::Exited(_, code) => {
+                assert_eq!(code, 0, "{command:?}");
+                return stops;
+            }
+            WaitStatus::Signaled(_, signal, _) => {
+                assert_eq!((signal, stops), (Signal::SIGKILL, stop));
+                return stops;
+            }
+            _ => {}
+        }
+        // Fails where it was just killed.
+        let _ = ptrace::syscall(pid, None);
+    }
+}
+
+fn is_change(pid: Pid) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call.split(' ').next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number| CHANGES.contains(&number) || OLDER.contains(&number))
+}
+
+/// All that a policy may set on the testbed.
+fn settings() -> serde_json::Value {
+    let mut interface = serde_json::json!(host::interface(SERVER_INTERFACE).unwrap());
+    for queue in interface["queues"].as_array_mut().unwrap() {
+        // The id of a thread that comes and goes.
+        queue["napi"]["pid"].take();
+    }
+    interface["notes"].take();
+    interface
+}
+
+#[test]
+fn a_killed_apply_leaves_nothing_that_restore_does_not_put_back_wherever_it_was() {
+    let name = "a_killed_apply_leaves_nothing_that_restore_does_not_put_back_wherever_it_was";
+    // No runtime takes part.
+    if !in_own_process_on(&[DriverKind::Epoll], name) {
+        return;
+    }
+    let _testbed = enter(1);
+    // Values of somebody's own, that nothing but a restore would bring back.
+    let mut netdev = Netdev::open().unwrap();
+    let napi = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
+    for (setting, value) in [
+        (NapiSetting::DeferHardIrqs, 3),
+        (NapiSetting::GroFlushTimeout, 777_000),
+        (NapiSetting::IrqSuspendTimeout, 5_000_000),
+    ] {
+        netdev.set_napi(napi, setting, value).unwrap();
+    }
+    let steering = format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus");
+    std::fs::write(&steering, "2").unwrap();
+    let fresh = settings();
+    let policies = tests::own_program("policies");
+    let policies = policies.to_str().unwrap();
+    for policy in Policy::ALL {
+        let apply = [policies, "apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"];
+        let stops = run_until(&apply, usize::MAX);
+        assert_ne!(settings(), fresh, "{policy} sets nothing");
+        assert!(stops > 15, "{policy}: {stops}");
+        for stop in 0..=stops {
+            if stop > 0 {
+                run_until(&apply, stop);
+            }
+            let restored = Command::new(policies).arg("restore").output().unwrap();
+            let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+            assert!(restored.status.success(), "{policy} killed at {stop}: {said} {restored:?}");
+            assert!(restored.status.signal().is_none());
+            assert_eq!(settings(), fresh, "{policy} killed at {stop} of {stops}: {said}");
+            assert!(!std::path::Path::new("/run/lull").exists(), "{policy} killed at {stop}: {said}");
+        }
+        println!("{policy}: killed at {stops} steps");
+    }
+}
