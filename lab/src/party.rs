@@ -9,10 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use loadgen::{Arrival, Config as LoadConfig, Loop, Report as LoadReport, Workload};
+use loadgen::{Arrival, Config as LoadConfig, Loop, Report as LoadReport, WarmUp, Workload};
 use policies::counters::{CpuTime, Delta, Model, Observed, PerfCounters, Snapshot, thread_cpu_time};
 use policies::{Applied, Change, Cpus, GraceTime, Policy, host};
 use runtime::{AsyncFd, Builder, Direction, DriverKind, Runtime, SourceKind, WaitStrategy, WorkerReport};
@@ -311,15 +312,15 @@ fn load(order: &LoadOrder) -> Result<(), Box<dyn std::error::Error>> {
         yield_to_load(name)?;
     }
     let config = LoadConfig {
-        server: order.server,
+        servers: vec![order.server.into()],
         connections: order.connections,
         depth: if order.rate.is_some() { 64 } else { 1 },
         pacing: match order.rate {
-            Some(rate) => Loop::Open { rate, arrival: Arrival::Exponential },
+            Some(rate) => Loop::Open { rate, arrival: Arrival::EXPONENTIAL },
             None => Loop::Closed,
         },
         workload: Workload { records: order.records, ..Workload::default() },
-        warm_up: Duration::from_secs_f64(order.warm_up),
+        warm_up: WarmUp::Fixed(Duration::from_secs_f64(order.warm_up)),
         duration: Duration::from_secs_f64(order.duration),
         ..LoadConfig::default()
     };
@@ -367,8 +368,9 @@ fn make_load(
             loadgen::load_records(config).await?;
         }
         let mut told = false;
-        let report = loadgen::run_with_progress(config, |elapsed, _| {
-            if elapsed >= config.warm_up && !std::mem::replace(&mut told, true) {
+        let WarmUp::Fixed(warm_up) = config.warm_up else { return Err("the lab's warm-up is fixed".into()) };
+        let report = loadgen::run_until(config, &AtomicBool::new(false), |progress| {
+            if progress.elapsed >= warm_up && !std::mem::replace(&mut told, true) {
                 // The lab has gone if this fails, and then this process goes too.
                 let _ = say(&LoadWord::Measuring);
             }

@@ -188,6 +188,81 @@ mod tests {
         (0..200_000).map(|_| distribution.draw(&mut random)).sum::<f64>() / 200_000.0
     }
 
+    /// The largest distance between the drawn distribution and the one that is meant, times the square root
+    /// of how many were drawn: above 1.63 once in a hundred times (Kolmogorov and Smirnov).
+    fn misfit(text: &str, cumulative: impl Fn(f64) -> f64) -> f64 {
+        const DRAWS: usize = 50_000;
+        let distribution: Distribution = text.parse().unwrap();
+        let mut random = StdRng::seed_from_u64(19);
+        let mut drawn: Vec<f64> = (0..DRAWS).map(|_| distribution.draw(&mut random)).collect();
+        drawn.sort_unstable_by(f64::total_cmp);
+        let distance = drawn.iter().enumerate().map(|(index, value)| {
+            let meant = cumulative(*value);
+            let (below, with) = (index as f64 / DRAWS as f64, (index + 1) as f64 / DRAWS as f64);
+            (meant - below).abs().max((with - meant).abs())
+        });
+        distance.fold(0.0, f64::max) * (DRAWS as f64).sqrt()
+    }
+
+    fn pareto(location: f64, scale: f64, shape: f64) -> impl Fn(f64) -> f64 {
+        move |x| 1.0 - (1.0 + shape * (x - location) / scale).max(0.0).powf(-1.0 / shape)
+    }
+
+    fn gev(location: f64, scale: f64, shape: f64) -> impl Fn(f64) -> f64 {
+        move |x| (-(1.0 + shape * (x - location) / scale).max(0.0).powf(-1.0 / shape)).exp()
+    }
+
+    #[test]
+    fn every_distribution_fits_its_definition() {
+        use statrs::distribution::{ContinuousCDF, Normal};
+        let normal = Normal::new(100.0, 15.0).unwrap();
+        let fits = [
+            ("uniform", misfit("uniform:10,30", |x| (x - 10.0) / 20.0)),
+            ("normal", misfit("normal:100,15", |x| normal.cdf(x))),
+            ("exponential", misfit("exponential:50", |x| 1.0 - (-x / 50.0).exp())),
+            ("pareto", misfit("pareto:3,16,0.15", pareto(3.0, 16.0, 0.15))),
+            ("pareto without a shape", misfit("pareto:3,16,0", |x| 1.0 - (-(x - 3.0) / 16.0).exp())),
+            ("gev", misfit("gev:300,8,0.08", gev(300.0, 8.0, 0.08))),
+            ("gev without a shape", misfit("gev:300,8,0", |x| (-(-(x - 300.0) / 8.0).exp()).exp())),
+            ("fb_key", misfit("fb_key", gev(30.7984, 8.20449, 0.078688))),
+            ("fb_ia", misfit("fb_ia", pareto(0.0, 16.0292, 0.154971))),
+        ];
+        for (name, misfit) in fits {
+            assert!(misfit < 1.63, "{name}: {misfit}");
+        }
+        // A wrong parameter is noticed.
+        assert!(misfit("exponential:50", |x| 1.0 - (-x / 51.0).exp()) > 1.63);
+        assert!(misfit("fb_key", gev(30.7984, 8.6, 0.078688)) > 1.63);
+    }
+
+    #[test]
+    fn etc_values_above_the_table_fit_their_pareto_and_have_their_share() {
+        let distribution = Distribution::EtcValue;
+        let mut random = StdRng::seed_from_u64(19);
+        let mut large: Vec<f64> =
+            (0..50_000).map(|_| distribution.draw(&mut random)).filter(|size| *size >= 15.0).collect();
+        let share = large.len() as f64 / 50_000.0;
+        let meant = 1.0 - ETC_SMALL_VALUES.iter().sum::<f64>();
+        assert!((share - meant).abs() < 0.01, "{share} for {meant}");
+        large.sort_unstable_by(f64::total_cmp);
+        let cumulative = pareto(15.0, 214.476, 0.348238);
+        let count = large.len() as f64;
+        let misfit = large.iter().enumerate().map(|(index, x)| (cumulative(*x) - index as f64 / count).abs());
+        assert!(misfit.fold(0.0, f64::max) * count.sqrt() < 1.63);
+    }
+
+    #[test]
+    fn each_draw_is_another_one() {
+        // Not one uniform number for all of a run.
+        for text in ["normal:100,15", "uniform:0,9", "fb_ia", "fb_key"] {
+            let distribution: Distribution = text.parse().unwrap();
+            let mut random = StdRng::seed_from_u64(3);
+            let drawn: std::collections::HashSet<u64> =
+                (0..1000).map(|_| distribution.draw(&mut random).to_bits()).collect();
+            assert!(drawn.len() > 990, "{text}: {}", drawn.len());
+        }
+    }
+
     #[test]
     fn drawn_means_are_near_the_stated_ones() {
         for text in

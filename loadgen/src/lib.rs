@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use loadgen::{Config, Workload};
+//! use loadgen::{Config, WarmUp, Workload};
 //!
 //! let mut runtime = runtime::Builder::new().workers(1).build()?;
 //! let report = runtime.block_on(async {
@@ -11,9 +11,9 @@
 //!         ..Default::default()
 //!     })?;
 //!     let config = Config {
-//!         server: server.addresses()[0],
+//!         servers: vec![server.addresses()[0].into()],
 //!         connections: 4,
-//!         warm_up: Duration::ZERO,
+//!         warm_up: WarmUp::Fixed(Duration::ZERO),
 //!         duration: Duration::from_millis(50),
 //!         workload: Workload { records: 100, ..Workload::default() },
 //!         ..Config::default()
@@ -35,13 +35,29 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+mod address;
+mod answers;
+mod batches;
 mod client;
+mod collector;
 mod distribution;
+mod popularity;
+mod records;
 mod report;
+mod requests;
 mod run;
+mod search;
+mod steady;
+mod tally;
+mod value;
 mod workload;
 
+pub use address::Address;
+pub use batches::Estimate;
 pub use distribution::{Distribution, InvalidDistribution};
-pub use report::{Report, Summary};
-pub use run::{Config, Error, Loop, load_records, run, run_with_progress};
-pub use workload::{Arrival, Workload};
+pub use popularity::{InvalidPopularity, Popularity};
+pub use records::{load_records, load_records_with};
+pub use report::{Moment, Report, Summary};
+pub use run::{Config, Error, Loop, Progress, WarmUp, run, run_until};
+pub use search::{Found, Goal, Tried, Verdict, search};
+pub use workload::{Arrival, InvalidMix, Mix, Operation, Workload};

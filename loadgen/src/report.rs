@@ -1,16 +1,18 @@
 //! What a run showed.
 
+use std::fmt::Write as _;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
-use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2Serializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::Serialize;
 
-use crate::client::Tally;
-use crate::run::{Config, Loop};
+use crate::batches::{Estimate, Figure, estimate};
+use crate::run::{Config, Loop, WarmUp};
+use crate::tally::{Class, Measure, Samples, Timeline};
 
 /// A distribution in figures. Latencies are in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -34,11 +36,12 @@ impl Summary {
     fn new(histogram: &Histogram<u64>, unit: f64) -> Self {
         let at = |quantile| histogram.value_at_quantile(quantile) as f64 / unit;
         let empty = histogram.is_empty();
+        let unless_empty = |value: f64| if empty { 0.0 } else { value / unit };
         Self {
             count: histogram.len(),
-            avg: if empty { 0.0 } else { histogram.mean() / unit },
-            std: if empty { 0.0 } else { histogram.stdev() / unit },
-            min: if empty { 0.0 } else { histogram.min() as f64 / unit },
+            avg: unless_empty(histogram.mean()),
+            std: unless_empty(histogram.stdev()),
+            min: unless_empty(histogram.min() as f64),
             p5: at(0.05),
             p10: at(0.10),
             p50: at(0.50),
@@ -46,57 +49,107 @@ impl Summary {
             p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
-            max: if empty { 0.0 } else { histogram.max() as f64 / unit },
+            max: unless_empty(histogram.max() as f64),
         }
     }
 
+    /// In mutilate's order, and what it lacks after that.
     fn figures(&self) -> [f64; 11] {
         let Self { avg, std, min, p5, p10, p50, p90, p95, p99, p999, max, .. } = *self;
-        [avg, std, min, p5, p10, p50, p90, p95, p99, p999, max]
+        [avg, std, min, p5, p10, p90, p95, p99, p50, p999, max]
     }
+}
+
+/// A tenth of a second of a run, or less where it is short.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Moment {
+    /// Seconds from the beginning of the time that is measured to the beginning of this.
+    pub at: f64,
+    /// Requests a second.
+    pub qps: f64,
+    /// Median latency, µs.
+    pub p50: f64,
+    /// 99th percentile, µs.
+    pub p99: f64,
+    /// The longest latency, µs.
+    pub max: f64,
+    /// Keys that were not found.
+    pub misses: u64,
+    /// Errors and wrong values.
+    pub errors: u64,
+    /// Whether it was left out as not steady yet.
+    pub left_out: bool,
 }
 
 /// What a run showed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Seconds that were measured.
+    /// Seconds that count.
     pub seconds: f64,
+    /// Seconds at the beginning that were left out as not steady yet.
+    pub left_out: f64,
     /// Requests that were answered (open loop: those due in the time).
     pub requests: u64,
     /// Requests a second.
     pub qps: f64,
+    /// Requests a second, with an interval; `None` for a short run.
+    pub qps_estimate: Option<Estimate>,
     /// The rate that was asked for; `None` in a closed loop.
     pub asked_qps: Option<f64>,
     /// Latency of all requests, µs. In an open loop from the time at which each was due.
     pub latency: Summary,
+    /// The median latency, µs, with an interval.
+    pub p50_estimate: Option<Estimate>,
+    /// The 99th percentile of the latency, µs, with an interval.
+    pub p99_estimate: Option<Estimate>,
     /// Latency of gets, µs.
     pub read: Summary,
-    /// Latency of sets, µs.
+    /// Latency of what stores, µs.
     pub update: Summary,
+    /// Latency of all else, µs.
+    pub other: Summary,
+    /// Time from when a request was sent, µs; open loop only.
+    pub service: Option<Summary>,
+    /// How late the generator itself was, µs; open loop only.
+    pub slip: Option<Summary>,
     /// Requests under way on a connection, at each request.
     pub op_q: Summary,
-    /// How late requests went out, µs; open loop only.
-    pub slip: Option<Summary>,
-    /// Gets that found their record.
+    /// Keys that were found.
     pub hits: u64,
-    /// Gets that did not.
+    /// Keys that were not.
     pub misses: u64,
+    /// `cas` that came too late.
+    pub conflicts: u64,
     /// Requests that were answered with an error.
     pub errors: u64,
+    /// Values that were not what had been stored.
+    pub wrong: u64,
     /// Requests that were never answered.
     pub unanswered: u64,
-    /// Bytes received a second.
-    pub rx_bytes_per_second: f64,
-    /// Bytes sent a second.
-    pub tx_bytes_per_second: f64,
+    /// Requests that were left out for being late (`skip`).
+    pub skipped: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
     /// How busy the generator's own threads were, 0 to 1 a thread, on average.
     pub client_busy: f64,
     /// CPU time of the generator's threads for a request, µs.
     pub client_cpu_us_per_request: f64,
+    /// Why the figures must not be believed; `None` where they may.
+    pub invalid: Option<String>,
     /// What to know before believing the figures.
     pub warnings: Vec<String>,
+    /// The run in pieces.
+    pub series: Vec<Moment>,
     #[serde(skip)]
     histogram: Histogram<u64>,
+    #[serde(skip)]
+    timeline: Timeline,
+    #[serde(skip)]
+    piece_seconds: f64,
+    #[serde(skip)]
+    pieces: Range<u32>,
 }
 
 /// A generator that is busier than this may be what limits the run.
@@ -105,110 +158,211 @@ const BUSY: f64 = 0.9;
 const RATE_TOLERANCE: f64 = 0.01;
 
 impl Report {
-    pub(crate) fn new(config: &Config, workers: usize, tally: &Tally) -> Self {
-        let seconds = config.duration.as_secs_f64();
-        let mut histogram = tally.reads.clone();
-        histogram.add(&tally.updates).expect("histograms of the same bounds");
-        let requests =
-            if config.pacing == Loop::Closed { histogram.len() } else { histogram.len() - tally.unanswered };
-        let qps = requests as f64 / seconds;
-        let latency = Summary::new(&histogram, 1e3);
-        let slip = (config.pacing != Loop::Closed).then(|| Summary::new(&tally.slip, 1e3));
-        let client_busy = tally.cpu.as_secs_f64() / seconds / workers as f64;
-        let mut warnings = Vec::new();
-        let asked_qps = match config.pacing {
-            Loop::Open { rate, .. } => Some(rate),
-            Loop::Closed => None,
-        };
-        if let Some(asked) = asked_qps.filter(|asked| qps < asked * (1.0 - RATE_TOLERANCE)) {
-            warnings.push(format!("the asked rate of {asked:.0}/s was not kept: {qps:.0}/s"));
-        }
-        if let Some(slip) = slip.filter(|slip| slip.p99 > latency.p99 / 2.0 && slip.count > 0) {
-            warnings.push(format!(
-                "requests went out late (99th percentile {:.0} µs): much of the latency is waiting for a free connection or for the generator",
-                slip.p99
-            ));
-        }
-        if client_busy > BUSY {
-            warnings.push(format!(
-                "the generator's own threads were {:.0} % busy: the limit may be the client's, not the server's",
-                client_busy * 100.0
-            ));
-        }
-        if tally.errors > 0 {
-            warnings.push(format!("{} requests were answered with an error", tally.errors));
-        }
-        if tally.unanswered > 0 {
-            warnings.push(format!("{} requests were never answered", tally.unanswered));
-        }
-        Self {
+    pub(crate) fn new(
+        config: &Config,
+        workers: usize,
+        timeline: Timeline,
+        piece: Duration,
+        pieces: Range<u32>,
+    ) -> Self {
+        let piece_seconds = piece.as_secs_f64();
+        let seconds = piece_seconds * pieces.len() as f64;
+        let total = timeline.total(pieces.clone());
+        let counts = total.counts;
+        let closed = config.pacing == Loop::Closed;
+        let histogram = total.latency();
+        let requests = histogram.len() - if closed { 0 } else { counts.unanswered.min(histogram.len()) };
+        let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let open = |measure| (!closed).then(|| Summary::new(total.measure(measure), 1e3));
+        let of_class = |class| Summary::new(total.measure(Measure::Latency(class)), 1e3);
+        let estimate = |figure| estimate(&timeline, pieces.clone(), piece_seconds, figure);
+        let cpu = counts.cpu as f64 / 1e9;
+        let mut report = Self {
             seconds,
+            left_out: piece_seconds * f64::from(pieces.start),
             requests,
-            qps,
-            asked_qps,
-            latency,
-            read: Summary::new(&tally.reads, 1e3),
-            update: Summary::new(&tally.updates, 1e3),
-            op_q: Summary::new(&tally.outstanding, 1.0),
-            slip,
-            hits: tally.hits,
-            misses: tally.misses,
-            errors: tally.errors,
-            unanswered: tally.unanswered,
-            rx_bytes_per_second: tally.received as f64 / seconds,
-            tx_bytes_per_second: tally.sent as f64 / seconds,
-            client_busy,
-            client_cpu_us_per_request: if requests == 0 {
-                0.0
-            } else {
-                tally.cpu.as_secs_f64() * 1e6 / requests as f64
+            qps: per_second(requests as f64),
+            qps_estimate: estimate(Figure::Rate),
+            asked_qps: match config.pacing {
+                Loop::Open { rate, .. } => Some(rate),
+                Loop::Closed => None,
             },
-            warnings,
+            latency: Summary::new(&histogram, 1e3),
+            p50_estimate: estimate(Figure::Quantile(0.5)),
+            p99_estimate: estimate(Figure::Quantile(0.99)),
+            read: of_class(Class::Read),
+            update: of_class(Class::Update),
+            other: of_class(Class::Other),
+            service: open(Measure::Service),
+            slip: open(Measure::Slip),
+            op_q: Summary::new(total.measure(Measure::Queue), 1.0),
+            hits: counts.hits,
+            misses: counts.misses,
+            conflicts: counts.conflicts,
+            errors: counts.errors,
+            wrong: counts.wrong,
+            unanswered: counts.unanswered,
+            skipped: counts.skipped,
+            rx_bytes: counts.received,
+            tx_bytes: counts.sent,
+            client_busy: per_second(cpu) / workers as f64,
+            client_cpu_us_per_request: if requests == 0 { 0.0 } else { cpu * 1e6 / requests as f64 },
+            invalid: None,
+            warnings: Vec::new(),
+            series: (0..pieces.end)
+                .map(|index| moment(timeline.piece(index), index, piece_seconds, index < pieces.start))
+                .collect(),
             histogram,
-        }
+            piece_seconds,
+            pieces,
+            timeline,
+        };
+        report.invalid = report.why_invalid();
+        report.warnings = report.why_careful(config);
+        report
     }
 
-    /// The report for people, in mutilate's form.
+    /// A generator that is later than the server is slow has measured itself.
+    fn why_invalid(&self) -> Option<String> {
+        if self.requests == 0 {
+            return Some("no request was answered in the time that counts".to_owned());
+        }
+        let (slip, service) = (self.slip?, self.service?);
+        let compared =
+            [("median", slip.p50, service.p50), ("99th percentile", slip.p99, service.p99)].into_iter();
+        let mut late = compared.filter(|(_, slip, service)| slip > service);
+        let (which, slip, service) = late.next()?;
+        Some(format!(
+            "the generator itself was late by {slip:.0} µs ({which}), which is more than the server took \
+             ({service:.0} µs): give it more threads, a core of its own, or a lower rate"
+        ))
+    }
+
+    fn why_careful(&self, config: &Config) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let offered = self.qps + self.skipped as f64 / self.seconds.max(f64::MIN_POSITIVE);
+        if let Some(asked) = self.asked_qps.filter(|asked| offered < asked * (1.0 - RATE_TOLERANCE)) {
+            warnings.push(format!("the asked rate of {asked:.0}/s was not kept: {:.0}/s", self.qps));
+        }
+        if self.client_busy > BUSY {
+            warnings.push(format!(
+                "the generator's own threads were {:.0} % busy: the limit may be the client's, not the server's",
+                self.client_busy * 100.0
+            ));
+        }
+        if config.warm_up == WarmUp::UntilSteady && self.left_out >= self.seconds * 0.9 && self.left_out > 0.0
+        {
+            warnings.push("the run was not steady for half of its time: measure longer".to_owned());
+        }
+        let mut count = |number: u64, what: &str| {
+            if number > 0 {
+                warnings.push(format!("{number} {what}"));
+            }
+        };
+        count(self.errors, "requests were answered with an error");
+        count(self.wrong, "values were not what had been stored");
+        count(self.unanswered, "requests were never answered");
+        warnings
+    }
+
+    /// A quantile of the latency (0.99 is the 99th percentile), µs, with its interval; `None` for a short
+    /// run.
+    pub fn quantile(&self, share: f64) -> Option<Estimate> {
+        estimate(&self.timeline, self.pieces.clone(), self.piece_seconds, Figure::Quantile(share))
+    }
+
+    /// Whether something went wrong with requests.
+    pub fn has_failures(&self) -> bool {
+        self.errors + self.wrong + self.unanswered > 0
+    }
+
+    /// The report for people. Each line that mutilate prints is as it prints it, with more columns behind.
     pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header([
-            "#type", "avg", "std", "min", "5th", "10th", "50th", "90th", "95th", "99th", "99.9th", "max",
-        ]);
+        let mut text = String::new();
+        let names = ["avg", "std", "min", "5th", "10th", "90th", "95th", "99th", "50th", "99.9th", "max"];
+        let header: String = names.iter().map(|name| format!(" {name:>8}")).collect();
+        // Writing into a String can't fail.
+        let _ = writeln!(text, "{:<8}{header}", "#type");
         let mut row = |name: &str, summary: &Summary| {
-            let mut cells = vec![name.to_owned()];
-            cells.extend(summary.figures().map(|figure| format!("{figure:.1}")));
-            table.add_row(cells);
+            let figures: String = summary.figures().iter().map(|figure| format!(" {figure:>8.1}")).collect();
+            let _ = writeln!(text, "{name:<8}{figures}");
         };
         row("read", &self.read);
         row("update", &self.update);
         row("op_q", &self.op_q);
-        if let Some(slip) = &self.slip {
+        if self.other.count > 0 {
+            row("other", &self.other);
+        }
+        if let (Some(service), Some(slip)) = (&self.service, &self.slip) {
+            row("service", service);
             row("slip", slip);
         }
-        for index in 1..12 {
-            if let Some(column) = table.column_mut(index) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let mut text = table.trim_fmt();
-        let share = |part: u64| part as f64 * 100.0 / (self.hits + self.misses).max(1) as f64;
-        text.push_str(&format!(
-            "\n\nTotal QPS = {:.1} ({} / {:.1} s)\nMisses = {} ({:.1} %)\nErrors = {}\nRX {:.1} MB/s\nTX {:.1} MB/s\nClient {:.0} % busy, {:.2} µs CPU a request\n",
+        let share = |part: u64, all: u64| part as f64 * 100.0 / all.max(1) as f64;
+        let rate = |bytes: u64| bytes as f64 / self.seconds.max(f64::MIN_POSITIVE) / (1024.0 * 1024.0);
+        let _ = writeln!(
+            text,
+            "\nTotal QPS = {:.1} ({} / {:.1}s)\n\nMisses = {} ({:.1}%)\nSkipped TXs = {} ({:.1}%)\n\nRX {:>10} bytes : {:>6.1} MB/s\nTX {:>10} bytes : {:>6.1} MB/s\n",
             self.qps,
             self.requests,
             self.seconds,
             self.misses,
-            share(self.misses),
-            self.errors,
-            self.rx_bytes_per_second / 1e6,
-            self.tx_bytes_per_second / 1e6,
+            share(self.misses, self.hits + self.misses),
+            self.skipped,
+            share(self.skipped, self.requests + self.skipped),
+            self.rx_bytes,
+            rate(self.rx_bytes),
+            self.tx_bytes,
+            rate(self.tx_bytes),
+        );
+        let mut interval = |name: &str, estimate: Option<Estimate>, unit: &str| {
+            if let Some(Estimate { mean, low, high, batches }) = estimate {
+                let _ = writeln!(
+                    text,
+                    "{name:<6} {mean:>10.1} [{low:.1}, {high:.1}] {unit}, 95 % of {batches} batches"
+                );
+            }
+        };
+        interval("QPS", self.qps_estimate, "requests/s");
+        interval("p50", self.p50_estimate, "µs");
+        interval("p99", self.p99_estimate, "µs");
+        if self.left_out > 0.0 {
+            let _ = writeln!(text, "Left out at the beginning, not steady yet: {:.1} s", self.left_out);
+        }
+        let _ = writeln!(
+            text,
+            "Client {:.0} % busy, {:.2} µs CPU a request; errors {}, wrong values {}",
             self.client_busy * 100.0,
             self.client_cpu_us_per_request,
-        ));
+            self.errors,
+            self.wrong
+        );
         for warning in &self.warnings {
-            text.push_str(&format!("warning: {warning}\n"));
+            let _ = writeln!(text, "warning: {warning}");
+        }
+        if let Some(invalid) = &self.invalid {
+            let _ = writeln!(text, "INVALID: {invalid}");
         }
         text
+    }
+
+    /// A line of CSV under its header.
+    pub fn csv(&self) -> String {
+        let Summary { avg, p50, p90, p95, p99, p999, max, .. } = self.latency;
+        format!(
+            "seconds,requests,qps,asked_qps,avg_us,p50_us,p90_us,p95_us,p99_us,p999_us,max_us,misses,errors,wrong,unanswered,skipped,client_busy,valid\n\
+             {:.3},{},{:.1},{},{avg:.1},{p50:.1},{p90:.1},{p95:.1},{p99:.1},{p999:.1},{max:.1},{},{},{},{},{},{:.3},{}\n",
+            self.seconds,
+            self.requests,
+            self.qps,
+            self.asked_qps.map_or_else(String::new, |rate| rate.to_string()),
+            self.misses,
+            self.errors,
+            self.wrong,
+            self.unanswered,
+            self.skipped,
+            self.client_busy,
+            u8::from(self.invalid.is_none()),
+        )
     }
 
     /// Writes the latencies, in nanoseconds, as an HdrHistogram interval log.
@@ -221,5 +375,35 @@ impl Report {
         let duration = Duration::from_secs_f64(self.seconds);
         log.write_histogram(&self.histogram, Duration::ZERO, duration, None)
             .map_err(|error| io::Error::other(format!("{error:?}")))
+    }
+
+    /// Writes the run in pieces of a tenth of a second, as CSV.
+    pub fn write_series(&self, mut writer: impl io::Write) -> io::Result<()> {
+        writeln!(writer, "seconds,qps,p50_us,p99_us,max_us,misses,errors,left_out")?;
+        for Moment { at, qps, p50, p99, max, misses, errors, left_out } in &self.series {
+            writeln!(
+                writer,
+                "{at:.3},{qps:.1},{p50:.1},{p99:.1},{max:.1},{misses},{errors},{}",
+                u8::from(*left_out)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn moment(samples: Option<&Samples>, index: u32, seconds: f64, left_out: bool) -> Moment {
+    let none = Samples::default();
+    let samples = samples.unwrap_or(&none);
+    let latency = samples.latency();
+    let at = |share| latency.quantile(share) as f64 / 1e3;
+    Moment {
+        at: f64::from(index) * seconds,
+        qps: samples.requests() as f64 / seconds,
+        p50: at(0.5),
+        p99: at(0.99),
+        max: at(1.0),
+        misses: samples.counts.misses,
+        errors: samples.counts.errors + samples.counts.wrong,
+        left_out,
     }
 }

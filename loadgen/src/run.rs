@@ -1,19 +1,21 @@
-//! A run: connect, warm up, measure.
+//! A run: connect, load, measure.
 
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use futures_util::{AsyncReadExt, AsyncWriteExt};
-use net::TcpStream;
 use policies::counters::this_thread_cpu_time;
 
-use crate::client::{Answer, Answers, Connection, Shared, Tally, Window};
+use crate::address::{Address, Wire};
+use crate::client::{Connection, Shared};
+use crate::collector::{Collector, Outlet};
 use crate::report::Report;
-use crate::workload::{Arrival, Requests, Workload};
+use crate::requests::Requests;
+use crate::steady;
+use crate::tally::{Cut, LONGEST_PIECE, Tally, Timeline};
+use crate::workload::{Arrival, Gaps, Workload};
 
 /// When the next request goes out.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,38 +31,107 @@ pub enum Loop {
     },
 }
 
+/// What is left out at a run's beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WarmUp {
+    /// So much, before the time that is measured.
+    Fixed(Duration),
+    /// As much of the time that is measured as is not steady yet, up to half of it.
+    UntilSteady,
+}
+
 /// What a run is.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Whom to ask.
-    pub server: SocketAddr,
-    /// Connections, spread over the runtime's workers.
+    /// Whom to ask; each has all records.
+    pub servers: Vec<Address>,
+    /// Connections of each of the runtime's workers to each server.
     pub connections: usize,
+    /// Whether each worker asks only one of the servers, in turns.
+    pub round_robin: bool,
     /// Requests that a connection may have under way.
     pub depth: usize,
     /// Closed or open.
     pub pacing: Loop,
+    /// In an open loop: leave a request out whose connection is busy. Latencies then are those of the
+    /// others.
+    pub skip: bool,
+    /// In an open loop: after a delay, don't send sooner one after the other than the mean gap.
+    pub moderate: bool,
+    /// Whether small segments are sent at once (`TCP_NODELAY`).
+    pub nodelay: bool,
     /// What to ask.
     pub workload: Workload,
-    /// Time before measuring.
-    pub warm_up: Duration,
+    /// What to leave out.
+    pub warm_up: WarmUp,
     /// Time of measuring.
     pub duration: Duration,
+    /// End before the time is over, when the 95 % intervals of rate, median and 99th percentile are within
+    /// this share of their middle (0.02: 2 % to both sides).
+    pub until_sure: Option<f64>,
     /// Where the random numbers start.
     pub seed: u64,
+}
+
+impl Progress {
+    pub(crate) fn of(timeline: &Timeline, elapsed: Duration, warm_up: Duration, cut: Cut) -> Self {
+        // The newest pieces that are whole, and that all workers have told of.
+        let now = elapsed.saturating_sub(warm_up).as_nanos() / cut.piece.as_nanos();
+        let end = u32::try_from(now).unwrap_or(u32::MAX).saturating_sub(1).min(cut.pieces);
+        let first = end.saturating_sub(10);
+        // As they are kept: this is done ten times a second.
+        let latency = timeline.latency(first..end);
+        let seconds = cut.piece.as_secs_f64() * f64::from(end - first);
+        Self {
+            elapsed,
+            requests: timeline.requests(),
+            qps: if seconds > 0.0 { latency.count() as f64 / seconds } else { 0.0 },
+            p50_us: latency.quantile(0.5) as f64 / 1e3,
+            p99_us: latency.quantile(0.99) as f64 / 1e3,
+            errors: timeline.failures(),
+        }
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            server: SocketAddr::from(([127, 0, 0, 1], 11211)),
-            connections: 64,
+            servers: vec![Address::Tcp(([127, 0, 0, 1], 11211).into())],
+            connections: 1,
+            round_robin: false,
             depth: 1,
             pacing: Loop::Closed,
+            skip: false,
+            moderate: false,
+            nodelay: true,
             workload: Workload::default(),
-            warm_up: Duration::from_secs(1),
+            warm_up: WarmUp::Fixed(Duration::from_secs(1)),
             duration: Duration::from_secs(5),
+            until_sure: None,
             seed: 1,
+        }
+    }
+}
+
+impl Config {
+    /// The servers of a worker.
+    fn servers_of(&self, worker: usize) -> &[Address] {
+        if self.round_robin && !self.servers.is_empty() {
+            std::slice::from_ref(&self.servers[worker % self.servers.len()])
+        } else {
+            &self.servers
+        }
+    }
+
+    /// Connections over all workers.
+    pub(crate) fn all_connections(&self, workers: usize) -> usize {
+        (0..workers).map(|worker| self.servers_of(worker).len() * self.connections).sum()
+    }
+
+    pub(crate) fn warm_up(&self) -> Duration {
+        match self.warm_up {
+            WarmUp::Fixed(time) => time,
+            WarmUp::UntilSteady => Duration::ZERO,
         }
     }
 }
@@ -73,7 +144,7 @@ pub enum Error {
     #[error("cannot connect to {server}: {source}")]
     Connect {
         /// Whom.
-        server: SocketAddr,
+        server: Address,
         /// Why.
         source: io::Error,
     },
@@ -84,8 +155,23 @@ pub enum Error {
     #[error("the server does not answer as memcached does: {0}")]
     Protocol(String),
     /// Records could not be stored.
-    #[error("{0} records could not be stored (is the server's memory or item limit too small?)")]
-    NotStored(u64),
+    #[error(
+        "{refused} of {records} records could not be stored on {server} (is its memory or item limit too small?)"
+    )]
+    NotStored {
+        /// Whom.
+        server: Address,
+        /// How many were refused.
+        refused: u64,
+        /// Of how many.
+        records: u64,
+    },
+    /// There is nothing to do.
+    #[error("{0}")]
+    Config(String),
+    /// The thread that puts together what is counted could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// A worker's task ended.
     #[error("a worker failed: {0}")]
     Worker(#[from] runtime::JoinError),
@@ -96,48 +182,26 @@ const STRAGGLERS: Duration = Duration::from_secs(2);
 /// The farthest that a schedule is worked out ahead in one go.
 const BURST: usize = 256;
 
-async fn connect(server: SocketAddr) -> Result<TcpStream, Error> {
-    let failed = |source| Error::Connect { server, source };
-    let stream = TcpStream::connect_timeout(server, Duration::from_secs(5)).await.map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
-    Ok(stream)
+pub(crate) async fn connect(server: &Address, nodelay: bool) -> Result<Wire, Error> {
+    let failed = |source| Error::Connect { server: server.clone(), source };
+    Wire::open(server, nodelay).await.map_err(failed)
 }
 
-/// Stores every record of the workload once.
-///
-/// # Errors
-/// Where the server can't be reached, or refuses a record.
-pub async fn load_records(config: &Config) -> Result<(), Error> {
-    let mut stream = connect(config.server).await?;
-    let mut requests = Requests::new(&config.workload, config.seed);
-    let (mut out, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
-    let mut answers = Answers::default();
-    let (mut next, mut stored, mut refused) = (0, 0, 0);
-    while stored + refused < config.workload.records {
-        // So many at a time, so that neither side has to hold much.
-        let batch_end = (next + 64).min(config.workload.records);
-        for record in next..batch_end {
-            requests.set(record, &mut out);
-        }
-        next = batch_end;
-        stream.write_all(&out).await.map_err(Error::Connection)?;
-        out.clear();
-        while stored + refused < next {
-            let length = stream.read(&mut buffer).await.map_err(Error::Connection)?;
-            if length == 0 {
-                return Err(Error::Connection(io::ErrorKind::UnexpectedEof.into()));
-            }
-            answers.feed(&buffer[..length], |answer| {
-                if answer == Answer::Stored {
-                    stored += 1
-                } else {
-                    refused += 1
-                }
-                Ok(())
-            })?;
-        }
-    }
-    if refused > 0 { Err(Error::NotStored(refused)) } else { Ok(()) }
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// Time since the start, warm-up included.
+    pub elapsed: Duration,
+    /// Requests answered so far.
+    pub requests: u64,
+    /// Requests a second over the last second.
+    pub qps: f64,
+    /// The median latency of the last second, µs.
+    pub p50_us: f64,
+    /// The 99th percentile of the last second, µs.
+    pub p99_us: f64,
+    /// Errors and wrong values so far.
+    pub errors: u64,
 }
 
 /// Runs a load, on all workers of the runtime.
@@ -145,105 +209,187 @@ pub async fn load_records(config: &Config) -> Result<(), Error> {
 /// # Errors
 /// Where a connection can't be made or breaks, or answers are not memcached's.
 pub async fn run(config: &Config) -> Result<Report, Error> {
-    run_with_progress(config, |_, _| {}).await
+    run_until(config, &AtomicBool::new(false), |_| {}).await
 }
 
-/// Runs a load and tells ten times a second how far it is: time since the start (warm-up included)
-/// and requests answered so far.
-pub async fn run_with_progress(
+/// Runs a load until its time is over, or `stop` is set: the report is then of what was measured so far.
+/// Tells ten times a second how far it is.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_until(
     config: &Config,
-    mut progress: impl FnMut(Duration, u64),
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Progress),
 ) -> Result<Report, Error> {
+    if config.servers.is_empty() || config.connections == 0 {
+        return Err(Error::Config("there is no server to ask, or no connection to ask by".to_owned()));
+    }
     let workers = runtime::workers();
-    let completed = Arc::new(AtomicU64::new(0));
-    // Connections are made before the clock starts, however many there are.
-    let ready = Arc::new(AtomicU64::new(0));
-    let start = Arc::new(std::sync::OnceLock::<Instant>::new());
+    let together = Arc::new(Together::default());
+    let cut = Cut::of(config.duration);
+    let (collector, outlet) = Collector::start(config, cut).map_err(Error::Thread)?;
     let mut handles = Vec::new();
     for worker in 0..workers {
-        let (config, completed) = (config.clone(), Arc::clone(&completed));
-        let (ready, start) = (Arc::clone(&ready), Arc::clone(&start));
+        let (config, outlet, together) = (config.clone(), outlet.clone(), Arc::clone(&together));
         handles.push(runtime::spawn_on(worker, move || async move {
-            let share = (worker..config.connections).step_by(workers).count();
-            let mut streams = Vec::with_capacity(share);
-            for _ in 0..share {
-                streams.push(connect(config.server).await?);
-            }
-            ready.fetch_add(1, Ordering::SeqCst);
-            let begun = loop {
-                match start.get() {
-                    Some(begun) => break *begun,
-                    None => runtime::sleep(Duration::from_millis(1)).await,
+            let mut wires = Vec::new();
+            for server in config.servers_of(worker) {
+                for _ in 0..config.connections {
+                    wires.push(connect(server, config.nodelay).await?);
                 }
-            };
-            work(&config, worker, streams, begun, completed).await
+            }
+            let begun = together.begin().await;
+            work(&config, worker, workers, wires, begun, &together.stop, outlet).await
         }));
     }
-    while ready.load(Ordering::SeqCst) < workers as u64 {
-        if handles.iter().any(runtime::JoinHandle::is_finished) {
+    drop(outlet);
+    // Connections are made before the clock starts, however many there are.
+    while together.ready.load(Ordering::SeqCst) < workers as u64 {
+        if handles.iter().any(runtime::JoinHandle::is_finished) || stop.load(Ordering::Relaxed) {
             break;
         }
         runtime::sleep(Duration::from_millis(1)).await;
     }
-    let begun = *start.get_or_init(Instant::now);
-    let mut tally = Tally::new();
+    let begun = *together.begun.get_or_init(Instant::now);
+    collector.begin(begun);
     let mut failed = None;
+    let mut ended = None;
     for mut handle in handles {
         let result = loop {
-            match runtime::timeout(Duration::from_millis(100), &mut handle).await {
+            let result = runtime::timeout(LONGEST_PIECE, &mut handle).await;
+            let enough = stop.load(Ordering::Relaxed) || collector.is_sure();
+            if enough && !together.stop.swap(true, Ordering::SeqCst) {
+                ended = Some(begun.elapsed());
+            }
+            match result {
                 Ok(result) => break result?,
-                Err(_) => progress(begun.elapsed(), completed.load(Ordering::Relaxed)),
+                Err(_) => {
+                    if let Some(seen) = collector.progress() {
+                        progress(Progress { elapsed: begun.elapsed(), ..seen });
+                    }
+                }
             }
         };
-        match result {
-            Ok(part) => tally.merge(&part),
-            Err(error) => failed = failed.or(Some(error)),
+        if let Err(error) = result {
+            // The others would go on for nothing.
+            together.stop.store(true, Ordering::SeqCst);
+            failed = failed.or(Some(error));
         }
     }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(Report::new(config, workers, &tally)),
+    let timeline = collector.finish();
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    // A piece that is not whole would show a rate that never was.
+    let end = match ended.map(|ended| ended.saturating_sub(config.warm_up())) {
+        Some(measured) => cut.whole(measured),
+        None => cut.pieces,
+    };
+    let first = first_that_counts(config, &timeline, end);
+    Ok(Report::new(config, workers, timeline, cut.piece, first..end))
+}
+
+/// The first piece that is not left out, of so many.
+pub(crate) fn first_that_counts(config: &Config, timeline: &Timeline, end: u32) -> u32 {
+    match config.warm_up {
+        WarmUp::Fixed(_) => 0,
+        WarmUp::UntilSteady => steady::first_steady(timeline, end, config.pacing == Loop::Closed),
+    }
+}
+
+/// What lets the workers of a run begin and end at the same time.
+#[derive(Debug, Default)]
+struct Together {
+    ready: AtomicU64,
+    begun: OnceLock<Instant>,
+    stop: AtomicBool,
+}
+
+impl Together {
+    async fn begin(&self) -> Instant {
+        self.ready.fetch_add(1, Ordering::SeqCst);
+        loop {
+            match self.begun.get() {
+                Some(begun) => return *begun,
+                None => runtime::sleep(Duration::from_millis(1)).await,
+            }
+        }
     }
 }
 
 async fn work(
     config: &Config,
     worker: usize,
-    streams: Vec<TcpStream>,
+    workers: usize,
+    wires: Vec<Wire>,
     begun: Instant,
-    completed: Arc<AtomicU64>,
-) -> Result<Tally, Error> {
-    let window = Window { begin: begun + config.warm_up, end: begun + config.warm_up + config.duration };
+    stop: &AtomicBool,
+    outlet: Outlet,
+) -> Result<(), Error> {
+    let origin = begun + config.warm_up();
+    let cut = Cut::of(config.duration);
+    let end = origin + cut.piece * cut.pieces;
     let closed = config.pacing == Loop::Closed;
+    let seed = config.seed.wrapping_add(worker as u64 + 1);
+    let requests = Requests::new(&config.workload, seed, worker as u64, workers as u64);
     let shared = Rc::new(Shared {
-        requests: Requests::new(&config.workload, config.seed.wrapping_add(worker as u64 + 1)).into(),
-        tally: Tally::new().into(),
-        window,
+        requests: requests.into(),
+        tally: Tally::new(origin, cut).into(),
         depth: config.depth.max(1),
         closed,
+        skip: config.skip,
         stopping: false.into(),
-        completed,
     });
-    let connections: Vec<_> = streams.iter().map(|_| Connection::new(Rc::clone(&shared))).collect();
+    let connections: Vec<_> = wires.iter().map(|_| Connection::new(Rc::clone(&shared))).collect();
     let tasks: Vec<_> = connections
         .iter()
-        .zip(streams)
-        .map(|(connection, stream)| {
+        .zip(wires)
+        .map(|(connection, wire)| {
             let connection = Rc::clone(connection);
-            runtime::spawn(async move { connection.run(stream).await })
+            runtime::spawn(async move {
+                match wire {
+                    Wire::Tcp(stream) => connection.run(stream).await,
+                    Wire::Unix(stream) => connection.run(stream).await,
+                }
+            })
         })
         .collect();
     let scheduler = match config.pacing {
         Loop::Open { rate, arrival } if !connections.is_empty() => {
-            let share = rate * connections.len() as f64 / config.connections as f64;
-            Some(runtime::spawn(schedule(Rc::clone(&shared), connections.clone(), share, arrival, begun)))
+            let share = rate * connections.len() as f64 / config.all_connections(workers) as f64;
+            let schedule = Schedule {
+                shared: Rc::clone(&shared),
+                connections: connections.clone(),
+                gaps: arrival.gaps(1.0 / share),
+                least_gap: config.moderate.then(|| Duration::from_secs_f64(1.0 / share)),
+                begun,
+                end,
+            };
+            Some(runtime::spawn(schedule.run()))
         }
         _ => None,
     };
-    runtime::sleep_until(window.begin).await;
-    let cpu = this_thread_cpu_time();
-    runtime::sleep_until(window.end).await;
-    shared.tally.borrow_mut().cpu = this_thread_cpu_time() - cpu;
+    let post = outlet.open();
+    let mut cpu = this_thread_cpu_time();
+    let mut flush = |moment: Instant| {
+        let now = this_thread_cpu_time();
+        let mut tally = shared.tally.borrow_mut();
+        // It was spent in the piece that ends here.
+        tally.counts(moment - cut.piece / 2).cpu +=
+            u64::try_from((now - std::mem::replace(&mut cpu, now)).as_nanos()).unwrap_or(0);
+        let taken = tally.take();
+        tally.give_back(post.exchange(taken));
+    };
+    let stopped = || stop.load(Ordering::Relaxed) || tasks.iter().any(runtime::JoinHandle::is_finished);
+    let warmed = (config.warm_up().as_nanos() / cut.piece.as_nanos()) as u32;
+    // From the first moment on that is a whole number of pieces before the time that is measured.
+    let mut next = origin - cut.piece * warmed;
+    while next <= end && !stopped() {
+        runtime::sleep_until(next).await;
+        flush(next);
+        next += cut.piece;
+    }
     shared.stopping.set(true);
     if let Some(scheduler) = scheduler {
         scheduler.await?;
@@ -263,35 +409,44 @@ async fn work(
         let now = Instant::now();
         connections.iter().for_each(|connection| connection.leave_unanswered(now));
     }
-    Ok(shared.tally.borrow().clone())
+    flush(Instant::now());
+    Ok(())
 }
 
 /// Hands requests to the connections in turn, each when it is due.
-async fn schedule(
+struct Schedule {
     shared: Rc<Shared>,
     connections: Vec<Rc<Connection>>,
-    rate: f64,
-    arrival: Arrival,
+    gaps: Gaps,
+    least_gap: Option<Duration>,
     begun: Instant,
-) {
-    let gaps = arrival.gaps(1.0 / rate);
-    let mut seconds = 0.0;
-    let mut due = begun;
-    let mut turn = 0;
-    // By the schedule, not by the clock: a generator that was held up must not lose requests.
-    while due < shared.window.end {
-        runtime::sleep_until(due).await;
-        let now = Instant::now();
-        let mut burst = 0;
-        while due <= now && due < shared.window.end && burst < BURST {
-            connections[turn % connections.len()].hand(due, now);
-            turn += 1;
-            burst += 1;
-            seconds += gaps.draw(shared.requests.borrow_mut().random());
-            due = begun + Duration::from_secs_f64(seconds);
-        }
-        if burst == BURST {
-            runtime::yield_now().await;
+    end: Instant,
+}
+
+impl Schedule {
+    async fn run(self) {
+        let mut seconds = 0.0;
+        let mut due = self.begun;
+        let mut turn = 0;
+        // By the schedule, not by the clock: a generator that was held up must not lose requests.
+        while due < self.end && !self.shared.stopping.get() {
+            runtime::sleep_until(due).await;
+            let now = Instant::now();
+            let mut burst = 0;
+            while due <= now && due < self.end && burst < BURST {
+                self.connections[turn % self.connections.len()].hand(due, now);
+                turn += 1;
+                burst += 1;
+                seconds += self.gaps.draw(self.shared.requests.borrow_mut().random());
+                due = self.begun + Duration::from_secs_f64(seconds);
+                if let Some(gap) = self.least_gap {
+                    runtime::sleep_until(now + gap).await;
+                    break;
+                }
+            }
+            if burst == BURST {
+                runtime::yield_now().await;
+            }
         }
     }
 }

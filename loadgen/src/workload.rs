@@ -1,9 +1,142 @@
-//! What is asked: keys, values, and the share of updates.
+//! What is asked: keys, values, how popular they are, and which operations.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
 
-use crate::Distribution;
+use crate::{Distribution, Popularity};
+
+/// An operation on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// `get`, of one key or of several.
+    Get,
+    /// `set`.
+    Set,
+    /// `delete`.
+    Delete,
+    /// `touch`.
+    Touch,
+    /// `gets`, and `cas` with what came; `set` where nothing came. Its latency is that of both.
+    Cas,
+    /// `incr` of a counter that has the record's key with an `n` in front.
+    Incr,
+    /// `mg`.
+    MetaGet,
+    /// `ms`.
+    MetaSet,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Get,
+        Self::Set,
+        Self::Delete,
+        Self::Touch,
+        Self::Cas,
+        Self::Incr,
+        Self::MetaGet,
+        Self::MetaSet,
+    ];
+
+    /// Its name, as in a mix.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Set => "set",
+            Self::Delete => "delete",
+            Self::Touch => "touch",
+            Self::Cas => "cas",
+            Self::Incr => "incr",
+            Self::MetaGet => "mg",
+            Self::MetaSet => "ms",
+        }
+    }
+}
+
+/// How often each operation is asked for, by weight.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mix(Vec<(Operation, f64)>);
+
+impl Mix {
+    /// Gets, and so large a share of sets, 0 to 1.
+    pub fn updates(share: f64) -> Self {
+        let share = share.clamp(0.0, 1.0);
+        let both = [(Operation::Get, 1.0 - share), (Operation::Set, share)];
+        Self(both.into_iter().filter(|(_, weight)| *weight > 0.0).collect())
+    }
+
+    /// The share of an operation, 0 to 1.
+    pub fn share(&self, operation: Operation) -> f64 {
+        let all: f64 = self.0.iter().map(|(_, weight)| weight).sum();
+        let own = self.0.iter().filter(|(one, _)| *one == operation);
+        own.map(|(_, weight)| weight / all).sum()
+    }
+
+    pub(crate) fn has(&self, operation: Operation) -> bool {
+        self.0.iter().any(|(one, _)| *one == operation)
+    }
+
+    /// Each operation with the sum of the shares up to and with its own.
+    pub(crate) fn steps(&self) -> Vec<(f64, Operation)> {
+        let mut sum = 0.0;
+        let mut steps: Vec<(f64, Operation)> = Vec::new();
+        for (operation, _) in &self.0 {
+            sum += self.share(*operation);
+            steps.push((sum, *operation));
+        }
+        // Sums that fall short of 1 by rounding.
+        if let Some(last) = steps.last_mut() {
+            last.0 = f64::INFINITY;
+        }
+        steps
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> =
+            self.0.iter().map(|(operation, weight)| format!("{}={weight}", operation.name())).collect();
+        f.write_str(&parts.join(","))
+    }
+}
+
+/// Text that names no mix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no mix; write weights, for example get=90,set=10; there are {}", known())]
+pub struct InvalidMix {
+    given: String,
+}
+
+fn known() -> String {
+    Operation::ALL.map(Operation::name).join(", ")
+}
+
+impl FromStr for Mix {
+    type Err = InvalidMix;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let one = |part: &str| {
+            let (name, weight) = part.split_once('=')?;
+            let operation = Operation::ALL.into_iter().find(|one| one.name() == name.trim())?;
+            let weight =
+                weight.trim().parse().ok().filter(|weight: &f64| weight.is_finite() && *weight > 0.0)?;
+            Some((operation, weight))
+        };
+        let parts: Option<Vec<(Operation, f64)>> = text.split(',').map(one).collect();
+        let twice = |parts: &Vec<(Operation, f64)>| {
+            parts.iter().enumerate().any(|(at, (one, _))| parts[..at].iter().any(|(other, _)| one == other))
+        };
+        match parts {
+            Some(parts) if !twice(&parts) => Ok(Self(parts)),
+            _ => Err(InvalidMix { given: text.to_owned() }),
+        }
+    }
+}
 
 /// What requests are like.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,10 +145,18 @@ pub struct Workload {
     pub key: Distribution,
     /// Bytes of a value.
     pub value: Distribution,
-    /// How many records there are.
+    /// How many records there are, on each server.
     pub records: u64,
-    /// The share of requests that set rather than get, 0 to 1.
-    pub update: f64,
+    /// Which records are asked for.
+    pub popularity: Popularity,
+    /// Which operations.
+    pub mix: Mix,
+    /// Keys of one `get`, at least 1.
+    pub multiget: u16,
+    /// After how long stored records expire; zero is never. Whole seconds.
+    pub ttl: Duration,
+    /// Whether values carry their key and a checksum, and are compared when they come back.
+    pub verify: bool,
 }
 
 impl Default for Workload {
@@ -24,33 +165,44 @@ impl Default for Workload {
             key: Distribution::Fixed(30.0),
             value: Distribution::Fixed(200.0),
             records: 10_000,
-            update: 0.0,
+            popularity: Popularity::Uniform,
+            mix: Mix::updates(0.0),
+            multiget: 1,
+            ttl: Duration::ZERO,
+            verify: false,
         }
     }
 }
 
 /// When requests of an open loop are due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Arrival {
-    /// Exponential gaps (a Poisson process).
-    #[default]
-    Exponential,
-    /// The gaps of Facebook's ETC pool, scaled to the rate.
-    Etc,
-}
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Arrival(Distribution);
 
-impl Arrival {
-    /// The gaps for a mean of so many seconds, in seconds.
-    pub(crate) fn gaps(self, mean: f64) -> Gaps {
-        match self {
-            Arrival::Exponential => Gaps { distribution: Distribution::Exponential(1.0), scale: mean },
-            Arrival::Etc => {
-                Gaps { distribution: Distribution::EtcGap, scale: mean / Distribution::EtcGap.mean() }
-            }
-        }
+impl Default for Arrival {
+    fn default() -> Self {
+        Self::EXPONENTIAL
     }
 }
 
+impl Arrival {
+    /// Exponential gaps: requests come independently of each other (a Poisson process).
+    pub const EXPONENTIAL: Self = Self(Distribution::Exponential(1.0));
+    /// The gaps of Facebook's ETC pool.
+    pub const ETC: Self = Self(Distribution::EtcGap);
+
+    /// Gaps of this shape, scaled to the rate that is asked for; `None` where its mean is 0, which no rate
+    /// can be made of.
+    pub fn new(gaps: Distribution) -> Option<Self> {
+        (gaps.mean().is_finite() && gaps.mean() > 0.0).then_some(Self(gaps))
+    }
+
+    /// The gaps for a mean of so many seconds, in seconds.
+    pub(crate) fn gaps(self, mean: f64) -> Gaps {
+        Gaps { distribution: self.0, scale: mean / self.0.mean() }
+    }
+}
+
+#[derive(Debug)]
 pub(crate) struct Gaps {
     distribution: Distribution,
     scale: f64,
@@ -62,124 +214,33 @@ impl Gaps {
     }
 }
 
-/// Writes the requests of a workload.
-pub(crate) struct Requests {
-    workload: Workload,
-    digits: usize,
-    random: SmallRng,
-}
-
-/// What kind of request was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Get,
-    Set,
-}
-
-/// The bytes that values are made of.
-const FILLER: [u8; 1024] = [b'L'; 1024];
-/// The largest value that is ever asked for.
-const VALUE_MAX: f64 = (1 << 30) as f64;
-
-impl Requests {
-    pub(crate) fn new(workload: &Workload, seed: u64) -> Self {
-        let digits = workload.records.saturating_sub(1).to_string().len();
-        Self { workload: workload.clone(), digits, random: SmallRng::seed_from_u64(seed) }
-    }
-
-    pub(crate) fn random(&mut self) -> &mut SmallRng {
-        &mut self.random
-    }
-
-    /// Appends the next request.
-    pub(crate) fn next(&mut self, out: &mut Vec<u8>) -> Kind {
-        let record = self.random.random_range(0..self.workload.records.max(1));
-        if self.workload.update > 0.0 && self.random.random::<f64>() < self.workload.update {
-            self.set(record, out);
-            Kind::Set
-        } else {
-            out.extend_from_slice(b"get ");
-            self.key(record, out);
-            out.extend_from_slice(b"\r\n");
-            Kind::Get
-        }
-    }
-
-    /// Appends a `set` of a record.
-    pub(crate) fn set(&mut self, record: u64, out: &mut Vec<u8>) {
-        let size = self.workload.value.draw(&mut self.random).min(VALUE_MAX) as usize;
-        out.extend_from_slice(b"set ");
-        self.key(record, out);
-        out.extend_from_slice(b" 0 0 ");
-        out.extend_from_slice(itoa::Buffer::new().format(size).as_bytes());
-        out.extend_from_slice(b"\r\n");
-        let mut left = size;
-        while left > 0 {
-            let part = left.min(FILLER.len());
-            out.extend_from_slice(&FILLER[..part]);
-            left -= part;
-        }
-        out.extend_from_slice(b"\r\n");
-    }
-
-    /// A record's key: its number with zeros before it, as long as the record's own draw says.
-    fn key(&self, record: u64, out: &mut Vec<u8>) {
-        let drawn = match self.workload.key {
-            Distribution::Fixed(size) => size,
-            // The record is the seed, so that a record's key is the same each time.
-            ref other => other.draw(&mut SmallRng::seed_from_u64(record)),
-        };
-        let size = (drawn as usize).clamp(self.digits, 250);
-        let mut digits = itoa::Buffer::new();
-        let number = digits.format(record).as_bytes();
-        out.resize(out.len() + size - number.len(), b'0');
-        out.extend_from_slice(number);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(workload: &Workload, record: u64) -> Vec<u8> {
-        let mut out = Vec::new();
-        Requests::new(workload, 1).key(record, &mut out);
-        out
-    }
+    use rand::SeedableRng;
 
     #[test]
-    fn a_record_has_one_key_and_two_records_never_share_one() {
-        let workload = Workload { key: Distribution::EtcKey, records: 3000, ..Workload::default() };
-        let keys: std::collections::HashSet<_> = (0..3000).map(|record| key(&workload, record)).collect();
-        assert_eq!(keys.len(), 3000);
-        assert_eq!(key(&workload, 17), key(&workload, 17));
-    }
-
-    #[test]
-    fn keys_have_room_for_their_number_and_at_most_250_bytes() {
-        let short = Workload { key: Distribution::Fixed(1.0), records: 1000, ..Workload::default() };
-        assert_eq!(key(&short, 7), b"007");
-        let long = Workload { key: Distribution::Fixed(9999.0), ..Workload::default() };
-        assert_eq!(key(&long, 7).len(), 250);
-    }
-
-    #[test]
-    fn a_set_announces_the_bytes_that_it_sends() {
-        let workload = Workload { value: Distribution::Fixed(3000.0), ..Workload::default() };
-        let mut out = Vec::new();
-        Requests::new(&workload, 1).set(5, &mut out);
-        let line = out.iter().position(|&byte| byte == b'\n').unwrap();
-        assert!(out[..line].ends_with(b" 0 0 3000\r"));
-        assert_eq!(out.len() - line - 1, 3002);
-    }
-
-    #[test]
-    fn gaps_have_the_asked_mean() {
+    fn gaps_have_the_asked_mean_whatever_their_shape() {
         let mut random = SmallRng::seed_from_u64(3);
-        for arrival in [Arrival::Exponential, Arrival::Etc] {
-            let gaps = arrival.gaps(0.001);
+        for shape in ["exponential:9", "fb_ia", "uniform:0,3", "fixed:7", "normal:5,1", "pareto:0,16,0.15"] {
+            let gaps = Arrival::new(shape.parse().unwrap()).unwrap().gaps(0.001);
             let mean = (0..100_000).map(|_| gaps.draw(&mut random)).sum::<f64>() / 100_000.0;
-            assert!((mean / 0.001 - 1.0).abs() < 0.03, "{arrival:?}: {mean}");
+            assert!((mean / 0.001 - 1.0).abs() < 0.03, "{shape}: {mean}");
+        }
+        assert_eq!(Arrival::new(Distribution::Fixed(0.0)), None);
+    }
+
+    #[test]
+    fn a_mix_parses_back_and_knows_its_shares() {
+        let mix: Mix = "get=90,set=9,delete=1".parse().unwrap();
+        assert_eq!(mix.to_string().parse(), Ok(mix.clone()));
+        assert!((mix.share(Operation::Set) - 0.09).abs() < 1e-9);
+        assert!((mix.share(Operation::Touch)).abs() < 1e-9);
+        assert_eq!(Mix::updates(0.25).to_string(), "get=0.75,set=0.25");
+        assert_eq!(Mix::updates(1.0).to_string(), "set=1");
+        for text in ["", "get", "get=0", "get=-1", "gets=1", "get=1,get=2", "get=nan", "get=1,,set=1"] {
+            let error = text.parse::<Mix>().unwrap_err().to_string();
+            assert!(error.contains("delete, touch"), "{error}");
         }
     }
 }

@@ -138,49 +138,6 @@ async fn a_shutdown_lets_handlers_finish_and_cuts_off_those_that_do_not() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
-#[test]
-fn an_open_loop_shows_a_stall_that_a_closed_loop_hides() {
-    let mut runtime = runtime::Builder::new().workers(2).ignore_environment().build().unwrap();
-    let report = runtime.block_on(async {
-        let listener = TcpListener::bind(local()).unwrap();
-        let server = listener.local_addr().unwrap();
-        let started = std::time::Instant::now();
-        // Answers every get with a miss, but for a pause of 300 ms after 500 ms.
-        let serving = listener
-            .serve(move |mut stream: TcpStream| async move {
-                let mut line = String::new();
-                let mut paused = false;
-                while stream.read_line(&mut line).await.is_ok_and(|length| length > 0) {
-                    if !paused && started.elapsed() > Duration::from_millis(500) {
-                        paused = true;
-                        runtime::sleep(Duration::from_millis(300)).await;
-                    }
-                    line.clear();
-                    if stream.write_all(b"END\r\n").await.is_err() {
-                        break;
-                    }
-                }
-            })
-            .unwrap();
-        let config = loadgen::Config {
-            server,
-            connections: 1,
-            depth: 1,
-            pacing: loadgen::Loop::Open { rate: 1000.0, arrival: loadgen::Arrival::Exponential },
-            warm_up: Duration::ZERO,
-            duration: Duration::from_millis(1200),
-            ..loadgen::Config::default()
-        };
-        let report = loadgen::run(&config).await.unwrap();
-        drop(serving);
-        report
-    });
-    // A quarter of the requests were due in the pause, and waited 150 ms on average.
-    assert!(report.latency.p90 > 100_000.0, "{:?}", report.latency);
-    assert!((report.latency.max - 300_000.0).abs() < 100_000.0, "{:?}", report.latency);
-    assert!(report.unanswered == 0 && report.requests > 1000, "{}", report.table());
-}
-
 #[runtime::test]
 async fn nobody_connects_to_a_path_before_it_has_its_mode() {
     let folder = tempfile::tempdir().unwrap();

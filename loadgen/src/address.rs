@@ -1,0 +1,96 @@
+//! Servers, and connections to them.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use net::{TcpStream, UnixStream};
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// By TCP.
+    Tcp(SocketAddr),
+    /// On a Unix domain socket.
+    Unix(PathBuf),
+}
+
+/// memcached's port.
+const PORT: u16 = 11211;
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// `HOST`, `HOST:PORT`, or a path, which has a slash.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let hint = "write HOST, HOST:PORT or /PATH, for example 127.0.0.1:11211";
+        if text.contains('/') {
+            return Ok(Address::Unix(text.into()));
+        }
+        let found = text.to_socket_addrs().or_else(|_| (text, PORT).to_socket_addrs());
+        match found.map(|mut addresses| addresses.next()) {
+            Ok(Some(address)) => Ok(Address::Tcp(address)),
+            Ok(None) => Err(format!("{text:?} has no address; {hint}")),
+            Err(error) => Err(format!("{error}; {hint}")),
+        }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Address::Tcp(address)
+    }
+}
+
+/// A connection of either kind.
+#[derive(Debug)]
+pub(crate) enum Wire {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A server that takes longer to accept is not there.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+impl Wire {
+    pub(crate) async fn open(address: &Address, nodelay: bool) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(*address, CONNECT_WITHIN).await?;
+                stream.set_nodelay(nodelay)?;
+                Ok(Self::Tcp(stream))
+            }
+            Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_ports_and_paths_are_told_apart() {
+        let tcp = |text: &str| Address::Tcp(text.parse().unwrap());
+        assert_eq!("127.0.0.1".parse(), Ok(tcp("127.0.0.1:11211")));
+        assert_eq!("127.0.0.1:7".parse(), Ok(tcp("127.0.0.1:7")));
+        assert_eq!("[::1]:7".parse(), Ok(tcp("[::1]:7")));
+        assert_eq!("/run/memcached.sock".parse(), Ok(Address::Unix("/run/memcached.sock".into())));
+        assert_eq!("./here".parse::<Address>().unwrap().to_string(), "./here");
+        for text in ["", "127.0.0.1:99999", "no such host"] {
+            assert!(text.parse::<Address>().unwrap_err().contains("HOST:PORT"), "{text}");
+        }
+    }
+}

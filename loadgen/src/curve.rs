@@ -1,0 +1,141 @@
+//! Several rates one after the other: the search for one, and the scan over all.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use loadgen::{Config, Found, Loop, Report, Verdict};
+
+use crate::flags::{Flags, Format};
+use crate::live::Live;
+use crate::{FAILURES, Failure, INVALID, prepare};
+
+/// No rate reaches the goal.
+const UNREACHED: u8 = 5;
+
+pub fn run(flags: &Flags) -> Result<ExitCode, Failure> {
+    let config = flags.config();
+    flags.builder()?.build()?.block_on(async {
+        let stop = prepare(flags, &config).await?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(goal) = flags.search {
+            let mut live = Live::new(flags.quiet, Duration::ZERO);
+            let found = loadgen::search(&config, goal, &stop, |what, seen| live.show_at(what, seen)).await;
+            live.end();
+            return print_found(flags, &found?);
+        }
+        let mut worst = 0;
+        let mut reports = Vec::new();
+        for rate in flags.scan.into_iter().flat_map(|scan| scan.rates()) {
+            let arrival = flags.iadist;
+            let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
+            let mut live = Live::new(flags.quiet, Duration::ZERO);
+            let name = format!("at {rate:.0}/s");
+            let report = loadgen::run_until(&config, &stop, |seen| live.show_at(&name, seen)).await;
+            live.end();
+            let report = report?;
+            worst = worst.max(match &report {
+                Report { invalid: Some(_), .. } => INVALID,
+                report if report.has_failures() => FAILURES,
+                _ => 0,
+            });
+            print_point(flags.format, rate, &report, reports.is_empty())?;
+            reports.push(report);
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        if flags.format == Format::Json {
+            writeln!(std::io::stdout().lock(), "{}", serde_json::to_string_pretty(&reports)?)?;
+        }
+        Ok(ExitCode::from(worst))
+    })
+}
+
+/// A line of the scan, as soon as it is known; JSON comes at the end, in one piece.
+fn print_point(format: Format, rate: f64, report: &Report, first: bool) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let latency = &report.latency;
+    match format {
+        Format::Json => {}
+        Format::Csv => {
+            let csv = report.csv();
+            let lines = csv.lines().skip(usize::from(!first));
+            lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        }
+        Format::Table => {
+            if first {
+                writeln!(
+                    out,
+                    "{:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+                    "target", "QPS", "avg", "50th", "95th", "99th", "99.9th", "max"
+                )?;
+            }
+            let note = report.invalid.as_ref().map_or("", |_| "  INVALID");
+            writeln!(
+                out,
+                "{rate:>10.0} {:>10.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1}{note}",
+                report.qps, latency.avg, latency.p50, latency.p95, latency.p99, latency.p999, latency.max
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn print_found(flags: &Flags, found: &Found) -> Result<ExitCode, Failure> {
+    let mut out = std::io::stdout().lock();
+    match flags.format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(found)?)?,
+        Format::Csv | Format::Table => {
+            let comma = flags.format == Format::Csv;
+            let mut row = |cells: [String; 6]| {
+                if comma {
+                    return writeln!(out, "{}", cells.join(","));
+                }
+                let [target, qps, latency, low, high, verdict] = cells;
+                writeln!(out, "{target:>10} {qps:>10} {latency:>9} {low:>9} {high:>9}  {verdict}")
+            };
+            let percentile = format!("p{}", found.goal.percentile);
+            row(["target", "QPS", &percentile, "low", "high", "verdict"].map(str::to_owned))?;
+            for tried in &found.tried {
+                let figure =
+                    |figure: Option<f64>| figure.map_or("-".to_owned(), |value| format!("{value:.1}"));
+                let verdict = serde_json::to_value(tried.verdict)?;
+                row([
+                    format!("{:.0}", tried.rate),
+                    format!("{:.1}", tried.qps),
+                    figure(tried.latency.map(|latency| latency.mean)),
+                    figure(tried.latency.map(|latency| latency.low)),
+                    figure(tried.latency.map(|latency| latency.high)),
+                    verdict.as_str().unwrap_or_default().to_owned(),
+                ])?;
+            }
+        }
+    }
+    let (percentile, bound) = (found.goal.percentile, found.goal.bound_us);
+    let too_few = found.tried.last().is_some_and(|tried| tried.verdict == Verdict::TooFew);
+    if too_few {
+        eprintln!(
+            "loadgen: too few requests in {} s to tell their p{percentile}: give a longer -t",
+            flags.time
+        );
+    }
+    let Some(rate) = found.rate else {
+        eprintln!(
+            "loadgen: no rate keeps p{percentile} below {bound} µs (a closed loop reaches {:.0}/s)",
+            found.peak
+        );
+        return Ok(ExitCode::from(UNREACHED));
+    };
+    if flags.format == Format::Table {
+        let next = found.failed.map_or_else(
+            || " (the peak of a closed loop)".to_owned(),
+            |failed| format!(", and {failed:.0}/s does not"),
+        );
+        writeln!(out, "{rate:.0} requests/s keep p{percentile} below {bound} µs{next}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,458 @@
+//! What is seen, in pieces of a tenth of a second: workers count, and whoever runs them puts it together.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+/// How long a piece is at the most.
+pub(crate) const LONGEST_PIECE: Duration = Duration::from_millis(100);
+
+/// A short run is cut into shorter ones, so that there are enough to tell something from: so many, but none
+/// shorter than this.
+const FEW: u128 = 20;
+const SHORTEST_PIECE: Duration = Duration::from_millis(5);
+
+/// The piece of all that comes before the time that is measured.
+pub(crate) const BEFORE: u32 = u32::MAX;
+
+/// How the time that is measured is cut into pieces, all of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) piece: Duration,
+    pub(crate) pieces: u32,
+}
+
+impl Cut {
+    pub(crate) fn of(time: Duration) -> Self {
+        let long = time.as_nanos().div_ceil(LONGEST_PIECE.as_nanos());
+        let short = time.as_nanos() / SHORTEST_PIECE.as_nanos();
+        let pieces = long.max(short.min(FEW)).clamp(1, BEFORE.into()) as u32;
+        Self { piece: (time / pieces).max(Duration::from_nanos(1)), pieces }
+    }
+
+    /// How many pieces are over after so much of the time.
+    pub(crate) fn whole(self, time: Duration) -> u32 {
+        u32::try_from(time.as_nanos() / self.piece.as_nanos()).unwrap_or(u32::MAX).min(self.pieces)
+    }
+}
+
+/// Latencies are told apart to 0.1 %, up to an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// What latencies are kept apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Read,
+    Update,
+    Other,
+}
+
+/// Everything that is a distribution. Nanoseconds, but for the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// From when a request was due (in a closed loop, was sent) to its answer.
+    Latency(Class),
+    /// From when a request was sent to its answer.
+    Service,
+    /// From when a request was due to when the generator got to it.
+    Slip,
+    /// Requests under way on the connection, with each one that is sent.
+    Queue,
+}
+
+impl Measure {
+    const COUNT: usize = 6;
+
+    fn index(self) -> usize {
+        match self {
+            Self::Latency(Class::Read) => 0,
+            Self::Latency(Class::Update) => 1,
+            Self::Latency(Class::Other) => 2,
+            Self::Service => 3,
+            Self::Slip => 4,
+            Self::Queue => 5,
+        }
+    }
+}
+
+/// What is only counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counts {
+    /// Keys that were found.
+    pub(crate) hits: u64,
+    /// Keys that were not.
+    pub(crate) misses: u64,
+    /// `cas` that came too late.
+    pub(crate) conflicts: u64,
+    /// Requests that were answered with an error.
+    pub(crate) errors: u64,
+    /// Values that are not what was stored.
+    pub(crate) wrong: u64,
+    /// Requests that were never answered.
+    pub(crate) unanswered: u64,
+    /// Requests that were left out because they were late.
+    pub(crate) skipped: u64,
+    /// Connections that were closed and opened again.
+    pub(crate) reconnects: u64,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// CPU time of the workers' threads, in nanoseconds.
+    pub(crate) cpu: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.conflicts += other.conflicts;
+        self.errors += other.errors;
+        self.wrong += other.wrong;
+        self.unanswered += other.unanswered;
+        self.skipped += other.skipped;
+        self.reconnects += other.reconnects;
+        self.received += other.received;
+        self.sent += other.sent;
+        self.cpu += other.cpu;
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    // Both arguments are constants that the crate takes (at least 2, at most 5 digits).
+    Histogram::new_with_bounds(1, LONGEST, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits"))
+}
+
+/// A histogram's values with how often each was seen, in ascending order. Nothing is lost: a value stands
+/// for its bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Sparse(Vec<(u64, u64)>);
+
+impl Sparse {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let recorded = histogram.iter_recorded();
+        Self(recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect())
+    }
+
+    fn add(&mut self, other: Self) {
+        if self.0.is_empty() {
+            *self = other;
+            return;
+        }
+        let mut merged = Vec::with_capacity(self.0.len() + other.0.len());
+        let (mut mine, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        loop {
+            let next = match (mine.peek(), theirs.peek()) {
+                (Some(a), Some(b)) if a.0 == b.0 => (a.0, a.1 + b.1),
+                (Some(a), Some(b)) if a.0 < b.0 => **a,
+                (_, Some(b)) => **b,
+                (Some(a), None) => **a,
+                (None, None) => break,
+            };
+            mine.next_if(|one| one.0 == next.0);
+            theirs.next_if(|one| one.0 == next.0);
+            merged.push(next);
+        }
+        self.0 = merged;
+    }
+
+    fn add_to(&self, histogram: &mut Histogram<u64>) {
+        for &(value, count) in &self.0 {
+            histogram.saturating_record_n(value, count);
+        }
+    }
+
+    /// The smallest value that so large a share is not above; 0 where there is none.
+    pub(crate) fn quantile(&self, share: f64) -> u64 {
+        let rank = (share * self.count() as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let at = self.0.iter().find(|(_, count)| {
+            seen += count;
+            seen >= rank
+        });
+        at.map_or(0, |(value, _)| *value)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// What was seen in one piece.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Samples {
+    pub(crate) counts: Counts,
+    measures: [Sparse; Measure::COUNT],
+}
+
+impl Samples {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.counts.add(&other.counts);
+        for (mine, theirs) in self.measures.iter_mut().zip(other.measures) {
+            mine.add(theirs);
+        }
+    }
+
+    /// The latencies of all requests.
+    pub(crate) fn latency(&self) -> Sparse {
+        let mut all = self.measures[0].clone();
+        self.measures[1..3].iter().for_each(|other| all.add(other.clone()));
+        all
+    }
+
+    /// The mean latency of all requests, in nanoseconds.
+    pub(crate) fn mean_latency(&self) -> f64 {
+        let all = || self.measures[..3].iter().flat_map(|measure| &measure.0);
+        let sum: f64 = all().map(|(value, count)| *value as f64 * *count as f64).sum();
+        sum / (all().map(|(_, count)| *count).sum::<u64>().max(1)) as f64
+    }
+
+    /// Requests whose latency was noted.
+    pub(crate) fn requests(&self) -> u64 {
+        self.measures[..3].iter().map(Sparse::count).sum()
+    }
+}
+
+/// What one worker is counting.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// Where the time that is measured begins.
+    origin: Instant,
+    piece_nanos: u64,
+    /// The piece that is being filled, mostly; requests of an open loop belong to when they were due, which
+    /// may be some pieces ago.
+    live: Vec<Live>,
+    spare: Vec<Live>,
+}
+
+/// A piece as it is counted: fast to add to, and large.
+#[derive(Debug)]
+pub(crate) struct Live {
+    piece: u32,
+    counts: Counts,
+    measures: [Histogram<u64>; Measure::COUNT],
+}
+
+impl Tally {
+    pub(crate) fn new(origin: Instant, cut: Cut) -> Self {
+        let piece_nanos = u64::try_from(cut.piece.as_nanos()).unwrap_or(u64::MAX);
+        // Made now: a megabyte of fresh memory in the middle of a run is a delay of its own.
+        let spare = (0..SPARE).map(|_| Live::new()).collect();
+        Self { origin, piece_nanos, live: Vec::new(), spare }
+    }
+
+    fn live(&mut self, moment: Instant) -> &mut Live {
+        let piece = match moment.checked_duration_since(self.origin) {
+            Some(since) => u32::try_from(since.as_nanos() as u64 / self.piece_nanos).unwrap_or(BEFORE),
+            None => BEFORE,
+        };
+        // The newest is at the end, and nearly always it.
+        let found = self.live.iter().rposition(|live| live.piece == piece);
+        let index = found.unwrap_or_else(|| {
+            let mut fresh = self.spare.pop().unwrap_or_else(Live::new);
+            fresh.piece = piece;
+            self.live.push(fresh);
+            self.live.len() - 1
+        });
+        &mut self.live[index]
+    }
+
+    /// What is counted at a moment.
+    pub(crate) fn counts(&mut self, moment: Instant) -> &mut Counts {
+        &mut self.live(moment).counts
+    }
+
+    pub(crate) fn record(&mut self, moment: Instant, measure: Measure, value: Duration) {
+        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX).max(1);
+        self.live(moment).measures[measure.index()].saturating_record(nanos);
+    }
+
+    pub(crate) fn record_queue(&mut self, moment: Instant, length: usize) {
+        self.live(moment).measures[Measure::Queue.index()].saturating_record(length as u64);
+    }
+
+    /// What was counted since it was taken last. Nothing is done with it here: this is the thread whose
+    /// delays would show.
+    pub(crate) fn take(&mut self) -> Vec<Live> {
+        std::mem::take(&mut self.live)
+    }
+
+    /// Takes emptied ones back.
+    pub(crate) fn give_back(&mut self, emptied: Vec<Live>) {
+        self.spare.extend(emptied);
+    }
+}
+
+/// How many pieces are ready to be filled: one that is, and those that are being looked through.
+const SPARE: usize = 4;
+
+impl Live {
+    fn new() -> Self {
+        Self { piece: 0, counts: Counts::default(), measures: std::array::from_fn(|_| histogram()) }
+    }
+
+    /// What it has, which it then hasn't any more.
+    fn empty(&mut self) -> Samples {
+        let measures = std::array::from_fn(|index| Sparse::of(&self.measures[index]));
+        for measure in self.measures.iter_mut().filter(|measure| !measure.is_empty()) {
+            measure.reset();
+        }
+        Samples { counts: std::mem::take(&mut self.counts), measures }
+    }
+}
+
+/// All pieces of a run, by number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Timeline {
+    pieces: BTreeMap<u32, Samples>,
+    requests: u64,
+    failures: u64,
+}
+
+impl Timeline {
+    /// Adds pieces, and empties them.
+    pub(crate) fn add(&mut self, taken: &mut [Live]) {
+        for live in taken {
+            let (piece, samples) = (live.piece, live.empty());
+            self.requests += samples.requests();
+            self.failures += samples.counts.errors + samples.counts.wrong;
+            self.pieces.entry(piece).or_default().add(samples);
+        }
+    }
+
+    pub(crate) fn piece(&self, piece: u32) -> Option<&Samples> {
+        self.pieces.get(&piece)
+    }
+
+    /// All that was seen so far, before the time that is measured and in it.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Errors and wrong values so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// The latencies of some pieces.
+    pub(crate) fn latency(&self, pieces: Range<u32>) -> Sparse {
+        let mut all = Sparse::default();
+        self.pieces.range(pieces).for_each(|(_, samples)| all.add(samples.latency()));
+        all
+    }
+
+    /// Some pieces together.
+    pub(crate) fn total(&self, pieces: Range<u32>) -> Total {
+        let mut total = Total { counts: Counts::default(), measures: std::array::from_fn(|_| histogram()) };
+        for (_, samples) in self.pieces.range(pieces) {
+            total.counts.add(&samples.counts);
+            for (measure, sparse) in total.measures.iter_mut().zip(&samples.measures) {
+                sparse.add_to(measure);
+            }
+        }
+        total
+    }
+}
+
+/// What was seen in some time.
+#[derive(Debug, Clone)]
+pub(crate) struct Total {
+    pub(crate) counts: Counts,
+    measures: [Histogram<u64>; Measure::COUNT],
+}
+
+impl Total {
+    pub(crate) fn measure(&self, measure: Measure) -> &Histogram<u64> {
+        &self.measures[measure.index()]
+    }
+
+    /// The latencies of all requests.
+    pub(crate) fn latency(&self) -> Histogram<u64> {
+        let mut all = self.measures[0].clone();
+        for other in &self.measures[1..3] {
+            // All are made with the same bounds, so every value of one fits the other.
+            all.add(other).expect("histograms of the same bounds");
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: Measure = Measure::Latency(Class::Read);
+
+    fn micros(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    #[test]
+    fn what_three_workers_saw_put_together_is_what_one_would_have_seen() {
+        let origin = Instant::now();
+        let cut = Cut::of(Duration::from_secs(2));
+        let (mut one, mut apart) = (Tally::new(origin, cut), [0; 3].map(|_| Tally::new(origin, cut)));
+        let mut direct = histogram();
+        let mut timeline = Timeline::default();
+        for step in 0..30_000_u64 {
+            let moment = origin + micros(step * 37);
+            let value = Duration::from_nanos(1 + step * step * 7919 % 1_000_000_007);
+            one.record(moment, READ, value);
+            apart[(step % 3) as usize].record(moment, READ, value);
+            direct.record(value.as_nanos() as u64).unwrap();
+            if step % 1000 == 999 {
+                for tally in &mut apart {
+                    let mut taken = tally.take();
+                    timeline.add(&mut taken);
+                    tally.give_back(taken);
+                }
+            }
+        }
+        apart.iter_mut().for_each(|tally| timeline.add(&mut tally.take()));
+        let mut whole = Timeline::default();
+        whole.add(&mut one.take());
+        assert_eq!(timeline.total(0..u32::MAX).measure(READ), &direct);
+        assert_eq!(whole.total(0..u32::MAX).measure(READ), &direct);
+        assert_eq!(whole.pieces, timeline.pieces);
+    }
+
+    #[test]
+    fn a_sample_belongs_to_its_own_time_however_late_it_comes() {
+        let origin = Instant::now();
+        let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)));
+        let mut timeline = Timeline::default();
+        tally.record(origin + micros(50), READ, micros(10));
+        tally.counts(origin + micros(150_000)).hits += 1;
+        timeline.add(&mut tally.take());
+        tally.record(origin + micros(60), READ, micros(900_000));
+        timeline.add(&mut tally.take());
+        assert!(tally.take().is_empty());
+        assert_eq!(timeline.piece(0).unwrap().requests(), 2);
+        assert_eq!(timeline.piece(1).unwrap().counts.hits, 1);
+        assert_eq!(timeline.total(1..2).latency().len(), 0);
+    }
+
+    #[test]
+    fn what_lies_before_the_time_that_is_measured_is_apart() {
+        let origin = Instant::now() + micros(1000);
+        let mut tally = Tally::new(origin, Cut::of(micros(1000)));
+        tally.record(origin - micros(500), READ, Duration::ZERO);
+        let mut timeline = Timeline::default();
+        timeline.add(&mut tally.take());
+        assert_eq!((timeline.requests(), timeline.total(0..BEFORE).latency().len()), (1, 0));
+    }
+
+    #[test]
+    fn time_is_cut_into_whole_pieces_that_are_neither_long_nor_few() {
+        let cut = |micros: u64| {
+            let Cut { piece, pieces } = Cut::of(Duration::from_micros(micros));
+            (piece.as_micros(), pieces)
+        };
+        assert_eq!(cut(5_000_000), (100_000, 50));
+        assert_eq!(cut(2_050_000), (97_619, 21));
+        assert_eq!(cut(500_000), (25_000, 20));
+        assert_eq!(cut(50_000), (5_000, 10));
+        assert_eq!(cut(4_000), (4_000, 1));
+        assert_eq!(Cut::of(Duration::ZERO).pieces, 1);
+    }
+}
