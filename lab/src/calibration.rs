@@ -90,7 +90,7 @@ pub fn calibrate(
 
 /// Seconds of load before anything is counted.
 const WARM_UP: f64 = 0.3;
-/// How long the runtime's own search takes, at the most.
+/// How long the runtime's own search takes, about.
 const SEARCH: Duration = Duration::from_secs(8);
 
 impl Calibration {

@@ -45,6 +45,22 @@ impl Blocks {
         let napi = interface.queues.iter().find_map(|queue| queue.napi.as_ref());
         let napi = napi.ok_or_else(|| io::Error::other("the interface has no NAPI"))?.id;
         let mut netdev = Netdev::open()?;
+        let before = netdev.napi(napi)?.gro_flush_timeout;
+        let rounds = self.take_from(server, napi, &mut netdev, own);
+        // The server's journal takes another value for somebody else's, and would leave it.
+        if let Some(before) = before {
+            netdev.set_napi(napi, NapiSetting::GroFlushTimeout, before)?;
+        }
+        rounds
+    }
+
+    fn take_from(
+        &self,
+        server: &Server,
+        napi: u32,
+        netdev: &mut Netdev,
+        own: impl Fn() -> Duration,
+    ) -> io::Result<Vec<Vec<Option<f64>>>> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         thread::sleep(self.settle);
         let mut rounds = Vec::new();
@@ -63,7 +79,8 @@ impl Blocks {
                 let rate = (server.requests() - before) as f64 / start.elapsed().as_secs_f64();
                 let disturbed =
                     self.turns[turn].is_some() && netdev.napi(napi)?.gro_flush_timeout != Some(nanos(time));
-                rates[turn] = (!disturbed).then_some(rate);
+                // Where nothing came the load was over, or had not begun.
+                rates[turn] = (!disturbed && rate > 0.0).then_some(rate);
             }
             rounds.push(rates);
         }

@@ -244,12 +244,12 @@ fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     if !bench.has_testbed() {
         return Err("the grace time is a setting of a NAPI, and loopback has none; run it as root".into());
     }
+    let mut output = open_output(options)?;
     let quick = options.quick;
     let fixed = micros(if quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] });
     let rounds = options.rounds.map_or(if quick { 10 } else { 40 }, usize::from);
     let tried = calibration::calibrate(&mut bench, &fixed, true, rounds, CALIBRATED_FOR)?;
     let tried = tried.ok_or("kernel polling is not among what is compared")?;
-    let mut output = open_output(options)?;
     print(options, output.as_mut(), &serde_json::to_string_pretty(&tried)?, || tried.text())
 }
 

@@ -214,7 +214,6 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// Takes counters at each `begin`, and tells what changed at each `end`.
 /// What is measured on the server's side, and with what.
 struct Watch {
     interface: String,
@@ -224,6 +223,7 @@ struct Watch {
     grace_time: Arc<Mutex<Duration>>,
 }
 
+/// Takes counters at each `begin`, and tells what changed at each `end`.
 fn follow_orders(server: &Server, watch: &Watch, thread: i32) -> Result<(), Box<dyn std::error::Error>> {
     let interface = host::interface(&watch.interface)?;
     let core = watch.core;

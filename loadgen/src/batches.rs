@@ -7,7 +7,7 @@ use crate::tally::{Samples, Timeline};
 /// A figure of a run with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Estimate {
-    /// The mean over the batches.
+    /// The figure of the whole run.
     pub mean: f64,
     /// The interval's lower end, at 95 % confidence.
     pub low: f64,
@@ -39,8 +39,9 @@ const FEWEST: usize = 8;
 /// One batch must not tell of the next: above this they are made longer.
 const CORRELATED: f64 = 0.3;
 
-/// The estimate of a figure, by the method of batch means (Law, *Simulation Modeling and Analysis*, chapter
-/// 9); `None` where the run is too short.
+/// The estimate of a figure: that of the whole run, with an interval from how much batches differ (sectioning;
+/// Law, *Simulation Modeling and Analysis*, chapter 9). `None` where the run is too short, or where batches of
+/// any length still tell of each other.
 pub(crate) fn estimate(
     timeline: &Timeline,
     pieces: std::ops::Range<u32>,
@@ -48,30 +49,40 @@ pub(crate) fn estimate(
     figure: Figure,
 ) -> Option<Estimate> {
     let count = pieces.len();
+    // A batch that has no such quantile, because too little happened in it, would count as fast.
+    let enough = match figure {
+        Figure::Rate => 0,
+        Figure::Quantile(share) => (3.0 / (1.0 - share).max(1e-9)).ceil() as u64,
+    };
+    let of_some = |pieces: std::ops::Range<u32>| {
+        let seconds = piece_seconds * pieces.len() as f64;
+        match figure {
+            Figure::Rate => {
+                let answered = pieces.filter_map(|piece| timeline.piece(piece)).map(Samples::answered);
+                Some(answered.sum::<u64>() as f64 / seconds)
+            }
+            Figure::Quantile(share) => {
+                let latency = timeline.latency(pieces);
+                (latency.count() >= enough).then(|| latency.quantile(share) as f64 / 1e3)
+            }
+        }
+    };
+    let whole = of_some(pieces.clone())?;
     let mut length = 1;
     while count / length >= FEWEST {
-        // A batch that has no such quantile, because too little happened in it, would count as fast.
-        let enough = match figure {
-            Figure::Rate => 0,
-            Figure::Quantile(share) => (1.0 / (1.0 - share).max(1e-9)).ceil() as u64,
-        };
-        let values: Option<Vec<f64>> = (0..count / length)
-            .map(|batch| {
-                let first = pieces.start + (batch * length) as u32;
-                let mut all = Samples::default();
-                for samples in (first..first + length as u32).filter_map(|piece| timeline.piece(piece)) {
-                    all.add(samples.clone());
-                }
-                (all.requests() >= enough).then(|| match figure {
-                    Figure::Rate => all.requests() as f64 / (piece_seconds * length as f64),
-                    Figure::Quantile(share) => all.latency().quantile(share) as f64 / 1e3,
-                })
-            })
-            .collect();
+        let batches = (0..count / length).map(|batch| {
+            let first = pieces.start + (batch * length) as u32;
+            of_some(first..first + length as u32)
+        });
+        let values: Option<Vec<f64>> = batches.collect();
         if let Some(values) = values
-            && (correlation(&values) < CORRELATED || count / (length * 2) < FEWEST)
+            && correlation(&values) < CORRELATED.max(2.0 / (values.len() as f64).sqrt())
         {
-            return of(&values);
+            let spread = of(&values)?;
+            // A quantile of the whole is not the mean of the batches' where something happens but rarely: the
+            // interval is no narrower than what they differ by.
+            let half = ((spread.high - spread.low) / 2.0).max((whole - spread.mean).abs());
+            return Some(Estimate { mean: whole, low: whole - half, high: whole + half, ..spread });
         }
         length *= 2;
     }
@@ -93,7 +104,9 @@ fn correlation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let variance: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     let product: f64 = values.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
-    if variance > 0.0 { product / variance } else { 0.0 }
+    // Values that are all alike differ by rounding only.
+    let rounding = mean.powi(2) * values.len() as f64 * f64::EPSILON;
+    if variance > rounding { product / variance } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -129,17 +142,35 @@ mod tests {
         use crate::tally::{Class, Cut, Measure, Tally};
         use std::time::{Duration, Instant};
         let origin = Instant::now();
-        let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)));
+        let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)), Vec::new());
         let mut timeline = Timeline::default();
         for step in 0..200 {
             let moment = origin + Duration::from_millis(step * 10);
             tally.record(moment, Measure::Latency(Class::Read), Duration::from_micros(500));
         }
-        timeline.add(&mut tally.take());
+        timeline.add(tally.take());
         let estimate = |figure| estimate(&timeline, 0..20, 0.1, figure);
         assert_eq!(estimate(Figure::Rate).map(|it| it.mean.round()), Some(100.0));
-        assert_eq!(estimate(Figure::Quantile(0.9)).map(|it| it.mean.round()), Some(500.0));
+        assert_eq!(estimate(Figure::Quantile(0.5)).map(|it| it.mean.round()), Some(500.0));
         assert_eq!(estimate(Figure::Quantile(0.99)), None);
+    }
+
+    #[test]
+    fn a_rare_stall_is_in_the_middle_of_the_interval_as_it_is_in_the_run() {
+        use crate::tally::{Class, Cut, Measure, Tally};
+        use std::time::{Duration, Instant};
+        let origin = Instant::now();
+        let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)), Vec::new());
+        let mut timeline = Timeline::default();
+        // One tenth of a second of twenty in which all takes 80 ms: a twentieth of the requests.
+        for step in 0..20_000_u64 {
+            let moment = origin + Duration::from_micros(step * 100);
+            let latency = Duration::from_micros(if (7000..8000).contains(&step) { 80_000 } else { 100 });
+            tally.record(moment, Measure::Latency(Class::Read), latency);
+        }
+        timeline.add(tally.take());
+        let p99 = estimate(&timeline, 0..20, 0.1, Figure::Quantile(0.99)).unwrap();
+        assert!((79_000.0..81_000.0).contains(&p99.mean) && p99.low < 10_000.0, "{p99:?}");
     }
 
     #[test]

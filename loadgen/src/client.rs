@@ -30,6 +30,21 @@ pub(crate) struct Shared {
     pub(crate) skip: bool,
     /// No new requests any more.
     pub(crate) stopping: Cell<bool>,
+    /// When the time that is measured is over, and how long a piece of it is.
+    pub(crate) end: Instant,
+    pub(crate) piece: Duration,
+}
+
+impl Shared {
+    /// When a request of a closed loop counts that ends now: one that was out for longer than a piece when the
+    /// time was over belongs to it, or a stall at the end would not show.
+    fn counts_at(&self, sent: Instant, now: Instant) -> Instant {
+        if self.closed && now >= self.end && sent + self.piece < self.end {
+            self.end - Duration::from_nanos(1)
+        } else {
+            now
+        }
+    }
 }
 
 struct InFlight {
@@ -51,6 +66,9 @@ pub(crate) struct Connection {
     waker: RefCell<Option<Waker>>,
 }
 
+/// So many times a connection is read in one turn.
+const CHUNKS: u32 = 4;
+
 fn class(operation: Operation) -> Class {
     match operation {
         Operation::Get | Operation::MetaGet => Class::Read,
@@ -70,12 +88,13 @@ impl Connection {
         })
     }
 
-    /// Gives the connection a request of an open loop that was due at `due`.
-    pub(crate) fn hand(&self, due: Instant, now: Instant) {
+    /// Gives the connection a request of an open loop that was due at `due`, and that the generator was to
+    /// send at `planned`, which is later where it has put it off on purpose.
+    pub(crate) fn hand(&self, due: Instant, planned: Instant, now: Instant) {
         {
             let mut tally = self.shared.tally.borrow_mut();
             // The generator's own lateness; what the connection makes it wait is the server's.
-            tally.record(due, Measure::Slip, now.saturating_duration_since(due));
+            tally.record(due, Measure::Slip, now.saturating_duration_since(planned));
             let busy = self.in_flight.borrow().len() >= self.shared.depth;
             if self.shared.skip && busy {
                 tally.counts(due).skipped += 1;
@@ -95,14 +114,16 @@ impl Connection {
 
     /// Counts requests that have been due and are not answered.
     pub(crate) fn leave_unanswered(&self, now: Instant) {
-        let mut tally = self.shared.tally.borrow_mut();
+        let shared = &self.shared;
+        let mut tally = shared.tally.borrow_mut();
         let in_flight = self.in_flight.borrow();
         let waiting = self.waiting.borrow();
         let left = in_flight.iter().map(|request| (class(request.asked.operation), request.due));
         for (class, due) in left.chain(waiting.iter().map(|due| (Class::Read, *due))) {
-            tally.counts(due).unanswered += 1;
+            let moment = if shared.closed { shared.counts_at(due, now) } else { due };
+            tally.counts(moment).unanswered += 1;
             // At least so long; leaving it out would make a stalled server look good.
-            tally.record(due, Measure::Latency(class), now.saturating_duration_since(due));
+            tally.record(moment, Measure::Latency(class), now.saturating_duration_since(due));
         }
     }
 
@@ -143,7 +164,12 @@ impl Connection {
         answers: &mut Answers,
         expected: &mut Expected,
     ) -> Poll<Result<(), Error>> {
-        loop {
+        for chunks in 0.. {
+            if chunks == CHUNKS {
+                // There is more, but others wait for their turn: the schedule, and other connections.
+                context.waker().wake_by_ref();
+                break;
+            }
             let readable = Pin::new(&mut *stream).poll_fill_buf(context).map_err(Error::Connection)?;
             let Poll::Ready(chunk) = readable else { break };
             if chunk.is_empty() {
@@ -162,7 +188,7 @@ impl Connection {
         }
         self.poll_send(context, stream, None)?;
         let idle = self.in_flight.borrow().is_empty() && self.waiting.borrow().is_empty();
-        if self.shared.stopping.get() && (self.shared.closed || idle) {
+        if self.shared.stopping.get() && idle {
             return Poll::Ready(Ok(()));
         }
         let mut slot = self.waker.borrow_mut();
@@ -212,7 +238,7 @@ impl Connection {
             out: &mut self.out.borrow_mut(),
             expected: requests.verifies().then_some(expected),
             requests: &mut requests,
-            closed: shared.closed,
+            shared,
             now,
         };
         answers.feed(chunk, &mut taker)
@@ -226,7 +252,7 @@ struct Taker<'a> {
     out: &'a mut Vec<u8>,
     requests: &'a mut Requests,
     expected: Option<&'a mut Expected>,
-    closed: bool,
+    shared: &'a Shared,
     now: Instant,
 }
 
@@ -295,7 +321,8 @@ impl Sink for Taker<'_> {
         };
         let asked = request.asked;
         // A closed loop counts when a request ends, an open loop when it was due.
-        let moment = if self.closed { self.now } else { request.due };
+        let closed = self.shared.closed;
+        let moment = if closed { self.shared.counts_at(request.sent, self.now) } else { request.due };
         let operation = asked.operation;
         let counts = self.tally.counts(moment);
         match (operation, answer) {
@@ -303,6 +330,8 @@ impl Sink for Taker<'_> {
             (Operation::Get | Operation::MetaGet, Answer::Values(hits)) => {
                 counts.hits += u64::from(hits);
                 counts.misses += u64::from(asked.keys).saturating_sub(hits.into());
+                // More than was asked for: somebody else's.
+                counts.wrong += u64::from(hits).saturating_sub(asked.keys.into());
             }
             (Operation::Cas, Answer::Values(hits)) if asked.keys > 0 => {
                 counts.hits += u64::from(hits);
@@ -321,7 +350,7 @@ impl Sink for Taker<'_> {
         let since = |moment: Instant| self.now.saturating_duration_since(moment);
         let (latency, service): (Duration, Duration) = (since(request.due), since(request.sent));
         self.tally.record(moment, Measure::Latency(class(operation)), latency);
-        if !self.closed {
+        if !closed {
             self.tally.record(moment, Measure::Service, service);
         }
         Ok(())

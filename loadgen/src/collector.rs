@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use policies::Cpus;
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
 use crate::batches::{Figure, estimate};
 use crate::run::{Config, Progress, first_that_counts};
-use crate::tally::{Cut, Live, Timeline};
+use crate::tally::{Cut, Live, Taken, Timeline};
 
 /// Pieces on their way from a worker, and back.
 struct Parcel {
-    pieces: Vec<Live>,
+    taken: Taken,
     back: Sender<Vec<Live>>,
 }
 
@@ -42,9 +41,9 @@ impl Outlet {
 
 impl Post {
     /// Sends pieces off, and returns those that have come back empty.
-    pub(crate) fn exchange(&self, pieces: Vec<Live>) -> Vec<Live> {
+    pub(crate) fn exchange(&self, taken: Taken) -> Vec<Live> {
         // Nobody listens any more where the run has failed elsewhere.
-        let _ = self.there.0.send(Parcel { pieces, back: self.back.clone() });
+        let _ = self.there.0.send(Parcel { taken, back: self.back.clone() });
         self.emptied.try_iter().flatten().collect()
     }
 }
@@ -58,7 +57,7 @@ const LOOK_EVERY: u32 = 5;
 /// Whether rate, median and 99th percentile are known within a share of themselves.
 fn within(timeline: &Timeline, config: &Config, cut: Cut, whole: u32, share: f64) -> bool {
     // The newest may not be complete on all workers.
-    let end = whole.saturating_sub(1);
+    let end = whole.saturating_sub(3);
     let pieces = first_that_counts(config, timeline, end)..end;
     [Figure::Rate, Figure::Quantile(0.5), Figure::Quantile(0.99)].into_iter().all(|figure| {
         estimate(timeline, pieces.clone(), cut.piece.as_secs_f64(), figure)
@@ -87,18 +86,15 @@ impl Collector {
         let sure = Arc::new(AtomicBool::new(false));
         let is_sure = Arc::clone(&sure);
         let thread = thread::Builder::new().name("collector".to_owned()).spawn(move || {
-            // It inherits the core of a worker that is pinned. Where it may not leave that it stays there.
-            let anywhere: Cpus = (0..1024).collect();
-            let _ = anywhere.pin(None);
-            // Whoever measures goes first. More than polite one may always be.
+            // It has the core of a worker that is pinned: another one may be the server's. Whoever measures
+            // goes first; more polite one may always be.
             let _ = setpriority_process(Some(gettid()), LEAST);
             let mut timeline = Timeline::default();
             let beginning: Option<Instant> = beginning.recv().ok();
             let mut looked = 0;
-            for Parcel { mut pieces, back } in parcels {
-                timeline.add(&mut pieces);
-                // Its worker is done.
-                let _ = back.send(pieces);
+            for Parcel { taken, back } in parcels {
+                // Fails where its worker is done.
+                let _ = back.send(timeline.add(taken));
                 if let Some(beginning) = beginning {
                     let progress = Progress::of(&timeline, beginning.elapsed(), config.warm_up(), cut);
                     *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
@@ -106,7 +102,8 @@ impl Collector {
                     if let Some(share) = config.until_sure
                         && whole >= looked + LOOK_EVERY
                     {
-                        looked = whole;
+                        // A longer run changes more slowly, and costs more to look through.
+                        looked = whole + whole / 8;
                         is_sure.fetch_or(within(&timeline, &config, cut, whole, share), Ordering::Relaxed);
                     }
                 }

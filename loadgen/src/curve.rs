@@ -25,12 +25,12 @@ pub fn run(flags: &Flags) -> Result<ExitCode, Failure> {
             let mut live = Live::new(flags.quiet, Duration::ZERO);
             let found = loadgen::search(&config, goal, &stop, |what, seen| live.show_at(what, seen)).await;
             live.end();
-            return print_found(flags, &found?);
+            return print_found(flags, &found?, stop.load(Ordering::Relaxed));
         }
         let mut worst = 0;
-        let mut reports = Vec::new();
+        let (mut reports, mut first) = (Vec::new(), true);
         for rate in flags.scan.into_iter().flat_map(|scan| scan.rates()) {
-            let arrival = flags.iadist;
+            let Loop::Open { arrival, .. } = config.pacing else { break };
             let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
             let mut live = Live::new(flags.quiet, Duration::ZERO);
             let name = format!("at {rate:.0}/s");
@@ -42,8 +42,10 @@ pub fn run(flags: &Flags) -> Result<ExitCode, Failure> {
                 report if report.has_failures() => FAILURES,
                 _ => 0,
             });
-            print_point(flags.format, rate, &report, reports.is_empty())?;
-            reports.push(report);
+            print_point(flags.format, rate, &report, first)?;
+            // Kept where they are printed at the end.
+            first = false;
+            reports.extend(Some(report).filter(|_| flags.format == Format::Json));
             if stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -85,7 +87,7 @@ fn print_point(format: Format, rate: f64, report: &Report, first: bool) -> Resul
     Ok(())
 }
 
-fn print_found(flags: &Flags, found: &Found) -> Result<ExitCode, Failure> {
+fn print_found(flags: &Flags, found: &Found, interrupted: bool) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout().lock();
     match flags.format {
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(found)?)?,
@@ -117,13 +119,22 @@ fn print_found(flags: &Flags, found: &Found) -> Result<ExitCode, Failure> {
     }
     let (percentile, bound) = (found.goal.percentile, found.goal.bound_us);
     let too_few = found.tried.last().is_some_and(|tried| tried.verdict == Verdict::TooFew);
+    if interrupted {
+        eprintln!("loadgen: interrupted: what is printed is not the end of the search");
+        return Ok(ExitCode::FAILURE);
+    }
     if too_few {
         eprintln!(
             "loadgen: too few requests in {} s to tell their p{percentile}: give a longer -t",
             flags.time
         );
+        return Ok(ExitCode::FAILURE);
     }
     let Some(rate) = found.rate else {
+        if found.tried.iter().all(|tried| tried.verdict == Verdict::Invalid) {
+            eprintln!("loadgen: the generator is too slow for any of these rates");
+            return Ok(ExitCode::from(INVALID));
+        }
         eprintln!(
             "loadgen: no rate keeps p{percentile} below {bound} µs (a closed loop reaches {:.0}/s)",
             found.peak

@@ -87,7 +87,10 @@ impl Distribution {
             Distribution::Uniform(low, high) => (low + high) / 2.0,
             Distribution::Normal(mean, _) => mean,
             Distribution::Pareto(location, scale, shape) => location + scale / (1.0 - shape),
-            Distribution::Gev(location, scale, _) => location + scale,
+            Distribution::Gev(location, scale, 0.0) => location + scale * EULER,
+            Distribution::Gev(location, scale, shape) => {
+                location + scale * (statrs::function::gamma::gamma(1.0 - shape) - 1.0) / shape
+            }
             Distribution::EtcKey => ETC_KEY.mean(),
             Distribution::EtcValue => {
                 let small: f64 = ETC_SMALL_VALUES.iter().sum();
@@ -99,6 +102,9 @@ impl Distribution {
         }
     }
 }
+
+/// Euler's constant.
+const EULER: f64 = 0.577_215_664_901_532_9;
 
 /// Uniform in (0, 1]: a logarithm of 0 would be no number.
 fn open_unit(random: &mut impl Rng) -> f64 {
@@ -265,9 +271,18 @@ mod tests {
 
     #[test]
     fn drawn_means_are_near_the_stated_ones() {
-        for text in
-            ["30", "uniform:10,30", "normal:100,5", "exponential:50", "pareto:0,16,0.15", "fb_ia", "fb_value"]
-        {
+        for text in [
+            "30",
+            "uniform:10,30",
+            "normal:100,5",
+            "exponential:50",
+            "pareto:0,16,0.15",
+            "fb_ia",
+            "fb_value",
+            "fb_key",
+            "gev:90,9,0.2",
+            "gev:90,9,0",
+        ] {
             let distribution: Distribution = text.parse().unwrap();
             let (drawn, stated) = (mean_of(distribution), distribution.mean());
             assert!((drawn / stated - 1.0).abs() < 0.03, "{text}: drawn {drawn}, stated {stated}");

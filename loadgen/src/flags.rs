@@ -60,7 +60,7 @@ pub struct Flags {
     /// Leave out requests of the open loop whose connection is busy
     #[arg(short = 'S', long, help_heading = "Load")]
     pub skip: bool,
-    /// After a delay, keep the mean gap between requests of the open loop
+    /// Keep at least half of the mean gap between requests of the open loop, also after a delay
     #[arg(long, help_heading = "Load")]
     pub moderate: bool,
     /// Small requests wait for those before them to be acknowledged (no TCP_NODELAY)
@@ -176,7 +176,10 @@ fn number(text: &str, from: f64, to: f64) -> Result<f64, String> {
 }
 
 fn parse_rate(text: &str) -> Result<f64, String> {
-    number(text, 0.0, 1e9)
+    match number(text, 0.0, 1e9)? {
+        rate if rate > 0.0 && rate < 0.001 => Err("write 0, or a rate of at least 0.001".to_owned()),
+        rate => Ok(rate),
+    }
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -229,7 +232,7 @@ impl Flags {
     pub fn config(&self) -> Config {
         let servers = self.servers.len() as u64;
         let (key, value, arrival) = if self.etc {
-            (Distribution::EtcKey, Distribution::EtcValue, Arrival::ETC)
+            (Distribution::EtcKey, Distribution::EtcValue, Arrival::etc())
         } else {
             (self.keysize, self.valuesize, self.iadist)
         };
@@ -238,11 +241,11 @@ impl Flags {
             connections: self.connections as usize,
             round_robin: self.roundrobin,
             depth: self.depth as usize,
-            pacing: match (self.qps, self.search) {
-                // The gaps are what a search takes from it.
-                (_, Some(_)) => Loop::Open { rate: 1.0, arrival },
-                (0.0, None) => Loop::Closed,
-                (rate, None) => Loop::Open { rate, arrival },
+            pacing: match self.qps {
+                // The gaps are what a search and a scan take from it.
+                _ if self.search.is_some() || self.scan.is_some() => Loop::Open { rate: 1.0, arrival },
+                0.0 => Loop::Closed,
+                rate => Loop::Open { rate, arrival },
             },
             skip: self.skip,
             moderate: self.moderate,
@@ -257,6 +260,7 @@ impl Flags {
                 ttl: Duration::from_secs(self.ttl),
                 verify: self.verify,
             },
+            spins: matches!(self.wait, Some(WaitStrategy::Spin | WaitStrategy::SpinThenBlock(_))),
             warm_up: self.warmup,
             duration: Duration::from_secs_f64(self.time),
             until_sure: self.until_ci,
@@ -266,6 +270,9 @@ impl Flags {
 
     /// What is asked for that can't be had.
     pub fn contradiction(&self) -> Option<&'static str> {
+        if self.loadonly && (self.search.is_some() || self.scan.is_some()) {
+            return Some("--loadonly measures nothing: leave it, or --search and --scan, out");
+        }
         if self.time <= 0.0 && !self.loadonly {
             return Some("there is nothing to measure in 0 seconds; give -t");
         }
@@ -318,7 +325,7 @@ mod tests {
         let config = flags.config();
         assert_eq!(config.servers[0].to_string(), "127.0.0.1:11211");
         assert_eq!((config.connections, config.depth, config.workload.records), (8, 2, 500));
-        assert_eq!(config.pacing, Loop::Open { rate: 5000.0, arrival: Arrival::ETC });
+        assert_eq!(config.pacing, Loop::Open { rate: 5000.0, arrival: Arrival::etc() });
         assert_eq!(config.warm_up, WarmUp::Fixed(Duration::from_secs(2)));
         assert!(config.round_robin && config.skip && config.moderate && !config.nodelay);
         assert_eq!(config.workload.mix, Mix::updates(0.1));
@@ -345,6 +352,7 @@ mod tests {
         for line in [
             "-q -1",
             "-q x",
+            "-q 1e-20",
             "-i fixed:0",
             "-w soon",
             "-u 2",
@@ -367,7 +375,7 @@ mod tests {
             let error = Flags::try_parse_from(arguments).err().expect(line).to_string();
             assert!(error.contains("error:"), "{line}: {error}");
         }
-        for (line, word) in [("-t 0", "-t"), ("--skip", "-q")] {
+        for (line, word) in [("-t 0", "-t"), ("--skip", "-q"), ("--loadonly --search 9:9", "--loadonly")] {
             let arguments = std::iter::once("loadgen").chain(line.split(' '));
             let flags = Flags::try_parse_from(arguments).unwrap();
             assert!(flags.contradiction().unwrap().contains(word), "{line}");

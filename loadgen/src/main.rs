@@ -94,6 +94,9 @@ async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, Fail
         let stored = loadgen::load_records_with(config, &stop, |stored| bar.set_position(stored)).await;
         bar.finish_and_clear();
         stored?;
+        if stop.load(Ordering::Relaxed) {
+            return Err("interrupted while the records were stored".into());
+        }
         if flags.loadonly {
             eprintln!("loadgen: {all} records stored");
         }

@@ -16,6 +16,9 @@ use crate::run::{Config, Error, connect};
 /// are in all.
 const BATCH: u64 = 64;
 
+/// How often it is looked whether to end while a server does not answer.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Stores every record of the workload once, on each server.
 ///
 /// # Errors
@@ -100,7 +103,15 @@ async fn store_share(
         stream.write_all(&out).await.map_err(Error::Connection)?;
         out.clear();
         while counted.asked > 0 {
-            let length = stream.read(&mut buffer).await.map_err(Error::Connection)?;
+            let read = runtime::timeout(LOOK, stream.read(&mut buffer)).await;
+            let Ok(read) = read else {
+                // A server that has stopped answering doesn't keep an interrupt from being heard.
+                if ended.load(Ordering::Relaxed) {
+                    return Ok(counted.refused);
+                }
+                continue;
+            };
+            let length = read.map_err(Error::Connection)?;
             if length == 0 {
                 return Err(Error::Connection(io::ErrorKind::UnexpectedEof.into()));
             }

@@ -120,9 +120,9 @@ pub struct Report {
     pub misses: u64,
     /// `cas` that came too late.
     pub conflicts: u64,
-    /// Requests that were answered with an error.
+    /// Requests that were answered with an error, in all of the run: also in what is left out.
     pub errors: u64,
-    /// Values that were not what had been stored.
+    /// Values that were not what had been stored, in all of the run.
     pub wrong: u64,
     /// Requests that were never answered.
     pub unanswered: u64,
@@ -152,6 +152,13 @@ pub struct Report {
     pieces: Range<u32>,
 }
 
+/// By how much a rate may be missed by chance: three standard deviations of a Poisson process.
+pub(crate) fn by_chance(rate: f64, seconds: f64) -> f64 {
+    3.0 * (rate / seconds.max(f64::MIN_POSITIVE)).sqrt()
+}
+
+/// A generator that is busier than this is what limits an open loop.
+const FULL: f64 = 0.97;
 /// A generator that is busier than this may be what limits the run.
 const BUSY: f64 = 0.9;
 /// A rate that is missed by more is not the asked one.
@@ -171,7 +178,7 @@ impl Report {
         let counts = total.counts;
         let closed = config.pacing == Loop::Closed;
         let histogram = total.latency();
-        let requests = histogram.len() - if closed { 0 } else { counts.unanswered.min(histogram.len()) };
+        let requests = histogram.len().saturating_sub(counts.unanswered);
         let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
         let open = |measure| (!closed).then(|| Summary::new(total.measure(measure), 1e3));
         let of_class = |class| Summary::new(total.measure(Measure::Latency(class)), 1e3);
@@ -199,8 +206,8 @@ impl Report {
             hits: counts.hits,
             misses: counts.misses,
             conflicts: counts.conflicts,
-            errors: counts.errors,
-            wrong: counts.wrong,
+            errors: timeline.errors(),
+            wrong: timeline.wrong(),
             unanswered: counts.unanswered,
             skipped: counts.skipped,
             rx_bytes: counts.received,
@@ -217,15 +224,22 @@ impl Report {
             pieces,
             timeline,
         };
-        report.invalid = report.why_invalid();
+        report.invalid = report.why_invalid(config);
         report.warnings = report.why_careful(config);
         report
     }
 
     /// A generator that is later than the server is slow has measured itself.
-    fn why_invalid(&self) -> Option<String> {
+    fn why_invalid(&self, config: &Config) -> Option<String> {
         if self.requests == 0 {
             return Some("no request was answered in the time that counts".to_owned());
+        }
+        if self.asked_qps.is_some() && !config.spins && self.client_busy > FULL {
+            return Some(format!(
+                "the generator's own threads were {:.0} % busy: requests waited for it, and it can't be told how \
+                 long; give it more threads, or a lower rate",
+                self.client_busy * 100.0
+            ));
         }
         let (slip, service) = (self.slip?, self.service?);
         let compared =
@@ -241,10 +255,11 @@ impl Report {
     fn why_careful(&self, config: &Config) -> Vec<String> {
         let mut warnings = Vec::new();
         let offered = self.qps + self.skipped as f64 / self.seconds.max(f64::MIN_POSITIVE);
-        if let Some(asked) = self.asked_qps.filter(|asked| offered < asked * (1.0 - RATE_TOLERANCE)) {
+        let kept = |asked: f64| offered >= asked * (1.0 - RATE_TOLERANCE) - by_chance(asked, self.seconds);
+        if let Some(asked) = self.asked_qps.filter(|asked| !kept(*asked)) {
             warnings.push(format!("the asked rate of {asked:.0}/s was not kept: {:.0}/s", self.qps));
         }
-        if self.client_busy > BUSY {
+        if self.client_busy > BUSY && !config.spins {
             warnings.push(format!(
                 "the generator's own threads were {:.0} % busy: the limit may be the client's, not the server's",
                 self.client_busy * 100.0

@@ -14,7 +14,7 @@ use crate::collector::{Collector, Outlet};
 use crate::report::Report;
 use crate::requests::Requests;
 use crate::steady;
-use crate::tally::{Cut, LONGEST_PIECE, Tally, Timeline};
+use crate::tally::{Cut, LONGEST_PIECE, Live, Tally, Timeline};
 use crate::workload::{Arrival, Gaps, Workload};
 
 /// When the next request goes out.
@@ -56,12 +56,15 @@ pub struct Config {
     /// In an open loop: leave a request out whose connection is busy. Latencies then are those of the
     /// others.
     pub skip: bool,
-    /// In an open loop: after a delay, don't send sooner one after the other than the mean gap.
+    /// In an open loop: leave at least half of the mean gap between requests, also after a delay. What that
+    /// puts off counts to the latency, and not as the generator's lateness.
     pub moderate: bool,
     /// Whether small segments are sent at once (`TCP_NODELAY`).
     pub nodelay: bool,
     /// What to ask.
     pub workload: Workload,
+    /// Whether the runtime's workers spin while they wait, so that their CPU time says nothing.
+    pub spins: bool,
     /// What to leave out.
     pub warm_up: WarmUp,
     /// Time of measuring.
@@ -88,7 +91,7 @@ impl Progress {
             qps: if seconds > 0.0 { latency.count() as f64 / seconds } else { 0.0 },
             p50_us: latency.quantile(0.5) as f64 / 1e3,
             p99_us: latency.quantile(0.99) as f64 / 1e3,
-            errors: timeline.failures(),
+            errors: timeline.errors() + timeline.wrong(),
         }
     }
 }
@@ -105,6 +108,7 @@ impl Default for Config {
             moderate: false,
             nodelay: true,
             workload: Workload::default(),
+            spins: false,
             warm_up: WarmUp::Fixed(Duration::from_secs(1)),
             duration: Duration::from_secs(5),
             until_sure: None,
@@ -239,8 +243,16 @@ pub async fn run_until(
                     wires.push(connect(server, config.nodelay).await?);
                 }
             }
+            // Made before the clock starts, too.
+            let spare = Tally::spare();
             let begun = together.begin().await;
-            work(&config, worker, workers, wires, begun, &together.stop, outlet).await
+            let place = Place { worker, workers, begun };
+            let result = work(&config, place, wires, spare, &together.stop, outlet).await;
+            if result.is_err() {
+                // The others would go on for nothing.
+                together.stop.store(true, Ordering::SeqCst);
+            }
+            result
         }));
     }
     drop(outlet);
@@ -263,7 +275,8 @@ pub async fn run_until(
                 ended = Some(begun.elapsed());
             }
             match result {
-                Ok(result) => break result?,
+                Ok(Ok(result)) => break result,
+                Ok(Err(error)) => break Err(error.into()),
                 Err(_) => {
                     if let Some(seen) = collector.progress() {
                         progress(Progress { elapsed: begun.elapsed(), ..seen });
@@ -303,7 +316,7 @@ pub(crate) fn first_that_counts(config: &Config, timeline: &Timeline, end: u32) 
 struct Together {
     ready: AtomicU64,
     begun: OnceLock<Instant>,
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
 }
 
 impl Together {
@@ -318,13 +331,20 @@ impl Together {
     }
 }
 
-async fn work(
-    config: &Config,
+/// Which worker it is, of how many, and when they begin.
+#[derive(Debug, Clone, Copy)]
+struct Place {
     worker: usize,
     workers: usize,
-    wires: Vec<Wire>,
     begun: Instant,
-    stop: &AtomicBool,
+}
+
+async fn work(
+    config: &Config,
+    Place { worker, workers, begun }: Place,
+    wires: Vec<Wire>,
+    spare: Vec<Live>,
+    stop: &Arc<AtomicBool>,
     outlet: Outlet,
 ) -> Result<(), Error> {
     let origin = begun + config.warm_up();
@@ -335,11 +355,13 @@ async fn work(
     let requests = Requests::new(&config.workload, seed, worker as u64, workers as u64);
     let shared = Rc::new(Shared {
         requests: requests.into(),
-        tally: Tally::new(origin, cut).into(),
+        tally: Tally::new(origin, cut, spare).into(),
         depth: config.depth.max(1),
         closed,
         skip: config.skip,
         stopping: false.into(),
+        end,
+        piece: cut.piece,
     });
     let connections: Vec<_> = wires.iter().map(|_| Connection::new(Rc::clone(&shared))).collect();
     let tasks: Vec<_> = connections
@@ -362,9 +384,11 @@ async fn work(
                 shared: Rc::clone(&shared),
                 connections: connections.clone(),
                 gaps: arrival.gaps(1.0 / share),
-                least_gap: config.moderate.then(|| Duration::from_secs_f64(1.0 / share)),
+                // Half of the mean: so a schedule that has fallen behind catches up.
+                least_gap: config.moderate.then(|| Duration::from_secs_f64(0.5 / share)),
                 begun,
                 end,
+                interrupted: Arc::clone(stop),
             };
             Some(runtime::spawn(schedule.run()))
         }
@@ -372,23 +396,24 @@ async fn work(
     };
     let post = outlet.open();
     let mut cpu = this_thread_cpu_time();
+    let step = cut.piece.min(LONGEST_PIECE);
     let mut flush = |moment: Instant| {
         let now = this_thread_cpu_time();
         let mut tally = shared.tally.borrow_mut();
-        // It was spent in the piece that ends here.
-        tally.counts(moment - cut.piece / 2).cpu +=
+        // It was spent before now, and the piece may end here.
+        tally.counts(moment - step / 2).cpu +=
             u64::try_from((now - std::mem::replace(&mut cpu, now)).as_nanos()).unwrap_or(0);
         let taken = tally.take();
         tally.give_back(post.exchange(taken));
     };
     let stopped = || stop.load(Ordering::Relaxed) || tasks.iter().any(runtime::JoinHandle::is_finished);
-    let warmed = (config.warm_up().as_nanos() / cut.piece.as_nanos()) as u32;
-    // From the first moment on that is a whole number of pieces before the time that is measured.
-    let mut next = origin - cut.piece * warmed;
-    while next <= end && !stopped() {
+    // From the first moment on that is a whole number of steps before the time that is measured.
+    let warmed = (config.warm_up().as_nanos() / step.as_nanos()) as u32;
+    let mut next = origin - step * warmed;
+    while next < end && !stopped() {
+        next = (next + step).min(end);
         runtime::sleep_until(next).await;
         flush(next);
-        next += cut.piece;
     }
     shared.stopping.set(true);
     if let Some(scheduler) = scheduler {
@@ -405,7 +430,8 @@ async fn work(
         }
     }
     result?;
-    if !closed {
+    // Of a closed loop those that were out for long when the time was over; of one that was interrupted none.
+    if !closed || !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
         connections.iter().for_each(|connection| connection.leave_unanswered(now));
     }
@@ -421,28 +447,38 @@ struct Schedule {
     least_gap: Option<Duration>,
     begun: Instant,
     end: Instant,
+    interrupted: Arc<AtomicBool>,
 }
+
+/// A schedule that waits looks so often whether it is over.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Schedule {
     async fn run(self) {
         let mut seconds = 0.0;
         let mut due = self.begun;
+        // With a least gap: before this nothing is sent.
+        let mut earliest = self.begun;
         let mut turn = 0;
-        // By the schedule, not by the clock: a generator that was held up must not lose requests.
-        while due < self.end && !self.shared.stopping.get() {
-            runtime::sleep_until(due).await;
+        // By the schedule, not by the clock, and to its end: what a generator that was held up did not get to
+        // in time is late, not lost.
+        while due < self.end && !self.interrupted.load(Ordering::Relaxed) {
+            let planned = due.max(earliest);
             let now = Instant::now();
+            if planned > now {
+                runtime::sleep_until(planned.min(now + LOOK)).await;
+                continue;
+            }
             let mut burst = 0;
-            while due <= now && due < self.end && burst < BURST {
-                self.connections[turn % self.connections.len()].hand(due, now);
+            while due <= now && earliest <= now && due < self.end && burst < BURST {
+                self.connections[turn % self.connections.len()].hand(due, due.max(earliest), now);
                 turn += 1;
                 burst += 1;
+                if let Some(gap) = self.least_gap {
+                    earliest = now + gap;
+                }
                 seconds += self.gaps.draw(self.shared.requests.borrow_mut().random());
                 due = self.begun + Duration::from_secs_f64(seconds);
-                if let Some(gap) = self.least_gap {
-                    runtime::sleep_until(now + gap).await;
-                    break;
-                }
             }
             if burst == BURST {
                 runtime::yield_now().await;

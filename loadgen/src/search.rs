@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use crate::batches::Estimate;
+use crate::report::by_chance;
 use crate::run::{Config, Error, Loop, Progress, run_until};
 use crate::workload::Arrival;
 
@@ -119,7 +120,7 @@ pub async fn search(
         Loop::Open { arrival, .. } => arrival,
         Loop::Closed => Arrival::EXPONENTIAL,
     };
-    let closed = Config { pacing: Loop::Closed, ..config.clone() };
+    let closed = Config { pacing: Loop::Closed, skip: false, moderate: false, ..config.clone() };
     let peak = run_until(&closed, stop, |seen| progress("at its peak", seen)).await?.qps;
     let (mut low, mut high) = (0.0, peak);
     let mut found = Found { goal, peak, rate: None, failed: None, tried: Vec::new() };
@@ -156,13 +157,16 @@ async fn try_rate(
     let name = format!("at {rate:.0}/s");
     let mut seen: Vec<(f64, Option<Estimate>)> = Vec::new();
     loop {
-        let report = run_until(config, stop, |seen| progress(&name, seen)).await?;
-        let fault = if report.qps < rate * KEPT || report.has_failures() {
+        let config = Config { seed: config.seed.wrapping_add(seen.len() as u64 * 1000), ..config.clone() };
+        let report = run_until(&config, stop, |seen| progress(&name, seen)).await?;
+        let missed = report.qps < rate * KEPT - by_chance(rate, report.seconds);
+        let fault = if missed || report.has_failures() {
             Some(Verdict::NotReached)
         } else {
             report.invalid.as_ref().map(|_| Verdict::Invalid)
         };
-        let latency = report.quantile(goal.percentile / 100.0);
+        // What a spoilt run shows says nothing of the rate.
+        let latency = report.quantile(goal.percentile / 100.0).filter(|_| fault.is_none());
         seen.push((report.qps, latency));
         let runs = seen.len();
         let latency = together(seen.iter().filter_map(|(_, latency)| *latency));
@@ -180,8 +184,10 @@ fn together(estimates: impl Iterator<Item = Estimate>) -> Option<Estimate> {
     let all: Vec<Estimate> = estimates.collect();
     let count = all.len() as f64;
     let mean = all.iter().map(|one| one.mean).sum::<f64>() / count;
-    // Variances of independent means add up.
-    let half = all.iter().map(|one| ((one.high - one.low) / 2.0).powi(2)).sum::<f64>().sqrt() / count;
+    // Variances of independent means add up. Runs may differ by more than their batches do.
+    let within = all.iter().map(|one| ((one.high - one.low) / 2.0).powi(2)).sum::<f64>().sqrt() / count;
+    let between = all.iter().map(|one| (one.mean - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    let half = within.max(2.0 * (between / count).sqrt());
     let batches = all.iter().map(|one| one.batches).sum();
     (!all.is_empty()).then_some(Estimate { mean, low: mean - half, high: mean + half, batches })
 }
@@ -234,6 +240,9 @@ mod tests {
     fn four_equal_runs_are_twice_as_sure() {
         let all = together([estimate(100.0, 8.0); 4].into_iter()).unwrap();
         assert_eq!((all.mean, all.low, all.high, all.batches), (100.0, 96.0, 104.0, 40));
+        // Runs that differ are not.
+        let apart = together([estimate(50.0, 5.0), estimate(150.0, 5.0)].into_iter()).unwrap();
+        assert!(apart.low < 10.0 && apart.high > 190.0, "{apart:?}");
         assert_eq!(together(std::iter::empty()), None);
     }
 }

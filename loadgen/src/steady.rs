@@ -5,9 +5,13 @@ use crate::tally::Timeline;
 /// Below so many pieces nothing can be told.
 const FEWEST: usize = 10;
 
-/// The first piece from which on a run is steady, by the rule of the marginal standard error (MSER; White,
-/// *An effective truncation heuristic for bias reduction in simulation output*, 1997): leave out as much of
-/// the beginning as makes the mean of the rest most certain, and at most half.
+/// So many pieces in a row at the level of the rest: from then on it is steady.
+const IN_A_ROW: usize = 3;
+
+/// The first piece from which on a run is steady: where several pieces in a row are first at the level of its
+/// second half, or where the mean of the rest is most certain (the rule of the marginal standard error, MSER;
+/// White, *An effective truncation heuristic for bias reduction in simulation output*, 1997), whichever comes
+/// first, and at most half. So a start that is slow is left out, and a stall later on never is.
 ///
 /// Looks at throughput in a closed loop, and in an open one, whose throughput is given, at latency.
 pub(crate) fn first_steady(timeline: &Timeline, end: u32, closed: bool) -> u32 {
@@ -17,21 +21,34 @@ pub(crate) fn first_steady(timeline: &Timeline, end: u32, closed: bool) -> u32 {
             if closed { samples.requests() as f64 } else { samples.mean_latency() }
         })
         .collect();
-    truncation(&values) as u32
+    truncation(&values).min(first_at_level(&values)) as u32
 }
 
-/// How many values to leave out at the beginning.
+/// Where values are first at the level of the second half, for some in a row.
+fn first_at_level(values: &[f64]) -> usize {
+    let mut rest = values[values.len() / 2..].to_vec();
+    rest.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| rest.get(((rest.len() - 1) as f64 * share).round() as usize).copied();
+    let (Some(low), Some(high)) = (at(0.02), at(0.98)) else { return 0 };
+    let at_level = |values: &[f64]| values.iter().all(|value| (low..=high).contains(value));
+    values.windows(IN_A_ROW).position(at_level).unwrap_or(values.len() / 2)
+}
+
+/// How many values to leave out at the beginning, by MSER.
 fn truncation(values: &[f64]) -> usize {
     if values.len() < FEWEST {
         return 0;
     }
-    let error = |from: usize| {
-        let rest = &values[from..];
-        let count = rest.len() as f64;
-        let mean = rest.iter().sum::<f64>() / count;
-        rest.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count * count)
-    };
-    (0..=values.len() / 2).min_by(|&a, &b| error(a).total_cmp(&error(b))).unwrap_or(0)
+    let errors: Vec<f64> = (0..=values.len() / 2)
+        .map(|from| {
+            let rest = &values[from..];
+            let count = rest.len() as f64;
+            let mean = rest.iter().sum::<f64>() / count;
+            rest.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count * count)
+        })
+        .collect();
+    let least = errors.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
+    least.map_or(0, |(from, _)| from)
 }
 
 #[cfg(test)]
@@ -47,7 +64,7 @@ mod tests {
     fn a_slow_start_is_left_out() {
         let values: Vec<f64> =
             (0..100).map(|index| 1000.0 * (1.0 - (-(index as f64) / 4.0).exp()) + noise(index)).collect();
-        let cut = truncation(&values);
+        let cut = truncation(&values).min(first_at_level(&values));
         assert!((8..40).contains(&cut), "{cut}");
     }
 
@@ -56,6 +73,15 @@ mod tests {
         let values: Vec<f64> = (0..100).map(|index| 1000.0 + noise(index)).collect();
         let cut = truncation(&values);
         assert!(cut < 20, "{cut}");
+    }
+
+    #[test]
+    fn a_stall_after_a_steady_start_stays_in() {
+        let mut values: Vec<f64> = (0..50).map(|index| 1000.0 + noise(index)).collect();
+        values[10..15].fill(0.0);
+        assert!(truncation(&values) >= 15, "by itself the rule would leave it out");
+        let cut = truncation(&values).min(first_at_level(&values));
+        assert!(cut < 10, "{cut}");
     }
 
     #[test]

@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// How long a piece is at the most.
+/// How long a piece is in a run of up to ten minutes, and how often workers hand over what they have.
 pub(crate) const LONGEST_PIECE: Duration = Duration::from_millis(100);
 
 /// A short run is cut into shorter ones, so that there are enough to tell something from: so many, but none
 /// shorter than this.
 const FEW: u128 = 20;
 const SHORTEST_PIECE: Duration = Duration::from_millis(5);
+
+/// A run of hours is cut into longer ones: memory must not grow with its length.
+const MANY: u128 = 6000;
 
 /// The piece of all that comes before the time that is measured.
 pub(crate) const BEFORE: u32 = u32::MAX;
@@ -26,7 +29,7 @@ pub(crate) struct Cut {
 
 impl Cut {
     pub(crate) fn of(time: Duration) -> Self {
-        let long = time.as_nanos().div_ceil(LONGEST_PIECE.as_nanos());
+        let long = time.as_nanos().div_ceil(LONGEST_PIECE.as_nanos()).min(MANY);
         let short = time.as_nanos() / SHORTEST_PIECE.as_nanos();
         let pieces = long.max(short.min(FEW)).clamp(1, BEFORE.into()) as u32;
         Self { piece: (time / pieces).max(Duration::from_nanos(1)), pieces }
@@ -94,8 +97,6 @@ pub(crate) struct Counts {
     pub(crate) unanswered: u64,
     /// Requests that were left out because they were late.
     pub(crate) skipped: u64,
-    /// Connections that were closed and opened again.
-    pub(crate) reconnects: u64,
     pub(crate) received: u64,
     pub(crate) sent: u64,
     /// CPU time of the workers' threads, in nanoseconds.
@@ -111,7 +112,6 @@ impl Counts {
         self.wrong += other.wrong;
         self.unanswered += other.unanswered;
         self.skipped += other.skipped;
-        self.reconnects += other.reconnects;
         self.received += other.received;
         self.sent += other.sent;
         self.cpu += other.cpu;
@@ -131,7 +131,8 @@ pub(crate) struct Sparse(Vec<(u64, u64)>);
 impl Sparse {
     fn of(histogram: &Histogram<u64>) -> Self {
         let recorded = histogram.iter_recorded();
-        Self(recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect())
+        let same = |value| histogram.highest_equivalent(value);
+        Self(recorded.map(|step| (same(step.value_iterated_to()), step.count_at_value())).collect())
     }
 
     fn add(&mut self, other: Self) {
@@ -207,6 +208,11 @@ impl Samples {
         sum / (all().map(|(_, count)| *count).sum::<u64>().max(1)) as f64
     }
 
+    /// Requests that were answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.requests().saturating_sub(self.counts.unanswered)
+    }
+
     /// Requests whose latency was noted.
     pub(crate) fn requests(&self) -> u64 {
         self.measures[..3].iter().map(Sparse::count).sum()
@@ -223,6 +229,22 @@ pub(crate) struct Tally {
     /// may be some pieces ago.
     live: Vec<Live>,
     spare: Vec<Live>,
+    /// What belongs to times that are long over: after a stall that may be many pieces, with little in each.
+    late: BTreeMap<u32, Late>,
+}
+
+/// What comes late, one by one.
+#[derive(Debug, Default)]
+struct Late {
+    counts: Counts,
+    values: Vec<(usize, u64)>,
+}
+
+/// What a worker hands over.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    live: Vec<Live>,
+    late: BTreeMap<u32, Late>,
 }
 
 /// A piece as it is counted: fast to add to, and large.
@@ -234,47 +256,69 @@ pub(crate) struct Live {
 }
 
 impl Tally {
-    pub(crate) fn new(origin: Instant, cut: Cut) -> Self {
-        let piece_nanos = u64::try_from(cut.piece.as_nanos()).unwrap_or(u64::MAX);
-        // Made now: a megabyte of fresh memory in the middle of a run is a delay of its own.
-        let spare = (0..SPARE).map(|_| Live::new()).collect();
-        Self { origin, piece_nanos, live: Vec::new(), spare }
+    /// Memory for a tally, made before a run: a megabyte of fresh memory in its middle is a delay.
+    pub(crate) fn spare() -> Vec<Live> {
+        (0..SPARE).map(|_| Live::new()).collect()
     }
 
-    fn live(&mut self, moment: Instant) -> &mut Live {
+    pub(crate) fn new(origin: Instant, cut: Cut, spare: Vec<Live>) -> Self {
+        let piece_nanos = u64::try_from(cut.piece.as_nanos()).unwrap_or(u64::MAX);
+        Self { origin, piece_nanos, live: Vec::new(), spare, late: BTreeMap::new() }
+    }
+
+    /// Which of the live pieces a moment belongs to; `Err` is the piece of what comes late.
+    fn place(&mut self, moment: Instant) -> Result<usize, u32> {
         let piece = match moment.checked_duration_since(self.origin) {
             Some(since) => u32::try_from(since.as_nanos() as u64 / self.piece_nanos).unwrap_or(BEFORE),
             None => BEFORE,
         };
         // The newest is at the end, and nearly always it.
         let found = self.live.iter().rposition(|live| live.piece == piece);
+        // Before the time that is measured there is only one piece; after it the newest are few.
+        if found.is_none() && self.live.len() >= AT_ONCE {
+            return Err(piece);
+        }
         let index = found.unwrap_or_else(|| {
             let mut fresh = self.spare.pop().unwrap_or_else(Live::new);
             fresh.piece = piece;
             self.live.push(fresh);
             self.live.len() - 1
         });
-        &mut self.live[index]
+        Ok(index)
     }
 
     /// What is counted at a moment.
     pub(crate) fn counts(&mut self, moment: Instant) -> &mut Counts {
-        &mut self.live(moment).counts
+        match self.place(moment) {
+            Ok(index) => &mut self.live[index].counts,
+            Err(piece) => &mut self.late.entry(piece).or_default().counts,
+        }
+    }
+
+    fn note(&mut self, moment: Instant, measure: usize, value: u64) {
+        match self.place(moment) {
+            Ok(index) => self.live[index].measures[measure].saturating_record(value),
+            Err(piece) => {
+                // As the histogram would have it: what is put together later must be the same.
+                let value = self.live[0].measures[0].highest_equivalent(value.min(LONGEST));
+                self.late.entry(piece).or_default().values.push((measure, value));
+            }
+        }
     }
 
     pub(crate) fn record(&mut self, moment: Instant, measure: Measure, value: Duration) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX).max(1);
-        self.live(moment).measures[measure.index()].saturating_record(nanos);
+        self.note(moment, measure.index(), nanos);
     }
 
     pub(crate) fn record_queue(&mut self, moment: Instant, length: usize) {
-        self.live(moment).measures[Measure::Queue.index()].saturating_record(length as u64);
+        self.note(moment, Measure::Queue.index(), length as u64);
     }
 
     /// What was counted since it was taken last. Nothing is done with it here: this is the thread whose
     /// delays would show.
-    pub(crate) fn take(&mut self) -> Vec<Live> {
-        std::mem::take(&mut self.live)
+    pub(crate) fn take(&mut self) -> Taken {
+        Taken { live: std::mem::take(&mut self.live), late: std::mem::take(&mut self.late) }
     }
 
     /// Takes emptied ones back.
@@ -283,8 +327,25 @@ impl Tally {
     }
 }
 
-/// How many pieces are ready to be filled: one that is, and those that are being looked through.
-const SPARE: usize = 4;
+/// How many pieces are ready to be filled: those that are, and those that are being looked through.
+const SPARE: usize = 6;
+/// How many are filled at once, before what belongs to others counts as late.
+const AT_ONCE: usize = 3;
+
+impl Late {
+    fn into_samples(mut self) -> Samples {
+        let mut samples = Samples { counts: self.counts, ..Samples::default() };
+        self.values.sort_unstable();
+        for (measure, value) in self.values {
+            let sparse = &mut samples.measures[measure].0;
+            match sparse.last_mut() {
+                Some((last, count)) if *last == value => *count += 1,
+                _ => sparse.push((value, 1)),
+            }
+        }
+        samples
+    }
+}
 
 impl Live {
     fn new() -> Self {
@@ -306,18 +367,29 @@ impl Live {
 pub(crate) struct Timeline {
     pieces: BTreeMap<u32, Samples>,
     requests: u64,
-    failures: u64,
+    errors: u64,
+    wrong: u64,
 }
 
 impl Timeline {
-    /// Adds pieces, and empties them.
-    pub(crate) fn add(&mut self, taken: &mut [Live]) {
-        for live in taken {
+    /// Adds what was taken, and returns the memory of it.
+    pub(crate) fn add(&mut self, taken: Taken) -> Vec<Live> {
+        let Taken { mut live, late } = taken;
+        for live in &mut live {
             let (piece, samples) = (live.piece, live.empty());
-            self.requests += samples.requests();
-            self.failures += samples.counts.errors + samples.counts.wrong;
-            self.pieces.entry(piece).or_default().add(samples);
+            self.add_piece(piece, samples);
         }
+        for (piece, late) in late {
+            self.add_piece(piece, late.into_samples());
+        }
+        live
+    }
+
+    fn add_piece(&mut self, piece: u32, samples: Samples) {
+        self.requests += samples.requests();
+        self.errors += samples.counts.errors;
+        self.wrong += samples.counts.wrong;
+        self.pieces.entry(piece).or_default().add(samples);
     }
 
     pub(crate) fn piece(&self, piece: u32) -> Option<&Samples> {
@@ -329,9 +401,14 @@ impl Timeline {
         self.requests
     }
 
-    /// Errors and wrong values so far.
-    pub(crate) fn failures(&self) -> u64 {
-        self.failures
+    /// Requests that were answered with an error so far, whenever that was.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Wrong values so far, whenever they came.
+    pub(crate) fn wrong(&self) -> u64 {
+        self.wrong
     }
 
     /// The latencies of some pieces.
@@ -391,7 +468,8 @@ mod tests {
     fn what_three_workers_saw_put_together_is_what_one_would_have_seen() {
         let origin = Instant::now();
         let cut = Cut::of(Duration::from_secs(2));
-        let (mut one, mut apart) = (Tally::new(origin, cut), [0; 3].map(|_| Tally::new(origin, cut)));
+        let (mut one, mut apart) =
+            (Tally::new(origin, cut, Vec::new()), [0; 3].map(|_| Tally::new(origin, cut, Vec::new())));
         let mut direct = histogram();
         let mut timeline = Timeline::default();
         for step in 0..30_000_u64 {
@@ -402,15 +480,14 @@ mod tests {
             direct.record(value.as_nanos() as u64).unwrap();
             if step % 1000 == 999 {
                 for tally in &mut apart {
-                    let mut taken = tally.take();
-                    timeline.add(&mut taken);
-                    tally.give_back(taken);
+                    let emptied = timeline.add(tally.take());
+                    tally.give_back(emptied);
                 }
             }
         }
-        apart.iter_mut().for_each(|tally| timeline.add(&mut tally.take()));
+        apart.iter_mut().for_each(|tally| drop(timeline.add(tally.take())));
         let mut whole = Timeline::default();
-        whole.add(&mut one.take());
+        whole.add(one.take());
         assert_eq!(timeline.total(0..u32::MAX).measure(READ), &direct);
         assert_eq!(whole.total(0..u32::MAX).measure(READ), &direct);
         assert_eq!(whole.pieces, timeline.pieces);
@@ -419,26 +496,43 @@ mod tests {
     #[test]
     fn a_sample_belongs_to_its_own_time_however_late_it_comes() {
         let origin = Instant::now();
-        let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)));
+        let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)), Vec::new());
         let mut timeline = Timeline::default();
         tally.record(origin + micros(50), READ, micros(10));
         tally.counts(origin + micros(150_000)).hits += 1;
-        timeline.add(&mut tally.take());
+        timeline.add(tally.take());
         tally.record(origin + micros(60), READ, micros(900_000));
-        timeline.add(&mut tally.take());
-        assert!(tally.take().is_empty());
+        timeline.add(tally.take());
         assert_eq!(timeline.piece(0).unwrap().requests(), 2);
         assert_eq!(timeline.piece(1).unwrap().counts.hits, 1);
         assert_eq!(timeline.total(1..2).latency().len(), 0);
     }
 
     #[test]
+    fn a_stall_of_minutes_takes_no_memory_for_each_of_its_pieces_and_loses_nothing() {
+        let origin = Instant::now();
+        let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(600)), Vec::new());
+        let mut direct = histogram();
+        for step in 0..6000 {
+            let waited = micros(600_000_000 - step * 100_000);
+            tally.counts(origin + micros(step * 100_000)).unanswered += 1;
+            tally.record(origin + micros(step * 100_000), READ, waited);
+            direct.record(waited.as_nanos() as u64).unwrap();
+        }
+        assert!(tally.live.len() <= AT_ONCE);
+        let mut timeline = Timeline::default();
+        timeline.add(tally.take());
+        let total = timeline.total(0..6000);
+        assert_eq!((total.measure(READ), total.counts.unanswered), (&direct, 6000));
+    }
+
+    #[test]
     fn what_lies_before_the_time_that_is_measured_is_apart() {
         let origin = Instant::now() + micros(1000);
-        let mut tally = Tally::new(origin, Cut::of(micros(1000)));
+        let mut tally = Tally::new(origin, Cut::of(micros(1000)), Vec::new());
         tally.record(origin - micros(500), READ, Duration::ZERO);
         let mut timeline = Timeline::default();
-        timeline.add(&mut tally.take());
+        timeline.add(tally.take());
         assert_eq!((timeline.requests(), timeline.total(0..BEFORE).latency().len()), (1, 0));
     }
 
@@ -453,6 +547,7 @@ mod tests {
         assert_eq!(cut(500_000), (25_000, 20));
         assert_eq!(cut(50_000), (5_000, 10));
         assert_eq!(cut(4_000), (4_000, 1));
+        assert_eq!(cut(86_400_000_000), (14_400_000, 6000));
         assert_eq!(Cut::of(Duration::ZERO).pieces, 1);
     }
 }

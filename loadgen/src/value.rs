@@ -13,7 +13,7 @@ pub(crate) fn fill(size: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The value that a key has when it is so many bytes long: the key, a checksum of key and length, and the
+/// The value that a key has when it is so many bytes long: a checksum of key and length, the key, and the
 /// checksum's digits over and over; cut off where it is shorter. So a value is wrong if it is another
 /// key's, of another length, or damaged anywhere.
 #[derive(Debug, Clone, Default)]
@@ -33,16 +33,18 @@ impl Expected {
         hasher.update(&(length as u64).to_le_bytes());
         let sum = hasher.finalize();
         self.head.clear();
-        self.head.extend_from_slice(key);
         const HEX: &[u8; 16] = b"0123456789abcdef";
         self.head.extend((0..DIGITS).map(|digit| HEX[(sum >> (4 * digit)) as usize & 15]));
+        self.head.extend_from_slice(key);
         (self.at, self.wrong) = (0, false);
     }
 
     /// The bytes from a position on, as far as they can be given in one piece.
     fn from(&self, at: usize) -> &[u8] {
-        let key = self.head.len() - DIGITS;
-        if at < self.head.len() { &self.head[at..] } else { &self.head[key + (at - key) % DIGITS..] }
+        match at.checked_sub(self.head.len()) {
+            None => &self.head[at..],
+            Some(after) => &self.head[after % DIGITS..DIGITS],
+        }
     }
 
     /// Appends so many bytes.
@@ -115,5 +117,8 @@ mod tests {
     fn another_keys_value_and_another_length_are_wrong() {
         assert!(is_wrong(b"key-8", 40, &value(b"key-7", 40), 9));
         assert!(is_wrong(b"key-7", 40, &value(b"key-7", 41)[..40], 9));
+        // Also those that are shorter than a key.
+        assert!(is_wrong(b"0000000000008", 4, &value(b"0000000000007", 4), 9));
+        assert!(is_wrong(b"0000000000007", 4, &value(b"0000000000007", 5)[..4], 9));
     }
 }

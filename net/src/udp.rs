@@ -54,7 +54,10 @@ impl UdpSocket {
 
     /// Receives a datagram: how many bytes of it there are, and who sent it. What does not fit is lost.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await
+        let (length, sender) = self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await?;
+        // A short datagram says nothing of the next.
+        self.fd.has_read(length, length);
+        Ok((length, sender))
     }
 
     /// Sends a datagram.

@@ -10,7 +10,7 @@ use crate::grace_search::GraceSearch;
 use crate::grace_time::GraceTime;
 use crate::keeper::Change;
 use crate::netlink::netdev::{NapiSetting, Netdev};
-use crate::{Guard, Knob, Policy};
+use crate::{Guard, Knob, Policy, Value};
 
 /// How long a candidate is in force before what it brings is counted: connections that wait for each
 /// other's answers need some round trips to find their new pace.
@@ -36,13 +36,20 @@ pub(crate) struct Adapter {
 
 struct Adapted {
     queue: u32,
-    napi: u32,
+    /// `None` while it has none.
+    napi: Option<u32>,
     search: GraceSearch,
-    /// What it had when it was last told of.
-    told: Duration,
-    /// What had been received then.
+    /// What is in force between trials.
+    held: Duration,
+    /// What had been received when it was last looked at.
     received: u64,
+    loaded: bool,
+    /// Looks in a row without a load.
+    idle: u32,
 }
+
+/// After so many looks without a load it is gone, and the shortest is best.
+const GONE_AFTER: u32 = 2;
 
 impl Adapter {
     /// For the queues whose grace time the guard has set, where it is to be adapted.
@@ -51,18 +58,18 @@ impl Adapter {
         let adapts =
             guard.plan().policy == Policy::KernelPolling && matches!(grace, GraceTime::Adapted { .. });
         let set = guard.applied().iter().filter(|applied| adapts && applied.outcome.is_ok());
-        let queues = set.filter_map(|applied| match applied.knob {
-            Knob::NapiGroFlushTimeout { queue } => Some(queue),
-            _ => None,
-        });
-        let queues = queues
-            .enumerate()
-            .map(|(position, queue)| Adapted {
-                queue,
-                napi: 0,
-                search: GraceSearch::new(grace.candidates(), position),
-                told: grace.first(),
-                received: received(queue),
+        let queues = set
+            .filter_map(|applied| match (&applied.knob, &applied.target) {
+                (Knob::NapiGroFlushTimeout { queue }, Value::Number(nanos)) => Some(Adapted {
+                    queue: *queue,
+                    napi: None,
+                    search: GraceSearch::new(grace.candidates(), u64::from(*queue)),
+                    held: Duration::from_nanos(*nanos),
+                    received: received(*queue),
+                    loaded: false,
+                    idle: 0,
+                }),
+                _ => None,
             })
             .collect();
         Self { queues, received, looked: Instant::now(), tried: None }
@@ -70,79 +77,121 @@ impl Adapter {
 
     /// Tries candidates, where there is a load to try them under; called about once a second.
     pub(crate) fn run(&mut self, guard: &mut Guard, stop: &AtomicBool, tell: &mut dyn FnMut(&Change)) {
-        if self.queues.is_empty() || !self.is_loaded() {
+        if self.queues.is_empty() {
             return;
         }
-        let settled = self.queues.iter().all(|adapted| adapted.search.is_settled());
-        if settled && self.tried.is_some_and(|tried| tried.elapsed() < LOOK_AFTER) {
+        self.look();
+        let mut loaded = self.queues.iter().filter(|adapted| adapted.loaded).peekable();
+        let any = loaded.peek().is_some();
+        let settled = loaded.all(|adapted| adapted.search.is_settled());
+        let due = any && !(settled && self.tried.is_some_and(|tried| tried.elapsed() < LOOK_AFTER));
+        let calm = |adapted: &Adapted| adapted.idle >= GONE_AFTER && adapted.held != adapted.search.chosen();
+        if !due && !self.queues.iter().any(calm) {
             return;
         }
-        if let Err(error) = self.try_out(guard, stop, if settled { Duration::ZERO } else { BURST }) {
+        let Ok(mut netdev) = Netdev::open() else { return };
+        self.find(guard, tell);
+        let before: Vec<(u32, Duration)> =
+            self.queues.iter().map(|adapted| (adapted.queue, adapted.held)).collect();
+        let mut outcome = Ok(());
+        if due {
+            let burst = if settled { Duration::ZERO } else { BURST };
+            outcome = self.try_out(guard, &mut netdev, stop, burst);
+            self.tried = Some(Instant::now());
+        }
+        // Also after an error: no candidate is left behind by chance.
+        outcome = outcome.and(self.settle(guard, &mut netdev));
+        if let Err(error) = outcome.as_ref()
+            && is_final(error)
+        {
             for adapted in self.queues.drain(..) {
-                let time = adapted.told;
-                tell(&Change::NotAdapted { queue: adapted.queue, time, reason: error.to_string() });
+                let (queue, time) = (adapted.queue, adapted.held);
+                tell(&Change::NotAdapted { queue, time, reason: error.to_string() });
             }
-            return;
         }
-        self.tried = Some(Instant::now());
-        for adapted in &mut self.queues {
-            let time = adapted.search.chosen();
-            if std::mem::replace(&mut adapted.told, time) != time {
-                tell(&Change::GraceTime { queue: adapted.queue, time });
+        for adapted in &self.queues {
+            if !before.contains(&(adapted.queue, adapted.held)) {
+                tell(&Change::GraceTime { queue: adapted.queue, time: adapted.held });
             }
         }
     }
 
-    fn is_loaded(&mut self) -> bool {
+    /// Looks which queues have a load.
+    fn look(&mut self) {
         let seconds = std::mem::replace(&mut self.looked, Instant::now()).elapsed().as_secs_f64();
-        let mut loaded = false;
         for adapted in &mut self.queues {
             let now = (self.received)(adapted.queue);
             let before = std::mem::replace(&mut adapted.received, now);
-            loaded |= now.wrapping_sub(before) as f64 > LOAD * seconds;
-        }
-        loaded
-    }
-
-    /// At least one round, and more for so long; leaves what was chosen in force.
-    fn try_out(&mut self, guard: &mut Guard, stop: &AtomicBool, time: Duration) -> io::Result<()> {
-        // Looked up each time: a link that was reopened has other NAPIs.
-        let device = Device::new(&guard.plan().interface, guard.plan().ifindex);
-        for adapted in &mut self.queues {
-            match device.napi(adapted.queue) {
-                Ok(napi) => adapted.napi = napi.id,
-                // The link is down, or the interface gone: the next look at it tells.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(error),
+            adapted.loaded = now.wrapping_sub(before) as f64 > LOAD * seconds;
+            adapted.idle = if adapted.loaded { 0 } else { adapted.idle.saturating_add(1) };
+            if adapted.idle == GONE_AFTER {
+                adapted.search.forget();
             }
         }
-        let mut netdev = Netdev::open()?;
+    }
+
+    /// Looks the NAPIs up: a link that was reopened has others. Queues that somebody else has given a value
+    /// are left to that.
+    fn find(&mut self, guard: &Guard, tell: &mut dyn FnMut(&Change)) {
+        let device = Device::new(&guard.plan().interface, guard.plan().ifindex);
+        self.queues.retain_mut(|adapted| {
+            let napi = device.napi(adapted.queue).ok();
+            adapted.napi = napi.as_ref().map(|napi| napi.id);
+            let Some(nanos) = napi.and_then(|napi| napi.gro_flush_timeout) else { return true };
+            let now = Duration::from_nanos(nanos);
+            // 0 is what a device has that has forgotten; the keeper sees to that.
+            let own = now.is_zero() || now == adapted.held || adapted.search.candidates().contains(&now);
+            if !own {
+                let reason = format!("somebody has made it {} µs", now.as_micros());
+                tell(&Change::NotAdapted { queue: adapted.queue, time: now, reason });
+            }
+            own
+        });
+    }
+
+    /// At least one round, and more for so long.
+    fn try_out(
+        &mut self,
+        guard: &Guard,
+        netdev: &mut Netdev,
+        stop: &AtomicBool,
+        time: Duration,
+    ) -> io::Result<()> {
         let start = Instant::now();
-        let mut outcome = Ok(());
-        while outcome.is_ok() && !stop.load(Ordering::Acquire) {
-            outcome = self.round(guard, &mut netdev);
+        while !stop.load(Ordering::Acquire) {
+            self.round(guard, netdev)?;
             if start.elapsed() >= time {
                 break;
             }
         }
-        // Also after an error: no candidate is left behind by chance.
-        for adapted in &self.queues {
-            let chosen = adapted.search.chosen();
-            outcome = outcome.and(guard.set_grace_time(&mut netdev, adapted.napi, chosen));
-            guard.settle_grace_time(adapted.queue, chosen);
-        }
-        // Its NAPIs went while they were tried.
-        outcome.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+        Ok(())
     }
 
-    /// Each candidate for a moment, on all queues at once.
+    /// Puts what was chosen in force.
+    fn settle(&mut self, guard: &mut Guard, netdev: &mut Netdev) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for adapted in &mut self.queues {
+            let (Some(napi), chosen) = (adapted.napi, adapted.search.chosen()) else { continue };
+            match guard.set_grace_time(netdev, napi, chosen) {
+                Ok(()) => {
+                    adapted.held = chosen;
+                    guard.settle_grace_time(adapted.queue, chosen);
+                }
+                Err(error) => outcome = Err(error),
+            }
+        }
+        outcome
+    }
+
+    /// Each candidate for a moment, on all loaded queues at once.
     fn round(&mut self, guard: &Guard, netdev: &mut Netdev) -> io::Result<()> {
-        let orders: Vec<Vec<usize>> = self.queues.iter().map(|adapted| adapted.search.order()).collect();
+        let orders: Vec<Vec<usize>> = self.queues.iter_mut().map(|adapted| adapted.search.order()).collect();
         let mut rates: Vec<Vec<f64>> = orders.iter().map(|order| vec![0.0; order.len()]).collect();
         let turns = orders.first().map_or(0, Vec::len);
         for turn in 0..turns {
-            for (adapted, order) in self.queues.iter().zip(&orders) {
-                guard.set_grace_time(netdev, adapted.napi, adapted.search.candidates()[order[turn]])?;
+            for (adapted, order) in self.queues.iter().zip(&orders).filter(|(adapted, _)| adapted.loaded) {
+                let Some(napi) = adapted.napi else { continue };
+                guard.set_grace_time(netdev, napi, adapted.search.candidates()[order[turn]])?;
             }
             thread::sleep(SETTLE);
             let (start, before) = (Instant::now(), self.count());
@@ -153,7 +202,9 @@ impl Adapter {
             }
         }
         for (adapted, rates) in self.queues.iter_mut().zip(&rates) {
-            adapted.search.record(rates);
+            if adapted.loaded && adapted.napi.is_some() {
+                adapted.search.record(rates);
+            }
         }
         Ok(())
     }
@@ -161,6 +212,12 @@ impl Adapter {
     fn count(&mut self) -> Vec<u64> {
         self.queues.iter().map(|adapted| (self.received)(adapted.queue)).collect()
     }
+}
+
+/// Whether it will be no better the next time: a right that is not there, or a kernel that can't. Anything
+/// else (a NAPI that has just gone, no free descriptor) may have passed by then.
+fn is_final(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
 }
 
 impl Guard {

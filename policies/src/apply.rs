@@ -244,8 +244,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The journals are locked before the slot, as `apply` does: a signal in the middle of that waits for it.
 fn undo(directory: &JournalDir, undo: &Mutex<Option<Undo>>) -> Option<Result<RestoreReport, Error>> {
-    // A panic in the middle of `apply` comes here with the journals locked by this very thread.
-    let _locked = (!thread::panicking()).then(|| directory.lock());
+    let _locked = directory.lock();
     let mut slot = lock(undo);
     let Undo { path, journal } = slot.take()?;
     let report = put_back(&journal);

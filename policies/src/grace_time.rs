@@ -32,6 +32,18 @@ impl GraceTime {
         Self::Adapted { shortest: Duration::from_micros(50), longest: Duration::from_micros(400) };
     /// The longest that can be asked for; the kernel takes 32 bits of nanoseconds.
     pub const LONGEST: Duration = Duration::from_secs(1);
+    /// The longest that is tried where it is adapted: each trial leaves a queue that much longer.
+    pub const LONGEST_ADAPTED: Duration = Duration::from_millis(1);
+
+    /// Whether it can be had: not zero, no longer than allowed, and bounds in their order.
+    pub fn is_valid(self) -> bool {
+        match self {
+            Self::Fixed(time) => Duration::ZERO < time && time <= Self::LONGEST,
+            Self::Adapted { shortest, longest } => {
+                Duration::from_micros(1) <= shortest && shortest < longest && longest <= Self::LONGEST_ADAPTED
+            }
+        }
+    }
 
     /// What it starts with.
     pub fn first(self) -> Duration {
@@ -49,7 +61,7 @@ impl GraceTime {
         (0..=steps)
             .map(|step| {
                 let micros = shortest.as_secs_f64() * 1e6 * span.powf(f64::from(step) / f64::from(steps));
-                Duration::from_micros(micros.round() as u64)
+                Duration::from_micros(micros.round() as u64).clamp(shortest, longest)
             })
             .collect()
     }
@@ -69,7 +81,7 @@ impl fmt::Display for GraceTime {
 /// Text that names no grace time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is not a grace time; write microseconds from 1 to 1000000, auto, or with bounds auto:50-400"
+    "{given:?} is not a grace time; write microseconds from 1 to 1000000, auto, or with bounds up to 1000 auto:50-400"
 )]
 pub struct InvalidGraceTime {
     given: String,
@@ -80,19 +92,16 @@ impl FromStr for GraceTime {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse = || {
-            let micros = |text: &str| {
-                let time = Duration::from_micros(text.parse().ok()?);
-                (Duration::ZERO < time && time <= Self::LONGEST).then_some(time)
-            };
+            let micros = |text: &str| text.parse().ok().map(Duration::from_micros);
             if text == "auto" {
                 return Some(Self::ADAPTED);
             }
             let Some(bounds) = text.strip_prefix("auto:") else { return micros(text).map(Self::Fixed) };
             let (shortest, longest) = bounds.split_once('-')?;
             let (shortest, longest) = (micros(shortest)?, micros(longest)?);
-            (shortest < longest).then_some(Self::Adapted { shortest, longest })
+            Some(Self::Adapted { shortest, longest })
         };
-        parse().ok_or_else(|| InvalidGraceTime { given: text.to_owned() })
+        parse().filter(|grace| grace.is_valid()).ok_or_else(|| InvalidGraceTime { given: text.to_owned() })
     }
 }
 
@@ -110,7 +119,19 @@ mod tests {
 
     #[test]
     fn what_is_no_grace_time_is_answered_with_what_is() {
-        for text in ["", "0", "1000001", "auto:", "auto:5", "auto:9-9", "auto:9-5", "auto:0-5", "1ms", "-1"] {
+        for text in [
+            "",
+            "0",
+            "1000001",
+            "auto:",
+            "auto:5",
+            "auto:9-9",
+            "auto:9-5",
+            "auto:0-5",
+            "auto:5-1001",
+            "1ms",
+            "-1",
+        ] {
             let error = text.parse::<GraceTime>().unwrap_err().to_string();
             assert!(error.contains("auto:50-400"), "{error}");
         }
@@ -125,8 +146,8 @@ mod tests {
         assert_eq!(candidates("auto"), [50, 100, 200, 400]);
         assert_eq!(candidates("auto:10-100"), [10, 22, 46, 100]);
         assert_eq!(candidates("auto:10-11"), [10, 11]);
-        let many = candidates("auto:1-1000000");
-        assert_eq!((many.len(), many[0], many[7]), (8, 1, 1_000_000));
+        let many = candidates("auto:1-1000");
+        assert_eq!((many.len(), many[0], many[7]), (8, 1, 1_000));
         assert_eq!(candidates("70"), [70]);
     }
 }

@@ -202,6 +202,10 @@ impl JournalDir {
     /// Keeps other processes from applying or restoring until it is dropped. `None` where the folder
     /// can't be made or locked: then nothing can be journalled either.
     pub(crate) fn lock(&self) -> Option<Locked> {
+        if HELD.get() {
+            // By this very thread: a panic under the lock drops a guard, which puts back.
+            return None;
+        }
         let path = self.0.join("lock");
         loop {
             fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).ok()?;
@@ -218,6 +222,7 @@ impl JournalDir {
             // Or the file.
             if file.metadata().ok().map(inode) == fs::metadata(&path).ok().map(inode) {
                 let locked = Locked { folder: self.0.clone(), path, _file: file };
+                HELD.set(true);
                 locked.remove_unfinished();
                 return Some(locked);
             }
@@ -264,6 +269,10 @@ fn remove_abandoned_status(path: &Path) {
     }
 }
 
+thread_local! {
+    static HELD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// The journals, held by one process.
 pub(crate) struct Locked {
     folder: PathBuf,
@@ -285,6 +294,7 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
+        HELD.set(false);
         // Leaves nothing behind where there are no journals any more.
         let others = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         if others.filter(|entry| entry.path() != self.path).count() == 0 {

@@ -73,7 +73,7 @@ pub struct Settings {
 
 impl Settings {
     /// The default grace time. The authors of the kernel series recommend 10 to 50 µs on hardware;
-    /// a longer one costs latency only when traffic is thin. `lab calibrate` finds a host's own.
+    /// a longer one costs latency only when traffic is thin. `lab calibrate` compares them on a host.
     pub const GRO_FLUSH_TIMEOUT: GraceTime = GraceTime::Fixed(Duration::from_micros(200));
     /// The authors' value: a safety net of about the grace time times the largest batch.
     pub const IRQ_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
@@ -453,6 +453,14 @@ impl Compiler<'_> {
         }
     }
 
+    /// Who may not set the grace time can't adapt it either, and takes one that was prepared for it.
+    fn prepared_grace(&self, knob: &Knob, prepared: Option<u64>) -> Option<Value> {
+        let GraceTime::Adapted { shortest, longest } = self.settings.gro_flush_timeout else { return None };
+        let prepared = prepared
+            .filter(|nanos| (shortest.as_nanos()..=longest.as_nanos()).contains(&u128::from(*nanos)))?;
+        may_set_on(knob, &self.device).is_err().then_some(Value::Number(prepared))
+    }
+
     fn defer(&mut self) {
         let nanos =
             |duration: Duration| Value::Number(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
@@ -466,6 +474,11 @@ impl Compiler<'_> {
             let older = self.rx.iter().any(|queue| queue.napi.is_some()) || Netdev::open().is_err();
             if older && Knob::DeferHardIrqs.read(&self.device).is_ok() {
                 self.set(Knob::DeferHardIrqs, defer, DEFER);
+                let prepared = match Knob::GroFlushTimeout.read(&self.device) {
+                    Ok(Value::Number(nanos)) => Some(nanos),
+                    _ => None,
+                };
+                let grace = self.prepared_grace(&Knob::GroFlushTimeout, prepared).unwrap_or(grace);
                 self.set(Knob::GroFlushTimeout, grace, GRACE);
                 self.notes.push(
                     "this kernel defers for the whole device, not for each NAPI (that came with Linux 6.13)"
@@ -479,7 +492,10 @@ impl Compiler<'_> {
         for queue in self.rx.clone().into_iter().filter(|queue| per_napi(queue)) {
             let index = queue.index;
             self.set(Knob::NapiDeferHardIrqs { queue: index }, defer.clone(), DEFER);
-            self.set(Knob::NapiGroFlushTimeout { queue: index }, grace.clone(), GRACE);
+            let prepared = queue.napi.as_ref().and_then(|napi| napi.gro_flush_timeout);
+            let knob = Knob::NapiGroFlushTimeout { queue: index };
+            let grace = self.prepared_grace(&knob, prepared).unwrap_or_else(|| grace.clone());
+            self.set(knob, grace, GRACE);
             if queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some()) {
                 self.set(
                     Knob::NapiIrqSuspendTimeout { queue: index },

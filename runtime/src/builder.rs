@@ -260,6 +260,10 @@ impl Builder {
                 GraceTime::from_str(text).map_err(|error: InvalidGraceTime| error.to_string())
             })?;
         let adapted = (policy == Policy::KernelPolling).then_some(GraceTime::ADAPTED);
+        if let Some(time) = grace_time.filter(|time| !time.is_valid()) {
+            let reason = format!("{time:?} is no grace time: its bounds are out of order or out of range");
+            return Err(BuildError::Setting { source_name: "grace_time".to_owned(), reason });
+        }
         if let Some(time) = grace_time.or(adapted) {
             settings.gro_flush_timeout = time;
         }

@@ -55,7 +55,7 @@ pub struct Metrics {
     pub forced_passes: u64,
     /// Events that the waits returned.
     pub events: u64,
-    /// Bytes that its streams have received.
+    /// Bytes that its sockets have received.
     pub received_bytes: u64,
     /// Time running tasks, in nanoseconds.
     pub running_ns: u64,

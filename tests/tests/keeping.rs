@@ -146,8 +146,7 @@ fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
     let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
     let before = napi().unwrap();
     for state in ["down", "up"] {
-        let done = Command::new("ip").args(["link", "set", SERVER_INTERFACE, state]).status().unwrap();
-        assert!(done.success());
+        ip(&["link", "set", SERVER_INTERFACE, state]);
         // Longer than the second in which the link is looked at.
         std::thread::sleep(Duration::from_millis(1300));
     }

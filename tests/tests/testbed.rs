@@ -65,10 +65,10 @@ fn hammer(address: std::net::SocketAddr, connections: usize, time: Duration) -> 
             // Threads of a namespace's thread are in that namespace.
             std::thread::spawn(move || {
                 let mut count = 0;
-                let mut buffer = [0; 64];
+                let mut buffer = [b'.'; 256];
                 while Instant::now() < end {
-                    stream.write_all(b"ping").unwrap();
-                    stream.read_exact(&mut buffer[..4]).unwrap();
+                    stream.write_all(&buffer).unwrap();
+                    stream.read_exact(&mut buffer).unwrap();
                     count += 1;
                 }
                 count
@@ -107,7 +107,7 @@ fn kernel_polling_gets_most_packets_by_polling_and_vanilla_none() {
         return;
     }
     // Saturation by the real pair of server and load, as `lab` runs them; medians of three rounds.
-    let output = Command::new(lab_binary())
+    let output = Command::new(tests::own_program("lab"))
         .args(["--quick", "--rounds", "3", "--format", "json", "--gro-flush-timeout", "50"])
         .output()
         .unwrap();
@@ -121,15 +121,6 @@ fn kernel_polling_gets_most_packets_by_polling_and_vanilla_none() {
     };
     assert!(share("kernel-polling") > 0.7, "kernel polling's share: {}", share("kernel-polling"));
     assert_eq!(share("vanilla"), 0.0, "vanilla's share");
-}
-
-/// The `lab` command, built beside this test.
-fn lab_binary() -> std::path::PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().unwrap().parent().unwrap().to_owned();
-    let binary = folder.join("lab");
-    assert!(binary.is_file(), "build the lab command first: cargo build --workspace");
-    binary
 }
 
 #[test]
@@ -273,7 +264,7 @@ fn grace_times_are_tried_under_load_within_their_bounds() {
     watching.join().unwrap();
     assert!(count > 1000, "{count} requests are no load");
     let seen = seen.lock().unwrap();
-    // 0 is what there was before, and is again at the end.
+    // 0 is what there was before.
     let tried: Vec<u64> = seen.keys().copied().filter(|time| *time != 0).collect();
     assert_eq!(tried, [50, 100, 200, 400], "{seen:?}");
 }

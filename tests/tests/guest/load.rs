@@ -39,7 +39,7 @@ pub fn stop(guest: &mut Machine) {
     guest.wait_for("! pidof memcached >/dev/null");
 }
 
-/// Three seconds of load from outside; `rate` 0 is as much as goes.
+/// Two seconds of load from outside; `rate` 0 is as much as goes.
 pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
     let server = format!("10.9.{nic}.2");
     let stored = guest.outside("loadgen", &["-s", &server, "--loadonly", "-r", "1000"]).unwrap();
@@ -47,7 +47,7 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
     let before = counters(guest, nic);
     let rate = rate.to_string();
     let mut arguments =
-        vec!["-s", &server, "-r", "1000", "--noload", "-w", "0", "-t", "3", "-c", "32", "--format", "json"];
+        vec!["-s", &server, "-r", "1000", "--noload", "-w", "0", "-t", "2", "-c", "32", "--format", "json"];
     if rate != "0" {
         arguments.extend(["-q", &rate]);
     }
