@@ -7,6 +7,7 @@ use lab::testbed::SERVER_INTERFACE;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{Policy, host};
 use runtime::{Builder, Running};
+use rustix::thread::CapabilitySet;
 use tests::memcached::wait_until;
 use tests::testbed::{enter, in_own_process, server_builder, server_runtime};
 
@@ -246,4 +247,33 @@ fn napi() -> Napi {
 
 fn ip(arguments: &[&str]) {
     assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
+}
+
+#[test]
+fn a_server_without_rights_runs_kernel_polling_on_a_host_that_was_prepared_for_it() {
+    if !in_own_process("a_server_without_rights_runs_kernel_polling_on_a_host_that_was_prepared_for_it") {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    let settings = policies::Settings { worker_cores: vec![0], ..policies::Settings::default() };
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let plan = policies::Plan::new(Policy::KernelPolling, &interface, &settings);
+    let journals = policies::JournalDir::default();
+    let applied = policies::apply(&plan, policies::Lifetime::Host, &journals).unwrap().keep();
+    assert!(applied.iter().all(|step| step.outcome.is_ok()), "{applied:?}");
+    let prepared = napi();
+    // Of this thread alone, and of those that it starts: what is permitted can be taken up again.
+    let sets = rustix::thread::capabilities(None).unwrap();
+    let none = rustix::thread::CapabilitySets { effective: CapabilitySet::empty(), ..sets };
+    rustix::thread::set_capabilities(None, none).unwrap();
+    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let report = runtime.block_on(async { runtime::reports() }).remove(0);
+    assert_eq!(report.running, Running::KernelPolling, "{report}");
+    assert!(report.steps_down.is_empty(), "{report}");
+    drop(runtime);
+    assert_eq!(napi(), prepared, "the grace time that was prepared is not the one that it would begin with");
+    rustix::thread::set_capabilities(None, sets).unwrap();
+    policies::restore_all(&journals, None).unwrap();
+    assert_eq!(napi(), fresh);
 }

@@ -149,8 +149,9 @@ fn errors_count_as_errors_and_hang_nothing() {
     let workload = Workload { mix: "get=1,set=1".parse().unwrap(), ..Workload::default() };
     let report = run(&Config { workload, depth: 4, ..config(server) });
     assert!(report.requests > 100, "{}", report.table());
-    // Those that are answered when the time is over count as errors, too.
-    assert!((report.requests..=report.requests + 4).contains(&report.errors), "{}", report.table());
+    // Those that are answered when the time is over count as errors, too, and are few.
+    let errors = report.errors as f64 / report.requests as f64;
+    assert!((1.0..1.1).contains(&errors), "{}", report.table());
     assert!(report.has_failures());
 }
 
@@ -367,7 +368,8 @@ fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
 fn a_scan_has_a_line_for_each_rate() {
     let _alone = alone();
     let server = serve(None, miss).to_string();
-    let arguments = ["-s", &server, "--noload", "-t", "0.4", "-w", "0", "--scan", "200:600:200"];
+    let arguments =
+        ["-s", &server, "--noload", "-t", "0.4", "-w", "0", "-i", "fixed", "--scan", "200:600:200"];
     let output = loadgen(&[&arguments[..], &["--format", "csv"]].concat()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
