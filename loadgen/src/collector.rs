@@ -61,12 +61,9 @@ fn within(timeline: &Timeline, config: &Config, cut: Cut, whole: u32, share: f64
     let pieces = first_that_counts(config, timeline, end)..end;
     [Figure::Rate, Figure::Quantile(0.5), Figure::Quantile(0.99)].into_iter().all(|figure| {
         estimate(timeline, pieces.clone(), cut.piece.as_secs_f64(), figure)
-            .is_some_and(|estimate| estimate.batches >= ENOUGH && estimate.relative() <= share)
+            .is_some_and(|estimate| estimate.relative() <= share)
     })
 }
-
-/// Fewer batches may agree by chance.
-const ENOUGH: usize = 16;
 
 /// The thread.
 pub(crate) struct Collector {
