@@ -42,7 +42,7 @@ pub struct Calibration {
 
 /// Runs kernel polling, saturated, with grace times in turns; with `adapted` the runtime's own among them.
 pub fn calibrate(
-    bench: &mut Bench,
+    bench: &Bench,
     fixed: &[Duration],
     adapted: bool,
     rounds: usize,
@@ -56,15 +56,10 @@ pub fn calibrate(
     turns.extend(adapted.then_some(None));
     let settle = if adapted { SEARCH } else { Duration::ZERO };
     let blocks = Blocks { turns: turns.clone(), rounds, length, settle };
-    let usual = std::mem::replace(
-        &mut bench.grace_time,
-        if adapted { GraceTime::ADAPTED } else { GraceTime::Fixed(fixed[0]) },
-    );
+    let grace_time = if adapted { GraceTime::ADAPTED } else { GraceTime::Fixed(fixed[0]) };
     // The load outlasts the turns, whatever each oversleeps.
     let duration = blocks.duration().as_secs_f64() * 1.1 + 0.5;
-    let round = bench.measure(polling, None, WARM_UP, duration, Some(blocks));
-    bench.grace_time = usual;
-    let round = round?;
+    let round = bench.measure(polling, grace_time, None, WARM_UP, duration, Some(blocks))?;
     let seen = round.server.grace_blocks.ok_or_else(|| io::Error::other("the server took no turns"))?;
     let of = |turn: usize| seen.iter().filter_map(move |round| round[turn]).collect::<Vec<f64>>();
     let best = (0..fixed.len()).max_by(|&a, &b| median(&of(a)).total_cmp(&median(&of(b)))).unwrap_or(0);

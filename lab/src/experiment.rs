@@ -211,7 +211,7 @@ impl Bench {
     ) -> io::Result<Round> {
         loop {
             let started = Instant::now();
-            let round = self.measure(contestant, rate, warm_up, duration, None)?;
+            let round = self.measure(contestant, self.grace_time, rate, warm_up, duration, None)?;
             if round.server.steal <= STEAL_LIMIT {
                 return Ok(round);
             }
@@ -233,6 +233,7 @@ impl Bench {
     pub(crate) fn measure(
         &self,
         contestant: Contestant,
+        grace_time: GraceTime,
         rate: Option<f64>,
         warm_up: f64,
         duration: f64,
@@ -246,7 +247,7 @@ impl Bench {
             address: if self.has_testbed() { SERVER_ADDRESS.into() } else { LOOPBACK },
             core: self.cores.server,
             packing_core: self.cores.packing,
-            grace_time: self.grace_time,
+            grace_time,
             grace_blocks: blocks,
             wait: self.plan.wait.clone(),
         });

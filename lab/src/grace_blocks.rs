@@ -33,8 +33,8 @@ impl Blocks {
             + (SETTLE + self.length) * u32::try_from(self.turns.len() * self.rounds).unwrap_or(u32::MAX)
     }
 
-    /// Takes the turns. For each round the requests a second in each turn; `None` where the runtime tried
-    /// something out in what was to be another's turn. `own` is what the runtime has found so far.
+    /// Takes the turns. For each round the requests a second in each turn; `None` where the runtime has left
+    /// its own choice behind in what was to be another's turn, or nothing came. `own` is what the runtime has found so far.
     pub fn take(
         &self,
         server: &Server,

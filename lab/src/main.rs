@@ -182,7 +182,7 @@ fn compare(options: &Options, contestants: Vec<Contestant>) -> Result<(), Box<dy
     };
     tick("grace times");
     let candidates = &plan.grace_candidates;
-    let tried = calibration::calibrate(&mut bench, candidates, false, plan.grace_rounds, COMPARED_FOR)?;
+    let tried = calibration::calibrate(&bench, candidates, false, plan.grace_rounds, COMPARED_FOR)?;
     if let Some(best) = tried.as_ref().and_then(|tried| tried.best) {
         bench.grace_time = GraceTime::Fixed(best);
     }
@@ -240,7 +240,7 @@ fn print(
 }
 
 fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
-    let mut bench = bench(options, Contestant::policies(options.driver))?;
+    let bench = bench(options, Contestant::policies(options.driver))?;
     if !bench.has_testbed() {
         return Err("the grace time is a setting of a NAPI, and loopback has none; run it as root".into());
     }
@@ -248,7 +248,7 @@ fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let quick = options.quick;
     let fixed = micros(if quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] });
     let rounds = options.rounds.map_or(if quick { 10 } else { 40 }, usize::from);
-    let tried = calibration::calibrate(&mut bench, &fixed, true, rounds, CALIBRATED_FOR)?;
+    let tried = calibration::calibrate(&bench, &fixed, true, rounds, CALIBRATED_FOR)?;
     let tried = tried.ok_or("kernel polling is not among what is compared")?;
     print(options, output.as_mut(), &serde_json::to_string_pretty(&tried)?, || tried.text())
 }

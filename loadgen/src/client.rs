@@ -36,10 +36,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// When a request of a closed loop counts that ends now: one that was out for longer than a piece when the
-    /// time was over belongs to it, or a stall at the end would not show.
-    fn counts_at(&self, sent: Instant, now: Instant) -> Instant {
-        if self.closed && now >= self.end && sent + self.piece < self.end {
+    /// When a request counts that ends now: in an open loop when it was due. In a closed one now; but one that
+    /// was out for longer than a piece when the time was over belongs to it, or a stall at the end would not
+    /// show.
+    fn counts_at(&self, due: Instant, now: Instant) -> Instant {
+        if !self.closed {
+            due
+        } else if now >= self.end && due + self.piece < self.end {
             self.end - Duration::from_nanos(1)
         } else {
             now
@@ -120,7 +123,7 @@ impl Connection {
         let waiting = self.waiting.borrow();
         let left = in_flight.iter().map(|request| (class(request.asked.operation), request.due));
         for (class, due) in left.chain(waiting.iter().map(|due| (Class::Read, *due))) {
-            let moment = if shared.closed { shared.counts_at(due, now) } else { due };
+            let moment = shared.counts_at(due, now);
             tally.counts(moment).unanswered += 1;
             // At least so long; leaving it out would make a stalled server look good.
             tally.record(moment, Measure::Latency(class), now.saturating_duration_since(due));
@@ -320,9 +323,7 @@ impl Sink for Taker<'_> {
             return Err(Error::Protocol("an answer came that nothing was asked for".to_owned()));
         };
         let asked = request.asked;
-        // A closed loop counts when a request ends, an open loop when it was due.
-        let closed = self.shared.closed;
-        let moment = if closed { self.shared.counts_at(request.sent, self.now) } else { request.due };
+        let moment = self.shared.counts_at(request.due, self.now);
         let operation = asked.operation;
         let counts = self.tally.counts(moment);
         match (operation, answer) {
@@ -348,10 +349,9 @@ impl Sink for Taker<'_> {
             _ => return Err(out_of_step(answer, asked)),
         }
         let since = |moment: Instant| self.now.saturating_duration_since(moment);
-        let (latency, service): (Duration, Duration) = (since(request.due), since(request.sent));
-        self.tally.record(moment, Measure::Latency(class(operation)), latency);
-        if !closed {
-            self.tally.record(moment, Measure::Service, service);
+        self.tally.record(moment, Measure::Latency(class(operation)), since(request.due));
+        if !self.shared.closed {
+            self.tally.record(moment, Measure::Service, since(request.sent));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use loadgen::{Config, Found, Loop, Report, Verdict};
 
 use crate::flags::{Flags, Format};
 use crate::live::Live;
-use crate::{FAILURES, Failure, INVALID, prepare};
+use crate::{Failure, INVALID, code, prepare};
 
 /// No rate reaches the goal.
 const UNREACHED: u8 = 5;
@@ -37,11 +37,7 @@ pub fn run(flags: &Flags) -> Result<ExitCode, Failure> {
             let report = loadgen::run_until(&config, &stop, |seen| live.show_at(&name, seen)).await;
             live.end();
             let report = report?;
-            worst = worst.max(match &report {
-                Report { invalid: Some(_), .. } => INVALID,
-                report if report.has_failures() => FAILURES,
-                _ => 0,
-            });
+            worst = worst.max(code(&report));
             print_point(flags.format, rate, &report, first)?;
             // Kept where they are printed at the end.
             first = false;

@@ -47,6 +47,7 @@ mod report;
 mod requests;
 mod run;
 mod search;
+mod sparse;
 mod steady;
 mod tally;
 mod value;

@@ -68,11 +68,16 @@ fn run(flags: &Flags) -> Result<ExitCode, Failure> {
     if let Some(invalid) = report.invalid.as_ref().filter(|_| flags.format != Format::Table) {
         eprintln!("loadgen: invalid: {invalid}");
     }
-    Ok(match &report {
-        Report { invalid: Some(_), .. } => ExitCode::from(INVALID),
-        report if report.has_failures() => ExitCode::from(FAILURES),
-        _ => ExitCode::SUCCESS,
-    })
+    Ok(ExitCode::from(code(&report)))
+}
+
+/// What a report makes of the exit code.
+fn code(report: &Report) -> u8 {
+    match report {
+        Report { invalid: Some(_), .. } => INVALID,
+        report if report.has_failures() => FAILURES,
+        _ => 0,
+    }
 }
 
 /// Stores the records, as far as that is asked for. The flag is set by an interrupt.

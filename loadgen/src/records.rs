@@ -3,21 +3,17 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::address::{Address, Wire};
 use crate::answers::{Answer, Answers, Sink};
 use crate::requests::Requests;
-use crate::run::{Config, Error, connect};
+use crate::run::{Config, Error, LOOK, connect};
 
 /// Records that are under way at once on a connection: neither side has to hold much, however many there
 /// are in all.
 const BATCH: u64 = 64;
-
-/// How often it is looked whether to end while a server does not answer.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Stores every record of the workload once, on each server.
 ///
@@ -54,7 +50,7 @@ pub async fn load_records_with(
         let mut refused = 0;
         for mut handle in handles {
             refused += loop {
-                match runtime::timeout(Duration::from_millis(100), &mut handle).await {
+                match runtime::timeout(LOOK, &mut handle).await {
                     Ok(result) => break result??,
                     Err(_) => {
                         progress(stored.load(Ordering::Relaxed));

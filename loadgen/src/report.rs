@@ -143,8 +143,6 @@ pub struct Report {
     /// The run in pieces.
     pub series: Vec<Moment>,
     #[serde(skip)]
-    histogram: Histogram<u64>,
-    #[serde(skip)]
     timeline: Timeline,
     #[serde(skip)]
     piece_seconds: f64,
@@ -219,7 +217,6 @@ impl Report {
             series: (0..pieces.end)
                 .map(|index| moment(timeline.piece(index), index, piece_seconds, index < pieces.start))
                 .collect(),
-            histogram,
             piece_seconds,
             pieces,
             timeline,
@@ -388,7 +385,8 @@ impl Report {
             .with_max_value_divisor(1e6)
             .begin_log_with(&mut writer, &mut serializer)?;
         let duration = Duration::from_secs_f64(self.seconds);
-        log.write_histogram(&self.histogram, Duration::ZERO, duration, None)
+        let histogram = self.timeline.total(self.pieces.clone()).latency();
+        log.write_histogram(&histogram, Duration::ZERO, duration, None)
             .map_err(|error| io::Error::other(format!("{error:?}")))
     }
 

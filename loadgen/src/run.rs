@@ -76,26 +76,6 @@ pub struct Config {
     pub seed: u64,
 }
 
-impl Progress {
-    pub(crate) fn of(timeline: &Timeline, elapsed: Duration, warm_up: Duration, cut: Cut) -> Self {
-        // The newest pieces that are whole, and that all workers have told of.
-        let now = elapsed.saturating_sub(warm_up).as_nanos() / cut.piece.as_nanos();
-        let end = u32::try_from(now).unwrap_or(u32::MAX).saturating_sub(1).min(cut.pieces);
-        let first = end.saturating_sub(10);
-        // As they are kept: this is done ten times a second.
-        let latency = timeline.latency(first..end);
-        let seconds = cut.piece.as_secs_f64() * f64::from(end - first);
-        Self {
-            elapsed,
-            requests: timeline.requests(),
-            qps: if seconds > 0.0 { latency.count() as f64 / seconds } else { 0.0 },
-            p50_us: latency.quantile(0.5) as f64 / 1e3,
-            p99_us: latency.quantile(0.99) as f64 / 1e3,
-            errors: timeline.errors() + timeline.wrong(),
-        }
-    }
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -183,6 +163,8 @@ pub enum Error {
 
 /// Answers of an open loop that are still out when the time is over are waited for so long.
 const STRAGGLERS: Duration = Duration::from_secs(2);
+/// Who waits looks so often whether it is over, and tells how far it is.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 /// The farthest that a schedule is worked out ahead in one go.
 const BURST: usize = 256;
 
@@ -206,6 +188,26 @@ pub struct Progress {
     pub p99_us: f64,
     /// Errors and wrong values so far.
     pub errors: u64,
+}
+
+impl Progress {
+    pub(crate) fn of(timeline: &Timeline, elapsed: Duration, warm_up: Duration, cut: Cut) -> Self {
+        // The newest pieces that are whole, and that all workers have told of.
+        let now = elapsed.saturating_sub(warm_up).as_nanos() / cut.piece.as_nanos();
+        let end = u32::try_from(now).unwrap_or(u32::MAX).saturating_sub(1).min(cut.pieces);
+        let first = end.saturating_sub(10);
+        // As they are kept: this is done ten times a second.
+        let latency = timeline.latency(first..end);
+        let seconds = cut.piece.as_secs_f64() * f64::from(end - first);
+        Self {
+            elapsed,
+            requests: timeline.requests(),
+            qps: if seconds > 0.0 { latency.count() as f64 / seconds } else { 0.0 },
+            p50_us: latency.quantile(0.5) as f64 / 1e3,
+            p99_us: latency.quantile(0.99) as f64 / 1e3,
+            errors: timeline.errors() + timeline.wrong(),
+        }
+    }
 }
 
 /// Runs a load, on all workers of the runtime.
@@ -237,17 +239,7 @@ pub async fn run_until(
     for worker in 0..workers {
         let (config, outlet, together) = (config.clone(), outlet.clone(), Arc::clone(&together));
         handles.push(runtime::spawn_on(worker, move || async move {
-            let mut wires = Vec::new();
-            for server in config.servers_of(worker) {
-                for _ in 0..config.connections {
-                    wires.push(connect(server, config.nodelay).await?);
-                }
-            }
-            // Made before the clock starts, too.
-            let spare = Tally::spare();
-            let begun = together.begin().await;
-            let place = Place { worker, workers, begun };
-            let result = work(&config, place, wires, spare, &together.stop, outlet).await;
+            let result = take_part(&config, worker, workers, &together, outlet).await;
             if result.is_err() {
                 // The others would go on for nothing.
                 together.stop.store(true, Ordering::SeqCst);
@@ -269,7 +261,7 @@ pub async fn run_until(
     let mut ended = None;
     for mut handle in handles {
         let result = loop {
-            let result = runtime::timeout(LONGEST_PIECE, &mut handle).await;
+            let result = runtime::timeout(LOOK, &mut handle).await;
             let enough = stop.load(Ordering::Relaxed) || collector.is_sure();
             if enough && !together.stop.swap(true, Ordering::SeqCst) {
                 ended = Some(begun.elapsed());
@@ -285,7 +277,7 @@ pub async fn run_until(
             }
         };
         if let Err(error) = result {
-            // The others would go on for nothing.
+            // Also for a worker that panicked, which could not say so itself.
             together.stop.store(true, Ordering::SeqCst);
             failed = failed.or(Some(error));
         }
@@ -329,6 +321,26 @@ impl Together {
             }
         }
     }
+}
+
+/// Connects, and works when all have.
+async fn take_part(
+    config: &Config,
+    worker: usize,
+    workers: usize,
+    together: &Together,
+    outlet: Outlet,
+) -> Result<(), Error> {
+    let mut wires = Vec::new();
+    for server in config.servers_of(worker) {
+        for _ in 0..config.connections {
+            wires.push(connect(server, config.nodelay).await?);
+        }
+    }
+    // Made before the clock starts, too.
+    let spare = Tally::spare();
+    let place = Place { worker, workers, begun: together.begin().await };
+    work(config, place, wires, spare, &together.stop, outlet).await
 }
 
 /// Which worker it is, of how many, and when they begin.
@@ -449,9 +461,6 @@ struct Schedule {
     end: Instant,
     interrupted: Arc<AtomicBool>,
 }
-
-/// A schedule that waits looks so often whether it is over.
-const LOOK: Duration = Duration::from_millis(100);
 
 impl Schedule {
     async fn run(self) {

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use crate::sparse::Sparse;
+
 /// How long a piece is in a run of up to ten minutes, and how often workers hand over what they have.
 pub(crate) const LONGEST_PIECE: Duration = Duration::from_millis(100);
 
@@ -123,62 +125,6 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits"))
 }
 
-/// A histogram's values with how often each was seen, in ascending order. Nothing is lost: a value stands
-/// for its bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Sparse(Vec<(u64, u64)>);
-
-impl Sparse {
-    fn of(histogram: &Histogram<u64>) -> Self {
-        let recorded = histogram.iter_recorded();
-        let same = |value| histogram.highest_equivalent(value);
-        Self(recorded.map(|step| (same(step.value_iterated_to()), step.count_at_value())).collect())
-    }
-
-    fn add(&mut self, other: Self) {
-        if self.0.is_empty() {
-            *self = other;
-            return;
-        }
-        let mut merged = Vec::with_capacity(self.0.len() + other.0.len());
-        let (mut mine, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
-        loop {
-            let next = match (mine.peek(), theirs.peek()) {
-                (Some(a), Some(b)) if a.0 == b.0 => (a.0, a.1 + b.1),
-                (Some(a), Some(b)) if a.0 < b.0 => **a,
-                (_, Some(b)) => **b,
-                (Some(a), None) => **a,
-                (None, None) => break,
-            };
-            mine.next_if(|one| one.0 == next.0);
-            theirs.next_if(|one| one.0 == next.0);
-            merged.push(next);
-        }
-        self.0 = merged;
-    }
-
-    fn add_to(&self, histogram: &mut Histogram<u64>) {
-        for &(value, count) in &self.0 {
-            histogram.saturating_record_n(value, count);
-        }
-    }
-
-    /// The smallest value that so large a share is not above; 0 where there is none.
-    pub(crate) fn quantile(&self, share: f64) -> u64 {
-        let rank = (share * self.count() as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        let at = self.0.iter().find(|(_, count)| {
-            seen += count;
-            seen >= rank
-        });
-        at.map_or(0, |(value, _)| *value)
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.0.iter().map(|(_, count)| count).sum()
-    }
-}
-
 /// What was seen in one piece.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Samples {
@@ -187,7 +133,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    pub(crate) fn add(&mut self, other: Self) {
+    fn add(&mut self, other: Self) {
         self.counts.add(&other.counts);
         for (mine, theirs) in self.measures.iter_mut().zip(other.measures) {
             mine.add(theirs);
@@ -203,9 +149,7 @@ impl Samples {
 
     /// The mean latency of all requests, in nanoseconds.
     pub(crate) fn mean_latency(&self) -> f64 {
-        let all = || self.measures[..3].iter().flat_map(|measure| &measure.0);
-        let sum: f64 = all().map(|(value, count)| *value as f64 * *count as f64).sum();
-        sum / (all().map(|(_, count)| *count).sum::<u64>().max(1)) as f64
+        self.measures[..3].iter().map(Sparse::sum).sum::<f64>() / self.requests().max(1) as f64
     }
 
     /// Requests that were answered.
@@ -337,11 +281,7 @@ impl Late {
         let mut samples = Samples { counts: self.counts, ..Samples::default() };
         self.values.sort_unstable();
         for (measure, value) in self.values {
-            let sparse = &mut samples.measures[measure].0;
-            match sparse.last_mut() {
-                Some((last, count)) if *last == value => *count += 1,
-                _ => sparse.push((value, 1)),
-            }
+            samples.measures[measure].push(value);
         }
         samples
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::Device;
 use crate::grace_search::GraceSearch;
-use crate::grace_time::GraceTime;
+use crate::grace_time::{GraceTime, nanos};
 use crate::keeper::Change;
 use crate::netlink::netdev::{NapiSetting, Netdev};
 use crate::{Guard, Knob, Policy, Value};
@@ -223,7 +223,7 @@ fn is_final(error: &io::Error) -> bool {
 impl Guard {
     /// Gives a NAPI a grace time, unless the host has been put back meanwhile.
     fn set_grace_time(&self, netdev: &mut Netdev, napi: u32, time: Duration) -> io::Result<()> {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.while_held(|| netdev.set_napi(napi, NapiSetting::GroFlushTimeout, nanos)).unwrap_or(Ok(()))
+        let set = || netdev.set_napi(napi, NapiSetting::GroFlushTimeout, nanos(time));
+        self.while_held(set).unwrap_or(Ok(()))
     }
 }

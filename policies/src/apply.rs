@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::device::Device;
+use crate::grace_time::nanos;
 use crate::journal::Journal;
 use crate::knob::Written;
 use crate::restore::{put_back, restore_where};
@@ -204,10 +205,9 @@ impl Guard {
 
     /// From now on a NAPI's grace time is meant to be this.
     pub(crate) fn settle_grace_time(&mut self, queue: u32, time: Duration) {
-        let target = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         for applied in &mut self.applied {
             if applied.knob == (Knob::NapiGroFlushTimeout { queue }) {
-                applied.target = Value::Number(target);
+                applied.target = Value::Number(nanos(time));
             }
         }
     }

@@ -23,8 +23,8 @@ const ANOTHER_LOAD: usize = 4;
 /// The search on one NAPI.
 ///
 /// A round tries each candidate for a moment, in an order of its own, so that what changes meanwhile, on this
-/// queue or by what is tried on another, meets all alike. Candidates are compared by the ratio within each round: what
-/// differs between rounds (the load, a busy machine) cancels out.
+/// queue or by what is tried on another, meets all alike. Candidates are compared by the ratio within each
+/// round: what differs between rounds (the load, a busy machine) cancels out.
 #[derive(Debug)]
 pub(crate) struct GraceSearch {
     candidates: Vec<Duration>,

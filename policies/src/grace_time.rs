@@ -53,6 +53,14 @@ impl GraceTime {
         }
     }
 
+    /// The least and the most that it takes, in nanoseconds, where it is adapted.
+    pub(crate) fn bounds(self) -> Option<(u64, u64)> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Adapted { shortest, longest } => Some((nanos(shortest), nanos(longest))),
+        }
+    }
+
     /// What may be tried: from the shortest to the longest in equal steps of about two, at most eight.
     pub(crate) fn candidates(self) -> Vec<Duration> {
         let Self::Adapted { shortest, longest } = self else { return vec![self.first()] };
@@ -65,6 +73,11 @@ impl GraceTime {
             })
             .collect()
     }
+}
+
+/// A time as the kernel takes it.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for GraceTime {

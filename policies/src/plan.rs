@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::cores::{local_to, node_cpus};
 use crate::device::Device;
+use crate::grace_time::nanos;
 use crate::neighbours::Irqbalance;
 use crate::netlink::ethtool::Coalescing;
 use crate::netlink::netdev::Netdev;
@@ -172,14 +173,10 @@ impl Plan {
 
     /// The bounds of a step's value, in the knob's unit, where that is adapted while the policy runs.
     pub(crate) fn adapts(&self, step: &Step) -> Option<(u64, u64)> {
-        match (&step.knob, self.settings.gro_flush_timeout) {
-            (Knob::NapiGroFlushTimeout { .. }, GraceTime::Adapted { shortest, longest })
-                if self.policy == Policy::KernelPolling && step.forbidden.is_none() =>
-            {
-                Some((shortest.as_nanos().try_into().ok()?, longest.as_nanos().try_into().ok()?))
-            }
-            _ => None,
-        }
+        let adapts = matches!(step.knob, Knob::NapiGroFlushTimeout { .. })
+            && self.policy == Policy::KernelPolling
+            && step.forbidden.is_none();
+        self.settings.gro_flush_timeout.bounds().filter(|_| adapts)
     }
 
     /// The steps that this process may not take.
@@ -455,15 +452,13 @@ impl Compiler<'_> {
 
     /// Who may not set the grace time can't adapt it either, and takes one that was prepared for it.
     fn prepared_grace(&self, knob: &Knob, prepared: Option<u64>) -> Option<Value> {
-        let GraceTime::Adapted { shortest, longest } = self.settings.gro_flush_timeout else { return None };
-        let prepared = prepared
-            .filter(|nanos| (shortest.as_nanos()..=longest.as_nanos()).contains(&u128::from(*nanos)))?;
+        let (least, most) = self.settings.gro_flush_timeout.bounds()?;
+        let prepared = prepared.filter(|nanos| (least..=most).contains(nanos))?;
         may_set_on(knob, &self.device).is_err().then_some(Value::Number(prepared))
     }
 
     fn defer(&mut self) {
-        let nanos =
-            |duration: Duration| Value::Number(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+        let nanos = |duration: Duration| Value::Number(nanos(duration));
         let (defer, grace) =
             (Value::Number(self.settings.defer_hard_irqs), nanos(self.settings.gro_flush_timeout.first()));
         const DEFER: &str = "after an empty poll the timer polls, not the interrupt";

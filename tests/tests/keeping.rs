@@ -1,12 +1,13 @@
 //! What holds a policy's settings while its process runs, and what puts them back when it doesn't.
 
 use std::process::Command;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{Policy, host};
-use runtime::{Builder, Running};
+use runtime::{Builder, Running, Runtime};
 use rustix::thread::CapabilitySet;
 use tests::memcached::wait_until;
 use tests::testbed::{enter, in_own_process, server_builder, server_runtime};
@@ -139,11 +140,7 @@ fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
         return;
     }
     let _testbed = enter(1);
-    let (told, changes) = std::sync::mpsc::channel();
-    let runtime = server_builder(Policy::KernelPolling, 1)
-        .on_host_change(move |change| drop(told.send(change.to_string())))
-        .build()
-        .unwrap();
+    let (runtime, changes) = polling_and_heard();
     let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
     let before = napi().unwrap();
     for state in ["down", "up"] {
@@ -201,11 +198,7 @@ fn an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it() 
     }
     let _testbed = enter(1);
     let fresh = napi();
-    let (told, changes) = std::sync::mpsc::channel();
-    let runtime = server_builder(Policy::KernelPolling, 1)
-        .on_host_change(move |change| drop(told.send(change.to_string())))
-        .build()
-        .unwrap();
+    let (runtime, changes) = polling_and_heard();
     ip(&["link", "set", SERVER_INTERFACE, "name", "renamed0"]);
     let heard = changes.recv_timeout(Duration::from_secs(5)).unwrap();
     assert_eq!(heard, "the interface is called renamed0 now");
@@ -227,11 +220,7 @@ fn an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_
         return;
     }
     let testbed = enter(1);
-    let (told, changes) = std::sync::mpsc::channel();
-    let runtime = server_builder(Policy::KernelPolling, 1)
-        .on_host_change(move |change| drop(told.send(change.to_string())))
-        .build()
-        .unwrap();
+    let (runtime, changes) = polling_and_heard();
     let elsewhere = std::os::fd::AsRawFd::as_raw_fd(testbed.client.file());
     let elsewhere = format!("/proc/{}/fd/{elsewhere}", std::process::id());
     ip(&["link", "set", SERVER_INTERFACE, "netns", &elsewhere]);
@@ -239,6 +228,14 @@ fn an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_
     assert_eq!(heard, "the interface is gone, and the policy with it");
     drop(runtime);
     assert!(!std::path::Path::new("/run/lull").exists());
+}
+
+/// A runtime under kernel polling, and what it tells of its interface.
+fn polling_and_heard() -> (Runtime, Receiver<String>) {
+    let (told, changes) = std::sync::mpsc::channel();
+    let builder = server_builder(Policy::KernelPolling, 1);
+    let builder = builder.on_host_change(move |change| drop(told.send(change.to_string())));
+    (builder.build().unwrap(), changes)
 }
 
 fn napi() -> Napi {
