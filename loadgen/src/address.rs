@@ -1,13 +1,11 @@
-//! Servers, and connections to them.
+//! Where servers are.
 
 use std::fmt;
-use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
-use net::{TcpStream, UnixStream};
+use crate::by_text::by_text;
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,28 +52,7 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// A connection of either kind.
-#[derive(Debug)]
-pub(crate) enum Wire {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-/// A server that takes longer to accept is not there.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-
-impl Wire {
-    pub(crate) async fn open(address: &Address, nodelay: bool) -> io::Result<Self> {
-        match address {
-            Address::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(*address, CONNECT_WITHIN).await?;
-                stream.set_nodelay(nodelay)?;
-                Ok(Self::Tcp(stream))
-            }
-            Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
-        }
-    }
-}
+by_text!(Address);
 
 #[cfg(test)]
 mod tests {

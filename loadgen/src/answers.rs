@@ -1,6 +1,6 @@
 //! What servers answer, in the text protocol.
 
-use crate::run::Error;
+use crate::error::Error;
 
 /// What a request was answered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,9 @@ pub(crate) enum Answer {
     NotFound,
     /// Somebody else has stored it meanwhile: `EXISTS`, `EX`.
     Exists,
-    /// `NOT_STORED`, `NS`, or any error line.
+    /// It is not as the command wants it: `NOT_STORED`, `NS`.
+    NotStored,
+    /// Any error line.
     Refused,
 }
 
@@ -119,7 +121,7 @@ impl Answers {
             b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => Answer::Done,
             b"NOT_FOUND" => Answer::NotFound,
             b"EXISTS" => Answer::Exists,
-            b"NOT_STORED" => Answer::Refused,
+            b"NOT_STORED" => Answer::NotStored,
             b"ERROR Too many open connections" => {
                 return Err(Error::Protocol("the server has too many open connections".to_owned()));
             }
@@ -127,9 +129,8 @@ impl Answers {
             _ if starts(b"EN") => Answer::Values(0),
             _ if starts(b"NF") => Answer::NotFound,
             _ if starts(b"EX") => Answer::Exists,
-            _ if starts(b"NS") || starts(b"ERROR") || starts(b"CLIENT_ERROR") || starts(b"SERVER_ERROR") => {
-                Answer::Refused
-            }
+            _ if starts(b"NS") => Answer::NotStored,
+            _ if starts(b"ERROR") || starts(b"CLIENT_ERROR") || starts(b"SERVER_ERROR") => Answer::Refused,
             _ if number(text).is_some() => Answer::Done,
             _ => return Err(unknown()),
         };
@@ -161,13 +162,13 @@ fn number(digits: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Seen {
-        answers: Vec<Answer>,
-        values: Vec<(Vec<u8>, usize, u64, Vec<u8>)>,
+    pub(crate) struct Seen {
+        pub(crate) answers: Vec<Answer>,
+        pub(crate) values: Vec<(Vec<u8>, usize, u64, Vec<u8>)>,
     }
 
     impl Sink for Seen {

@@ -1,20 +1,25 @@
 //! One connection: requests out, answers in, latencies noted.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufRead, AsyncWrite};
 
-use crate::answers::{Answer, Answers, Sink};
+use crate::address::Address;
+use crate::answers::{Answer, Sink};
+use crate::decoder::Decoder;
+use crate::distribution::Distribution;
+use crate::error::Error;
 use crate::requests::{Asked, Requests};
-use crate::run::Error;
 use crate::tally::{Class, Measure, Tally};
+use crate::transport::{Connector, Wire};
 use crate::value::Expected;
 use crate::workload::Operation;
 
@@ -28,8 +33,15 @@ pub(crate) struct Shared {
     pub(crate) closed: bool,
     /// Whether a request that is late because its connection is busy is left out.
     pub(crate) skip: bool,
+    /// In a closed loop: microseconds from an answer to the next request.
+    pub(crate) think: Option<Distribution>,
+    /// Makes a connection anew.
+    pub(crate) connector: Connector,
+    pub(crate) binary: bool,
     /// No new requests any more.
     pub(crate) stopping: Cell<bool>,
+    /// There is nothing more to ask: a recording is over.
+    pub(crate) exhausted: Cell<bool>,
     /// When the time that is measured is over, and how long a piece of it is.
     pub(crate) end: Instant,
     pub(crate) piece: Duration,
@@ -50,23 +62,38 @@ impl Shared {
     }
 }
 
-struct InFlight {
-    asked: Asked,
+pub(crate) struct InFlight {
+    pub(crate) asked: Asked,
     /// When it should have gone out; in a closed loop, when it did.
     due: Instant,
-    sent: Instant,
+    pub(crate) sent: Instant,
     /// The CAS number of its record, once that is known.
     unique: u64,
+    /// Its number in a datagram.
+    pub(crate) id: u16,
 }
 
 /// A connection that the worker's scheduler can hand requests to.
 pub(crate) struct Connection {
-    shared: Rc<Shared>,
-    out: RefCell<Vec<u8>>,
-    in_flight: RefCell<VecDeque<InFlight>>,
+    pub(crate) shared: Rc<Shared>,
+    server: Address,
+    pub(crate) out: RefCell<Vec<u8>>,
+    pub(crate) in_flight: RefCell<VecDeque<InFlight>>,
     /// Due requests of an open loop that wait for their turn.
-    waiting: RefCell<VecDeque<Instant>>,
-    waker: RefCell<Option<Waker>>,
+    pub(crate) waiting: RefCell<VecDeque<Instant>>,
+    /// Of a closed loop: until when each request waits that could be under way.
+    thinking: RefCell<BinaryHeap<Reverse<Instant>>>,
+    /// Whether the transport still holds some of what was written.
+    unflushed: Cell<bool>,
+    /// To be closed and made anew, once nothing is under way.
+    renewing: Cell<bool>,
+    pub(crate) waker: RefCell<Option<Waker>>,
+}
+
+/// Why a connection has nothing more to do.
+enum Ended {
+    Done,
+    ToBeRenewed,
 }
 
 /// So many times a connection is read in one turn.
@@ -75,18 +102,22 @@ const CHUNKS: u32 = 4;
 fn class(operation: Operation) -> Class {
     match operation {
         Operation::Get | Operation::MetaGet => Class::Read,
-        Operation::Set | Operation::MetaSet | Operation::Cas => Class::Update,
-        Operation::Delete | Operation::Touch | Operation::Incr => Class::Other,
+        Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr => Class::Other,
+        _ => Class::Update,
     }
 }
 
 impl Connection {
-    pub(crate) fn new(shared: Rc<Shared>) -> Rc<Self> {
+    pub(crate) fn new(shared: Rc<Shared>, server: Address) -> Rc<Self> {
         Rc::new(Self {
             shared,
+            server,
             out: RefCell::default(),
             in_flight: RefCell::default(),
             waiting: RefCell::default(),
+            thinking: RefCell::default(),
+            unflushed: Cell::new(false),
+            renewing: Cell::new(false),
             waker: RefCell::default(),
         })
     }
@@ -109,6 +140,12 @@ impl Connection {
         self.wake();
     }
 
+    /// Has the connection closed and made anew.
+    pub(crate) fn renew(&self) {
+        self.renewing.set(true);
+        self.wake();
+    }
+
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
@@ -117,64 +154,137 @@ impl Connection {
 
     /// Counts requests that have been due and are not answered.
     pub(crate) fn leave_unanswered(&self, now: Instant) {
-        let shared = &self.shared;
-        let mut tally = shared.tally.borrow_mut();
         let in_flight = self.in_flight.borrow();
         let waiting = self.waiting.borrow();
-        let left = in_flight.iter().map(|request| (class(request.asked.operation), request.due));
-        for (class, due) in left.chain(waiting.iter().map(|due| (Class::Read, *due))) {
-            let moment = shared.counts_at(due, now);
-            tally.counts(moment).unanswered += 1;
-            // At least so long; leaving it out would make a stalled server look good.
-            tally.record(moment, Measure::Latency(class), now.saturating_duration_since(due));
+        in_flight.iter().for_each(|request| self.give_up(request, now));
+        waiting.iter().for_each(|due| self.count_unanswered(Class::Read, *due, now));
+    }
+
+    /// Counts a request as unanswered.
+    pub(crate) fn give_up(&self, request: &InFlight, now: Instant) {
+        self.count_unanswered(class(request.asked.operation), request.due, now);
+    }
+
+    fn count_unanswered(&self, class: Class, due: Instant, now: Instant) {
+        let moment = self.shared.counts_at(due, now);
+        let mut tally = self.shared.tally.borrow_mut();
+        tally.counts(moment).unanswered += 1;
+        // At least so long; leaving it out would make a stalled server look good.
+        tally.record(moment, Measure::Latency(class), now.saturating_duration_since(due));
+    }
+
+    /// Until when the next request waits that has been thought over.
+    pub(crate) fn thought(&self) -> Option<Instant> {
+        self.thinking.borrow().peek().map(|Reverse(until)| *until)
+    }
+
+    /// Has the task looked again when it is told to.
+    pub(crate) fn wait(&self, context: &Context<'_>) {
+        let mut slot = self.waker.borrow_mut();
+        if slot.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
+            *slot = Some(context.waker().clone());
         }
+    }
+
+    /// Takes the next request that may go out now; `None` where there is none.
+    pub(crate) fn next(&self, now: Instant) -> Option<InFlight> {
+        let shared = &self.shared;
+        if self.renewing.get() {
+            return None;
+        }
+        let due = if shared.closed {
+            let mut thinking = self.thinking.borrow_mut();
+            while thinking.peek().is_some_and(|Reverse(until)| *until <= now) {
+                thinking.pop();
+            }
+            if shared.stopping.get() || self.in_flight.borrow().len() + thinking.len() >= shared.depth {
+                return None;
+            }
+            now
+        } else {
+            if self.in_flight.borrow().len() >= shared.depth {
+                return None;
+            }
+            self.waiting.borrow_mut().pop_front()?
+        };
+        let Some(asked) = shared.requests.borrow_mut().next(&mut self.out.borrow_mut()) else {
+            // A trace is over.
+            shared.stopping.set(true);
+            shared.exhausted.set(true);
+            self.waiting.borrow_mut().clear();
+            return None;
+        };
+        Some(InFlight { asked, due, sent: now, unique: 0, id: 0 })
     }
 
     /// Writes as many requests as may be under way.
     fn issue(&self, now: Instant) {
-        let shared = &self.shared;
-        let mut in_flight = self.in_flight.borrow_mut();
-        while in_flight.len() < shared.depth {
-            let due = if shared.closed {
-                if shared.stopping.get() {
-                    return;
-                }
-                now
-            } else {
-                let Some(due) = self.waiting.borrow_mut().pop_front() else { return };
-                due
-            };
-            let asked = shared.requests.borrow_mut().next(&mut self.out.borrow_mut());
-            in_flight.push_back(InFlight { asked, due, sent: now, unique: 0 });
-            shared.tally.borrow_mut().record_queue(now, in_flight.len());
+        while let Some(request) = self.next(now) {
+            let mut in_flight = self.in_flight.borrow_mut();
+            in_flight.push_back(request);
+            self.shared.tally.borrow_mut().record_queue(now, in_flight.len());
         }
     }
 
     /// Runs the connection until it is told to stop and, in an open loop, all is answered.
-    pub(crate) async fn run(&self, mut stream: impl AsyncBufRead + AsyncWrite + Unpin) -> Result<(), Error> {
-        let mut answers = Answers::default();
-        let mut expected = Expected::default();
-        if self.shared.closed {
-            self.issue(Instant::now());
+    pub(crate) async fn run(&self, mut wire: Wire) -> Result<(), Error> {
+        loop {
+            match self.session(wire).await? {
+                Ended::Done => return Ok(()),
+                Ended::ToBeRenewed => {
+                    let begun = Instant::now();
+                    wire = self.shared.connector.connect(&self.server).await?;
+                    let took = begun.elapsed();
+                    self.shared.tally.borrow_mut().record(begun, Measure::Connect, took);
+                    self.renewing.set(false);
+                }
+            }
         }
-        poll_fn(|context| self.poll(context, &mut stream, &mut answers, &mut expected)).await
+    }
+
+    /// As long as one connection lives.
+    async fn session(&self, mut wire: Wire) -> Result<Ended, Error> {
+        let mut decoder = Decoder::new(self.shared.binary);
+        let mut expected = Expected::default();
+        // When a request has waited for long enough.
+        let mut thought = pin!(None::<runtime::Sleep>);
+        self.issue(Instant::now());
+        poll_fn(|context| {
+            loop {
+                if let Poll::Ready(ended) = self.poll(context, &mut wire, &mut decoder, &mut expected) {
+                    return Poll::Ready(ended);
+                }
+                let Some(until) = self.thought() else { break };
+                if thought.as_ref().as_pin_ref().is_none_or(|sleep| sleep.deadline() != until) {
+                    thought.set(Some(runtime::sleep_until(until)));
+                }
+                let Some(sleep) = thought.as_mut().as_pin_mut() else { break };
+                if sleep.poll(context).is_pending() {
+                    break;
+                }
+                thought.set(None);
+                self.issue(Instant::now());
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     fn poll(
         &self,
         context: &mut Context<'_>,
-        stream: &mut (impl AsyncBufRead + AsyncWrite + Unpin),
-        answers: &mut Answers,
+        stream: &mut Wire,
+        decoder: &mut Decoder,
         expected: &mut Expected,
-    ) -> Poll<Result<(), Error>> {
+    ) -> Poll<Result<Ended, Error>> {
         for chunks in 0.. {
             if chunks == CHUNKS {
                 // There is more, but others wait for their turn: the schedule, and other connections.
                 context.waker().wake_by_ref();
                 break;
             }
-            let readable = Pin::new(&mut *stream).poll_fill_buf(context).map_err(Error::Connection)?;
-            let Poll::Ready(chunk) = readable else { break };
+            let readable = stream.poll_chunk(context).map_err(Error::Connection)?;
+            let Poll::Ready((chunk, age)) = readable else { break };
             if chunk.is_empty() {
                 return Poll::Ready(Err(Error::Connection(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -182,22 +292,24 @@ impl Connection {
                 ))));
             }
             let length = chunk.len();
-            let now = Instant::now();
-            self.take_answers(chunk, answers, expected, now)?;
+            let read = Read { now: Instant::now(), age };
+            let now = read.now;
+            self.take_answers(chunk, decoder, expected, read)?;
             Pin::new(&mut *stream).consume(length);
             self.issue(now);
             // What was asked in return goes out before more is read.
             self.poll_send(context, stream, Some(now))?;
         }
         self.poll_send(context, stream, None)?;
-        let idle = self.in_flight.borrow().is_empty() && self.waiting.borrow().is_empty();
-        if self.shared.stopping.get() && idle {
-            return Poll::Ready(Ok(()));
+        if self.in_flight.borrow().is_empty() {
+            if self.shared.stopping.get() && self.waiting.borrow().is_empty() {
+                return Poll::Ready(Ok(Ended::Done));
+            }
+            if self.renewing.get() {
+                return Poll::Ready(Ok(Ended::ToBeRenewed));
+            }
         }
-        let mut slot = self.waker.borrow_mut();
-        if slot.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
-            *slot = Some(context.waker().clone());
-        }
+        self.wait(context);
         Poll::Pending
     }
 
@@ -205,7 +317,7 @@ impl Connection {
     fn poll_send(
         &self,
         context: &mut Context<'_>,
-        stream: &mut (impl AsyncWrite + Unpin),
+        stream: &mut Wire,
         now: Option<Instant>,
     ) -> Result<(), Error> {
         let mut out = self.out.borrow_mut();
@@ -217,6 +329,11 @@ impl Connection {
             }
         }
         out.drain(..sent);
+        if sent > 0 || self.unflushed.get() {
+            // TLS keeps what the socket does not take.
+            let flushed = Pin::new(&mut *stream).poll_flush(context).map_err(Error::Connection)?;
+            self.unflushed.set(flushed.is_pending());
+        }
         if sent > 0 {
             let now = now.unwrap_or_else(Instant::now);
             self.shared.tally.borrow_mut().counts(now).sent += sent as u64;
@@ -224,39 +341,48 @@ impl Connection {
         Ok(())
     }
 
-    fn take_answers(
+    pub(crate) fn take_answers(
         &self,
         chunk: &[u8],
-        answers: &mut Answers,
+        decoder: &mut Decoder,
         expected: &mut Expected,
-        now: Instant,
+        read: Read,
     ) -> Result<(), Error> {
         let shared = &self.shared;
         let mut tally = shared.tally.borrow_mut();
-        tally.counts(now).received += chunk.len() as u64;
+        tally.counts(read.now).received += chunk.len() as u64;
         let mut requests = shared.requests.borrow_mut();
         let mut taker = Taker {
             tally: &mut tally,
             in_flight: &mut self.in_flight.borrow_mut(),
+            thinking: &mut self.thinking.borrow_mut(),
             out: &mut self.out.borrow_mut(),
             expected: requests.verifies().then_some(expected),
             requests: &mut requests,
             shared,
-            now,
+            read,
         };
-        answers.feed(chunk, &mut taker)
+        decoder.feed(chunk, &mut taker)
     }
+}
+
+/// A read: when it was, and how long before it the kernel had the last of what it brought.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Read {
+    pub(crate) now: Instant,
+    pub(crate) age: Option<Duration>,
 }
 
 /// Takes answers, each for the oldest request under way.
 struct Taker<'a> {
     tally: &'a mut Tally,
     in_flight: &'a mut VecDeque<InFlight>,
+    thinking: &'a mut BinaryHeap<Reverse<Instant>>,
     out: &'a mut Vec<u8>,
     requests: &'a mut Requests,
     expected: Option<&'a mut Expected>,
     shared: &'a Shared,
-    now: Instant,
+    read: Read,
 }
 
 fn out_of_step(answer: Answer, asked: Asked) -> Error {
@@ -275,24 +401,42 @@ impl Taker<'_> {
             wrong
         });
         if wrong {
-            self.tally.counts(self.now).wrong += 1;
+            self.tally.counts(self.read.now).wrong += 1;
         }
     }
 
-    /// The second half of a `cas`: in place of the request that is at the front, but at the end of the
-    /// line, where its answer will come.
-    fn store(&mut self, mut request: InFlight) {
-        let record = request.asked.record;
-        if request.unique == 0 {
-            self.requests.set(record, self.out);
+    /// Stores a record in place of the request that was at the front, but at the end of the line, where its
+    /// answer will come.
+    fn store(&mut self, mut request: InFlight, unique: u64) {
+        if unique == 0 {
+            self.requests.set(request.asked.record, self.out);
         } else {
-            self.requests.cas(record, request.unique, self.out);
+            self.requests.cas(request.asked.record, unique, self.out);
         }
         // Stored now, as a `set` is: no third request follows.
         request.asked.keys = 0;
         self.in_flight.push_back(request);
     }
+
+    /// Stores what was asked for and not there; a request of its own.
+    fn fill(&mut self, asked: Asked) {
+        let (now, moment) = (self.read.now, self.shared.counts_at(self.read.now, self.read.now));
+        self.tally.counts(moment).fills += 1;
+        let asked = Asked { operation: Operation::Set, ..asked };
+        self.store(InFlight { asked, due: now, sent: now, unique: 0, id: 0 }, 0);
+    }
+
+    /// One may go out in this place, at once or after some thought.
+    fn rest(&mut self) {
+        if let Some(think) = self.shared.think.filter(|_| self.shared.closed) {
+            let micros = think.draw(self.requests.random()).min(THINK_MAX);
+            self.thinking.push(Reverse(self.read.now + Duration::from_secs_f64(micros / 1e6)));
+        }
+    }
 }
+
+/// Nobody thinks for longer than a day, µs.
+const THINK_MAX: f64 = 86_400e6;
 
 impl Sink for Taker<'_> {
     fn value(&mut self, key: &[u8], length: usize, unique: u64) {
@@ -303,7 +447,7 @@ impl Sink for Taker<'_> {
             if let Some(Asked { record, keys: 1, .. }) = asked
                 && !self.requests.is_key_of(record, key)
             {
-                self.tally.counts(self.now).wrong += 1;
+                self.tally.counts(self.read.now).wrong += 1;
             }
         }
         if let Some(request) = self.in_flight.front_mut() {
@@ -323,9 +467,10 @@ impl Sink for Taker<'_> {
             return Err(Error::Protocol("an answer came that nothing was asked for".to_owned()));
         };
         let asked = request.asked;
-        let moment = self.shared.counts_at(request.due, self.now);
+        let moment = self.shared.counts_at(request.due, self.read.now);
         let operation = asked.operation;
         let counts = self.tally.counts(moment);
+        let mut missing = false;
         match (operation, answer) {
             (_, Answer::Refused) => counts.errors += 1,
             (Operation::Get | Operation::MetaGet, Answer::Values(hits)) => {
@@ -333,25 +478,55 @@ impl Sink for Taker<'_> {
                 counts.misses += u64::from(asked.keys).saturating_sub(hits.into());
                 // More than was asked for: somebody else's.
                 counts.wrong += u64::from(hits).saturating_sub(asked.keys.into());
+                missing = hits == 0;
             }
             (Operation::Cas, Answer::Values(hits)) if asked.keys > 0 => {
                 counts.hits += u64::from(hits);
                 counts.misses += u64::from(hits == 0);
-                self.store(request);
+                let unique = request.unique;
+                self.store(request, unique);
                 return Ok(());
             }
             (Operation::Cas, Answer::Exists) if asked.keys == 0 => counts.conflicts += 1,
             (Operation::Cas, Answer::Done) if asked.keys == 0 => {}
             (Operation::Cas, Answer::NotFound) if asked.keys == 0 => counts.misses += 1,
-            (Operation::Delete | Operation::Touch | Operation::Incr, Answer::NotFound) => counts.misses += 1,
-            (Operation::Delete | Operation::Touch | Operation::Incr, Answer::Done) => counts.hits += 1,
-            (Operation::Set | Operation::MetaSet, Answer::Done) => {}
+            (Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr, Answer::NotFound) => {
+                counts.misses += 1
+            }
+            (Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr, Answer::Done) => {
+                counts.hits += 1;
+            }
+            // By either protocol: there is one already, or there is none.
+            (
+                Operation::Add | Operation::Replace | Operation::Append | Operation::Prepend,
+                Answer::NotStored | Answer::Exists | Answer::NotFound,
+            ) => counts.misses += 1,
+            (Operation::Set | Operation::MetaSet, Answer::NotStored) => counts.errors += 1,
+            (operation, Answer::Done) if operation.stores() => {}
             _ => return Err(out_of_step(answer, asked)),
         }
-        let since = |moment: Instant| self.now.saturating_duration_since(moment);
-        self.tally.record(moment, Measure::Latency(class(operation)), since(request.due));
+        let now = self.read.now;
+        self.tally.record(
+            moment,
+            Measure::Latency(class(operation)),
+            now.saturating_duration_since(request.due),
+        );
+        let service = now.saturating_duration_since(request.sent);
         if !self.shared.closed {
-            self.tally.record(moment, Measure::Service, since(request.sent));
+            self.tally.record(moment, Measure::Service, service);
+        }
+        if let Some(age) = self.read.age {
+            self.tally.record(moment, Measure::Received, service.saturating_sub(age));
+            self.tally.record(moment, Measure::Own, age);
+        }
+        if missing && self.requests.fills() {
+            self.fill(asked);
+        } else {
+            self.requests.done(asked);
+        }
+        // A record that is filled in is no turn of its own.
+        if asked.keys > 0 || operation == Operation::Cas {
+            self.rest();
         }
         Ok(())
     }

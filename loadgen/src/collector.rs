@@ -1,19 +1,24 @@
 //! A thread that puts together what the workers have counted. To look a piece through takes a tenth of a
 //! millisecond, and more in a build for tests: on a worker that would be a delay in what it measures.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
 use crate::batches::{Figure, estimate};
-use crate::run::{Config, Progress, first_that_counts};
-use crate::tally::{Cut, Live, Taken, Timeline};
+use crate::config::Config;
+use crate::error::Error;
+use crate::progress::Progress;
+use crate::run::first_that_counts;
+use crate::tally::{Cut, Live, Sample, Taken, Timeline};
 
 /// Pieces on their way from a worker, and back.
 struct Parcel {
@@ -65,23 +70,54 @@ fn within(timeline: &Timeline, config: &Config, cut: Cut, whole: u32, share: f64
     })
 }
 
+/// The file for each request: seconds since the beginning of the time that is measured, and microseconds.
+struct Samples {
+    path: PathBuf,
+    file: BufWriter<File>,
+    failed: Option<io::Error>,
+}
+
+impl Samples {
+    fn create(path: &Path) -> Result<Self, Error> {
+        let file = File::create(path).map_err(|error| Error::Samples(path.to_owned(), error))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file), failed: None })
+    }
+
+    fn write(&mut self, samples: Vec<Sample>, end: Duration) {
+        for Sample { at, latency } in samples.iter().filter(|sample| sample.at < end) {
+            if self.failed.is_some() {
+                return;
+            }
+            let micros = latency.as_nanos() as f64 / 1e3;
+            self.failed = writeln!(self.file, "{:.6} {micros:.3}", at.as_secs_f64()).err();
+        }
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        let written = self.failed.take().map_or_else(|| self.file.flush(), Err);
+        written.map_err(|error| Error::Samples(self.path, error))
+    }
+}
+
 /// The thread.
 pub(crate) struct Collector {
-    thread: thread::JoinHandle<Timeline>,
+    thread: thread::JoinHandle<(Timeline, Result<(), Error>)>,
     seen: Arc<Mutex<Option<Progress>>>,
     sure: Arc<AtomicBool>,
     begun: Sender<Instant>,
 }
 
 impl Collector {
-    pub(crate) fn start(config: &Config, cut: Cut) -> io::Result<(Self, Outlet)> {
+    pub(crate) fn start(config: &Config, cut: Cut) -> Result<(Self, Outlet), Error> {
         let config = config.clone();
+        let mut samples = config.samples.as_deref().map(Samples::create).transpose()?;
         let (outlet, parcels) = channel();
         let (begun, beginning) = channel();
         let seen = Arc::new(Mutex::new(None));
         let shown = Arc::clone(&seen);
         let sure = Arc::new(AtomicBool::new(false));
         let is_sure = Arc::clone(&sure);
+        let end = cut.piece * cut.pieces;
         let thread = thread::Builder::new().name("collector".to_owned()).spawn(move || {
             // It has the core of a worker that is pinned: another one may be the server's. Whoever measures
             // goes first; more polite one may always be.
@@ -89,7 +125,10 @@ impl Collector {
             let mut timeline = Timeline::default();
             let beginning: Option<Instant> = beginning.recv().ok();
             let mut looked = 0;
-            for Parcel { taken, back } in parcels {
+            for Parcel { mut taken, back } in parcels {
+                if let Some(samples) = &mut samples {
+                    samples.write(std::mem::take(&mut taken.samples), end);
+                }
                 // Fails where its worker is done.
                 let _ = back.send(timeline.add(taken));
                 if let Some(beginning) = beginning {
@@ -105,8 +144,9 @@ impl Collector {
                     }
                 }
             }
-            timeline
-        })?;
+            (timeline, samples.map_or(Ok(()), Samples::finish))
+        });
+        let thread = thread.map_err(Error::Thread)?;
         Ok((Self { thread, seen, sure, begun }, Outlet(outlet)))
     }
 
@@ -125,11 +165,11 @@ impl Collector {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it; every outlet must be gone.
-    pub(crate) fn finish(self) -> Timeline {
+    /// All of it; every outlet must be gone. The error is that of the file for samples.
+    pub(crate) fn finish(self) -> (Timeline, Result<(), Error>) {
         drop(self.begun);
         match self.thread.join() {
-            Ok(timeline) => timeline,
+            Ok(all) => all,
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }

@@ -7,50 +7,58 @@ use std::time::Duration;
 
 use loadgen::{Config, Found, Loop, Report, Verdict};
 
-use crate::flags::{Flags, Format};
+use crate::flags::Flags;
 use crate::live::Live;
-use crate::{Failure, INVALID, code, prepare};
+use crate::plot::{self, Point};
+use crate::values::Format;
+use crate::{Failure, INVALID, call, code, create, prepare};
 
 /// No rate reaches the goal.
 const UNREACHED: u8 = 5;
 
-pub fn run(flags: &Flags) -> Result<ExitCode, Failure> {
-    let config = flags.config();
-    flags.builder()?.build()?.block_on(async {
-        let stop = prepare(flags, &config).await?;
+pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
+    create(flags.plot.as_deref())?;
+    let (mut crew, weight) = call(flags).await?;
+    let stop = prepare(flags, config).await?;
+    if stop.load(Ordering::Relaxed) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(goal) = flags.search {
+        let mut live = Live::new(flags.quiet, Duration::ZERO);
+        let crew = (&mut crew, weight);
+        let found = loadgen::search(crew, config, goal, &stop, |what, seen| live.show_at(what, seen)).await;
+        live.end();
+        return print_found(flags, &found?, stop.load(Ordering::Relaxed));
+    }
+    let mut worst = 0;
+    let (mut reports, mut points) = (Vec::new(), Vec::new());
+    for rate in flags.scan.into_iter().flat_map(|scan| scan.rates()) {
+        let Loop::Open { arrival, .. } = config.pacing else { break };
+        let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
+        let mut live = Live::new(flags.quiet, Duration::ZERO);
+        let name = format!("at {rate:.0}/s");
+        let report = crew.run(&config, weight, &stop, |seen| live.show_at(&name, seen)).await;
+        live.end();
+        let report = report?;
+        worst = worst.max(code(&report));
+        print_point(flags.format, rate, &report, points.is_empty())?;
+        points.push(Point { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 });
+        // Kept where they are printed at the end.
+        reports.extend(Some(report).filter(|_| flags.format == Format::Json));
         if stop.load(Ordering::Relaxed) {
-            return Ok(ExitCode::SUCCESS);
+            break;
         }
-        if let Some(goal) = flags.search {
-            let mut live = Live::new(flags.quiet, Duration::ZERO);
-            let found = loadgen::search(&config, goal, &stop, |what, seen| live.show_at(what, seen)).await;
-            live.end();
-            return print_found(flags, &found?, stop.load(Ordering::Relaxed));
-        }
-        let mut worst = 0;
-        let (mut reports, mut first) = (Vec::new(), true);
-        for rate in flags.scan.into_iter().flat_map(|scan| scan.rates()) {
-            let Loop::Open { arrival, .. } = config.pacing else { break };
-            let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
-            let mut live = Live::new(flags.quiet, Duration::ZERO);
-            let name = format!("at {rate:.0}/s");
-            let report = loadgen::run_until(&config, &stop, |seen| live.show_at(&name, seen)).await;
-            live.end();
-            let report = report?;
-            worst = worst.max(code(&report));
-            print_point(flags.format, rate, &report, first)?;
-            // Kept where they are printed at the end.
-            first = false;
-            reports.extend(Some(report).filter(|_| flags.format == Format::Json));
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-        }
-        if flags.format == Format::Json {
-            writeln!(std::io::stdout().lock(), "{}", serde_json::to_string_pretty(&reports)?)?;
-        }
-        Ok(ExitCode::from(worst))
-    })
+    }
+    let mut out = std::io::stdout().lock();
+    match flags.format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&reports)?)?,
+        Format::Table => write!(out, "{}", plot::in_characters(&points))?,
+        Format::Csv => {}
+    }
+    if let Some(path) = &flags.plot {
+        plot::curve(path, &points)?;
+    }
+    Ok(ExitCode::from(worst))
 }
 
 /// A line of the scan, as soon as it is known; JSON comes at the end, in one piece.

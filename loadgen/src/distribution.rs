@@ -6,6 +6,8 @@ use std::str::FromStr;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution as _, Exp, Normal, Uniform};
 
+use crate::by_text::by_text;
+
 /// A distribution of non-negative numbers: bytes, or microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
@@ -182,6 +184,8 @@ impl fmt::Display for Distribution {
         }
     }
 }
+
+by_text!(Distribution);
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,12 @@
 mod curve;
 mod flags;
 mod live;
+mod plot;
+mod turns;
+mod values;
+mod workload_file;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -12,11 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::Parser;
-use loadgen::{Config, Report, WarmUp};
+use clap::{CommandFactory, FromArgMatches};
+use loadgen::{Agent, AgentOptions, Config, Crew, Report, WarmUp, Weight};
 
-use crate::flags::{Flags, Format};
+use crate::flags::Flags;
 use crate::live::Live;
+use crate::values::{Format, parse_agent};
 
 /// The figures are not what was asked for.
 const INVALID: u8 = 3;
@@ -26,13 +32,48 @@ const FAILURES: u8 = 4;
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    match run(&Flags::parse()) {
+    let flags = match parse() {
+        Ok(Some(flags)) => flags,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("loadgen: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&flags) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("loadgen: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line, with the flags of a file before it; `None` where only something was to be printed.
+fn parse() -> Result<Option<Flags>, Failure> {
+    let mut command = Flags::command();
+    let mut line: Vec<OsString> = std::env::args_os().collect();
+    let mut matches = command.clone().get_matches_from(&line);
+    if let Some(path) = matches.get_one::<std::path::PathBuf>("workload") {
+        let at = line.len().min(1);
+        line.splice(at..at, workload_file::read(path, &command, &matches)?);
+        matches = command.clone().get_matches_from(&line);
+    }
+    let flags = Flags::from_arg_matches(&matches)?;
+    let mut out = std::io::stdout().lock();
+    if flags.dump_workload {
+        out.write_all(workload_file::dump(&command, &matches)?.as_bytes())?;
+    } else if let Some(shell) = flags.completions {
+        // Into memory: the crate panics where it can't write.
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut command, "loadgen", &mut script);
+        out.write_all(&script)?;
+    } else if flags.man {
+        clap_mangen::Man::new(command).render(&mut out)?;
+    } else {
+        return Ok(Some(flags));
+    }
+    Ok(None)
 }
 
 /// Opened before the run, so that a bad path doesn't cost one.
@@ -46,18 +87,35 @@ fn run(flags: &Flags) -> Result<ExitCode, Failure> {
         eprintln!("loadgen: {contradiction}");
         return Ok(ExitCode::from(2));
     }
+    if flags.agent_mode {
+        return be_agent(flags);
+    }
+    let config = flags.config()?;
+    if let Err(error) = config.check() {
+        eprintln!("loadgen: {error}");
+        return Ok(ExitCode::from(2));
+    }
+    let mut runtime = flags.builder()?.build()?;
     if flags.search.is_some() || flags.scan.is_some() {
-        return curve::run(flags);
+        return runtime.block_on(curve::run(flags, &config));
+    }
+    if !flags.compare.is_empty() {
+        return runtime.block_on(turns::run(flags, &config));
     }
     let (hdr, series) = (create(flags.hdr.as_deref())?, create(flags.series.as_deref())?);
-    let config = flags.config();
-    let report = flags.builder()?.build()?.block_on(measure(flags, &config))?;
+    // They are written elsewhere, and later.
+    create(flags.save.as_deref())?;
+    create(flags.plot.as_deref())?;
+    let report = runtime.block_on(measure(flags, &config))?;
     let Some(report) = report else { return Ok(ExitCode::SUCCESS) };
     if let Some(file) = hdr {
         report.write_histogram(file)?;
     }
     if let Some(file) = series {
         report.write_series(std::io::BufWriter::new(file))?;
+    }
+    if let Some(path) = &flags.plot {
+        plot::series(path, &report.series)?;
     }
     let mut out = std::io::stdout().lock();
     match flags.format {
@@ -80,8 +138,8 @@ fn code(report: &Report) -> u8 {
     }
 }
 
-/// Stores the records, as far as that is asked for. The flag is set by an interrupt.
-async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, Failure> {
+/// Set by an interrupt.
+fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
     for report in runtime::reports().iter().filter(|report| !report.steps_down.is_empty()) {
         eprintln!("loadgen: {report}");
     }
@@ -92,8 +150,40 @@ async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, Fail
         signal.await;
         interrupted.store(true, Ordering::Relaxed);
     }));
+    Ok(stop)
+}
+
+fn be_agent(flags: &Flags) -> Result<ExitCode, Failure> {
+    let options = AgentOptions {
+        listen: (flags.listen, flags.agent_port).into(),
+        secret: flags.secret()?,
+        weight: flags.lambda_mul,
+    };
+    flags.builder()?.build()?.block_on(async {
+        let stop = interrupt()?;
+        let agent = Agent::bind(options)?;
+        eprintln!("loadgen: agent listens on {}", agent.local_addr()?);
+        agent.serve(&stop, |what| eprintln!("loadgen: {what}")).await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The agents that take part, and the master's weight.
+async fn call(flags: &Flags) -> Result<(Crew, Weight), Failure> {
+    let agents: Result<Vec<_>, String> = flags
+        .agents
+        .iter()
+        .map(|text| parse_agent(text, flags.agent_port).map(|agent| (agent.name, agent.address)))
+        .collect();
+    let crew = Crew::call(&agents?, flags.secret()?.as_deref()).await?;
+    Ok((crew, Weight(flags.lambda_mul)))
+}
+
+/// Stores the records, as far as that is asked for. The flag is set by an interrupt.
+async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, Failure> {
+    let stop = interrupt()?;
     runtime::sleep(Duration::from_secs_f64(flags.wait_before)).await;
-    if !flags.noload {
+    if !flags.noload && flags.trace.is_none() {
         let all = config.workload.records * config.servers.len() as u64;
         let bar = live::records(flags.quiet, all);
         let stored = loadgen::load_records_with(config, &stop, |stored| bar.set_position(stored)).await;
@@ -111,6 +201,7 @@ async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, Fail
 
 /// `None` where there was nothing to measure.
 async fn measure(flags: &Flags, config: &Config) -> Result<Option<Report>, Failure> {
+    let (mut crew, weight) = call(flags).await?;
     let stop = prepare(flags, config).await?;
     if flags.loadonly || stop.load(Ordering::Relaxed) {
         return Ok(None);
@@ -120,7 +211,7 @@ async fn measure(flags: &Flags, config: &Config) -> Result<Option<Report>, Failu
         WarmUp::UntilSteady => Duration::ZERO,
     };
     let mut live = Live::new(flags.quiet, before + config.duration);
-    let report = loadgen::run_until(config, &stop, |progress| live.show(progress)).await;
+    let report = crew.run(config, weight, &stop, |progress| live.show(progress)).await;
     live.end();
     if stop.load(Ordering::Relaxed) {
         eprintln!("loadgen: interrupted; what follows was measured until then");

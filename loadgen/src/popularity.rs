@@ -7,6 +7,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
 
+use crate::by_text::by_text;
+
 /// How requests are spread over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Popularity {
@@ -74,6 +76,8 @@ impl FromStr for Popularity {
         parse().ok_or_else(|| InvalidPopularity { given: text.to_owned() })
     }
 }
+
+by_text!(Popularity);
 
 /// Picks records, by number from 0.
 #[derive(Debug)]

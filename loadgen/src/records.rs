@@ -4,12 +4,16 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use futures_util::{AsyncReadExt, AsyncWriteExt};
 
-use crate::address::{Address, Wire};
-use crate::answers::{Answer, Answers, Sink};
+use crate::address::Address;
+use crate::answers::{Answer, Sink};
+use crate::config::{Config, Protocol};
+use crate::decoder::Decoder;
+use crate::error::Error;
 use crate::requests::Requests;
-use crate::run::{Config, Error, LOOK, connect};
+use crate::run::LOOK;
+use crate::transport::{Connector, Wire};
 
 /// Records that are under way at once on a connection: neither side has to hold much, however many there
 /// are in all.
@@ -32,6 +36,7 @@ pub async fn load_records_with(
     stop: &AtomicBool,
     mut progress: impl FnMut(u64),
 ) -> Result<(), Error> {
+    config.check()?;
     let ended = Arc::new(AtomicBool::new(false));
     let stored = Arc::new(AtomicU64::new(0));
     let workers = runtime::workers();
@@ -41,10 +46,8 @@ pub async fn load_records_with(
             let (config, server) = (config.clone(), server.clone());
             let (stored, ended) = (Arc::clone(&stored), Arc::clone(&ended));
             handles.push(runtime::spawn_on(worker, move || async move {
-                match connect(&server, true).await? {
-                    Wire::Tcp(stream) => store_share(&config, stream, worker, &stored, &ended).await,
-                    Wire::Unix(stream) => store_share(&config, stream, worker, &stored, &ended).await,
-                }
+                let wire = Connector::to_load(&config)?.connect(&server).await?;
+                store_share(&config, wire, worker, &stored, &ended).await
             }));
         }
         let mut refused = 0;
@@ -71,7 +74,7 @@ fn not_refused(server: &Address, refused: u64, records: u64) -> Result<(), Error
 /// Stores a worker's share of the records, and returns how many were refused.
 async fn store_share(
     config: &Config,
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut stream: Wire,
     worker: usize,
     stored: &AtomicU64,
     ended: &AtomicBool,
@@ -81,9 +84,10 @@ async fn store_share(
         |worker: u64| (u128::from(config.workload.records) * u128::from(worker) / u128::from(workers)) as u64;
     let (first, end) = (share(worker as u64), share(worker as u64 + 1));
     let seed = config.seed.wrapping_add(worker as u64);
-    let mut requests = Requests::new(&config.workload, seed, worker as u64, workers);
+    let binary = config.protocol == Protocol::Binary;
+    let mut requests = Requests::new(&config.workload, binary, seed, worker as u64, workers);
     let (mut out, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
-    let mut answers = Answers::default();
+    let mut answers = Decoder::new(binary);
     let mut counted = Stored::default();
     let mut next = first;
     while next < end && !ended.load(Ordering::Relaxed) {
@@ -97,6 +101,7 @@ async fn store_share(
             }
         }
         stream.write_all(&out).await.map_err(Error::Connection)?;
+        stream.flush().await.map_err(Error::Connection)?;
         out.clear();
         while counted.asked > 0 {
             let read = runtime::timeout(LOOK, stream.read(&mut buffer)).await;

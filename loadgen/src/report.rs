@@ -10,9 +10,11 @@ use hdrhistogram::serialization::V2Serializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::Serialize;
 
+use crate::agents::Part;
 use crate::batches::{Estimate, Figure, estimate};
-use crate::run::{Config, Loop, WarmUp};
-use crate::tally::{Class, Measure, Samples, Timeline};
+use crate::config::{Config, Loop, WarmUp};
+use crate::run::{Measured, first_that_counts};
+use crate::tally::{Class, Cut, Measure, Samples, Timeline};
 
 /// A distribution in figures. Latencies are in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -81,6 +83,50 @@ pub struct Moment {
     pub left_out: bool,
 }
 
+/// What an agent did.
+#[derive(Debug, Clone, Serialize)]
+pub struct AgentReport {
+    /// Which one.
+    pub agent: String,
+    /// Its threads; 0 where it was lost.
+    pub workers: usize,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Requests a second.
+    pub qps: f64,
+    /// Its median latency, µs.
+    pub p50: f64,
+    /// Its 99th percentile, µs.
+    pub p99: f64,
+    /// Why nothing is known of it.
+    pub lost: Option<String>,
+}
+
+impl AgentReport {
+    fn new(part: &Part, pieces: Range<u32>, seconds: f64) -> Self {
+        let agent = part.agent.clone();
+        let measured = match &part.outcome {
+            Ok(measured) => measured,
+            Err(reason) => {
+                let lost = Some(reason.clone());
+                return Self { agent, workers: 0, requests: 0, qps: 0.0, p50: 0.0, p99: 0.0, lost };
+            }
+        };
+        let latency = measured.timeline.latency(pieces.clone());
+        let answered = pieces.filter_map(|piece| measured.timeline.piece(piece)).map(Samples::answered);
+        let requests = answered.sum::<u64>();
+        Self {
+            agent,
+            workers: measured.workers,
+            requests,
+            qps: requests as f64 / seconds.max(f64::MIN_POSITIVE),
+            p50: latency.quantile(0.5) as f64 / 1e3,
+            p99: latency.quantile(0.99) as f64 / 1e3,
+            lost: None,
+        }
+    }
+}
+
 /// What a run showed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -112,6 +158,13 @@ pub struct Report {
     pub service: Option<Summary>,
     /// How late the generator itself was, µs; open loop only.
     pub slip: Option<Summary>,
+    /// Time from when a request was sent to when the kernel received its answer, µs; with the kernel's
+    /// timestamps only.
+    pub received: Option<Summary>,
+    /// Time from when the kernel received an answer to when the generator read it, µs; likewise.
+    pub own: Option<Summary>,
+    /// Time of making a connection anew, µs; where there were some.
+    pub connect: Option<Summary>,
     /// Requests under way on a connection, at each request.
     pub op_q: Summary,
     /// Keys that were found.
@@ -128,6 +181,8 @@ pub struct Report {
     pub unanswered: u64,
     /// Requests that were left out for being late (`skip`).
     pub skipped: u64,
+    /// Records that were stored because they were not found.
+    pub fills: u64,
     /// Bytes received.
     pub rx_bytes: u64,
     /// Bytes sent.
@@ -136,12 +191,15 @@ pub struct Report {
     pub client_busy: f64,
     /// CPU time of the generator's threads for a request, µs.
     pub client_cpu_us_per_request: f64,
+    /// What each agent did.
+    pub agents: Vec<AgentReport>,
     /// Why the figures must not be believed; `None` where they may.
     pub invalid: Option<String>,
     /// What to know before believing the figures.
     pub warnings: Vec<String>,
     /// The run in pieces.
     pub series: Vec<Moment>,
+    /// What latencies are from.
     #[serde(skip)]
     timeline: Timeline,
     #[serde(skip)]
@@ -163,34 +221,52 @@ const BUSY: f64 = 0.9;
 const RATE_TOLERANCE: f64 = 0.01;
 
 impl Report {
-    pub(crate) fn new(
-        config: &Config,
-        workers: usize,
-        timeline: Timeline,
-        piece: Duration,
-        pieces: Range<u32>,
-    ) -> Self {
+    /// With what agents measured at the same time. Where the measuring client is apart, latencies are its
+    /// alone, and all else is everybody's.
+    pub(crate) fn new(config: &Config, own: Measured, parts: Vec<Part>) -> Self {
+        let Measured { workers, timeline: mine, cut: Cut { piece, .. }, whole } = own;
+        let apart = config.apart.is_any() && !parts.is_empty();
+        let measured = || parts.iter().filter_map(|part| part.outcome.as_ref().ok());
+        let end = measured().map(|measured| measured.whole).fold(whole, u32::min);
+        let together = (!parts.is_empty()).then(|| {
+            let mut all = mine.clone();
+            measured().for_each(|measured| all.merge(measured.timeline.clone()));
+            all
+        });
+        let everyone = together.as_ref().unwrap_or(&mine);
+        let workers = if apart { workers } else { workers + measured().map(|it| it.workers).sum::<usize>() };
+        let timeline = if apart { &mine } else { everyone };
+        let pieces = first_that_counts(config, timeline, end)..end;
         let piece_seconds = piece.as_secs_f64();
         let seconds = piece_seconds * pieces.len() as f64;
         let total = timeline.total(pieces.clone());
-        let counts = total.counts;
-        let closed = config.pacing == Loop::Closed;
+        let counts = everyone.total(pieces.clone()).counts;
         let histogram = total.latency();
-        let requests = histogram.len().saturating_sub(counts.unanswered);
+        let cpu = total.counts.cpu as f64 / 1e9;
+        let cpu_requests = histogram.len().saturating_sub(total.counts.unanswered);
+        let requests = everyone.total(pieces.clone()).latency().len().saturating_sub(counts.unanswered);
         let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
-        let open = |measure| (!closed).then(|| Summary::new(total.measure(measure), 1e3));
+        let seen = |measure| {
+            let histogram = total.measure(measure);
+            (!histogram.is_empty()).then(|| Summary::new(histogram, 1e3))
+        };
+        let open = |measure| {
+            let any = seen(measure);
+            any.or_else(|| (!config.pacing.is_closed()).then(|| Summary::new(total.measure(measure), 1e3)))
+        };
         let of_class = |class| Summary::new(total.measure(Measure::Latency(class)), 1e3);
-        let estimate = |figure| estimate(&timeline, pieces.clone(), piece_seconds, figure);
-        let cpu = counts.cpu as f64 / 1e9;
+        let rate = estimate(everyone, pieces.clone(), piece_seconds, Figure::Rate);
+        let estimate = |figure| estimate(timeline, pieces.clone(), piece_seconds, figure);
+        let agents = parts.iter().map(|part| AgentReport::new(part, pieces.clone(), seconds)).collect();
         let mut report = Self {
             seconds,
             left_out: piece_seconds * f64::from(pieces.start),
             requests,
             qps: per_second(requests as f64),
-            qps_estimate: estimate(Figure::Rate),
+            qps_estimate: rate,
             asked_qps: match config.pacing {
-                Loop::Open { rate, .. } => Some(rate),
-                Loop::Closed => None,
+                Loop::Open { rate, .. } => Some(rate + config.apart.rate.filter(|_| apart).unwrap_or(0.0)),
+                _ => None,
             },
             latency: Summary::new(&histogram, 1e3),
             p50_estimate: estimate(Figure::Quantile(0.5)),
@@ -200,26 +276,38 @@ impl Report {
             other: of_class(Class::Other),
             service: open(Measure::Service),
             slip: open(Measure::Slip),
+            received: seen(Measure::Received),
+            own: seen(Measure::Own),
+            connect: seen(Measure::Connect),
             op_q: Summary::new(total.measure(Measure::Queue), 1.0),
             hits: counts.hits,
             misses: counts.misses,
             conflicts: counts.conflicts,
-            errors: timeline.errors(),
-            wrong: timeline.wrong(),
+            errors: everyone.errors(),
+            wrong: everyone.wrong(),
             unanswered: counts.unanswered,
             skipped: counts.skipped,
+            fills: counts.fills,
             rx_bytes: counts.received,
             tx_bytes: counts.sent,
             client_busy: per_second(cpu) / workers as f64,
-            client_cpu_us_per_request: if requests == 0 { 0.0 } else { cpu * 1e6 / requests as f64 },
+            client_cpu_us_per_request: if cpu_requests == 0 { 0.0 } else { cpu * 1e6 / cpu_requests as f64 },
+            agents,
             invalid: None,
             warnings: Vec::new(),
             series: (0..pieces.end)
-                .map(|index| moment(timeline.piece(index), index, piece_seconds, index < pieces.start))
+                .map(|index| {
+                    let of_all = everyone.piece(index).map_or(0, Samples::requests);
+                    let left_out = index < pieces.start;
+                    Moment {
+                        qps: of_all as f64 / piece_seconds,
+                        ..moment(timeline.piece(index), index, piece_seconds, left_out)
+                    }
+                })
                 .collect(),
             piece_seconds,
             pieces,
-            timeline,
+            timeline: if apart { mine } else { together.unwrap_or(mine) },
         };
         report.invalid = report.why_invalid(config);
         report.warnings = report.why_careful(config);
@@ -230,6 +318,12 @@ impl Report {
     fn why_invalid(&self, config: &Config) -> Option<String> {
         if self.requests == 0 {
             return Some("no request was answered in the time that counts".to_owned());
+        }
+        if let Some((agent, reason)) = self.agents.iter().find_map(|it| Some((&it.agent, it.lost.as_ref()?)))
+        {
+            return Some(format!(
+                "agent {agent} was lost ({reason}): the load was not what was asked for, and what it measured is not here"
+            ));
         }
         if self.asked_qps.is_some() && !config.spins && self.client_busy > FULL {
             return Some(format!(
@@ -251,7 +345,9 @@ impl Report {
 
     fn why_careful(&self, config: &Config) -> Vec<String> {
         let mut warnings = Vec::new();
-        let offered = self.qps + self.skipped as f64 / self.seconds.max(f64::MIN_POSITIVE);
+        let per_second = |count: u64| count as f64 / self.seconds.max(f64::MIN_POSITIVE);
+        // What is filled in was not due.
+        let offered = self.qps + per_second(self.skipped) - per_second(self.fills);
         let kept = |asked: f64| offered >= asked * (1.0 - RATE_TOLERANCE) - by_chance(asked, self.seconds);
         if let Some(asked) = self.asked_qps.filter(|asked| !kept(*asked)) {
             warnings.push(format!("the asked rate of {asked:.0}/s was not kept: {:.0}/s", self.qps));
@@ -309,6 +405,10 @@ impl Report {
             row("service", service);
             row("slip", slip);
         }
+        for (name, summary) in [("received", &self.received), ("own", &self.own), ("connect", &self.connect)]
+        {
+            summary.iter().for_each(|summary| row(name, summary));
+        }
         let share = |part: u64, all: u64| part as f64 * 100.0 / all.max(1) as f64;
         let rate = |bytes: u64| bytes as f64 / self.seconds.max(f64::MIN_POSITIVE) / (1024.0 * 1024.0);
         let _ = writeln!(
@@ -348,6 +448,24 @@ impl Report {
             self.errors,
             self.wrong
         );
+        if self.hits + self.misses > 0 && self.misses > 0 {
+            let _ = writeln!(
+                text,
+                "Hit ratio {:.2} % of {} keys; filled in {}",
+                share(self.hits, self.hits + self.misses),
+                self.hits + self.misses,
+                self.fills
+            );
+        }
+        for AgentReport { agent, workers, qps, p50, p99, lost, .. } in &self.agents {
+            let _ = match lost {
+                None => writeln!(
+                    text,
+                    "Agent {agent}: {workers} threads, {qps:.1} requests/s, p50 {p50:.1} µs, p99 {p99:.1} µs"
+                ),
+                Some(reason) => writeln!(text, "Agent {agent}: lost: {reason}"),
+            };
+        }
         for warning in &self.warnings {
             let _ = writeln!(text, "warning: {warning}");
         }

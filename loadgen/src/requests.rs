@@ -1,23 +1,27 @@
-//! Requests as bytes, in the text protocol.
+//! Requests as bytes.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use slab::Slab;
 
 use crate::Distribution;
 use crate::popularity::Picker;
+use crate::text::Details;
+use crate::trace::{Traced, TracedRequests};
 use crate::value::{Expected, fill};
 use crate::workload::{Operation, Workload};
+use crate::{binary, text};
 
 /// The largest value that is ever asked for.
 const VALUE_MAX: f64 = (1 << 30) as f64;
 /// The longest key that the protocol takes.
-const KEY_MAX: usize = 250;
+pub(crate) const KEY_MAX: usize = 250;
 
 /// A request that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) operation: Operation,
-    /// The record, of several the first.
+    /// The record, of several the first. For a trace the place of its request.
     pub(crate) record: u64,
     /// How many keys.
     pub(crate) keys: u16,
@@ -27,24 +31,41 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(crate) struct Requests {
     workload: Workload,
+    binary: bool,
     steps: Vec<(f64, Operation)>,
     digits: usize,
     picker: Picker,
+    trace: Option<TracedRequests>,
+    /// Requests of the trace that are under way.
+    traced: Slab<Traced>,
     expected: Expected,
     key: Vec<u8>,
 }
 
 impl Requests {
     /// `step` and `steps`: which of several generators of this workload it is.
-    pub(crate) fn new(workload: &Workload, seed: u64, step: u64, steps: u64) -> Self {
+    pub(crate) fn new(workload: &Workload, binary: bool, seed: u64, step: u64, steps: u64) -> Self {
         Self {
             steps: workload.mix.steps(),
+            binary,
             digits: workload.records.saturating_sub(1).to_string().len(),
             picker: Picker::new(workload.popularity, workload.records, seed, step, steps),
             workload: workload.clone(),
+            trace: None,
+            traced: Slab::new(),
             expected: Expected::default(),
             key: Vec::new(),
         }
+    }
+
+    /// Takes requests from a trace.
+    pub(crate) fn follow(&mut self, trace: TracedRequests) {
+        self.trace = Some(trace);
+    }
+
+    /// The trace, where there is one.
+    pub(crate) fn trace(&mut self) -> Option<&mut TracedRequests> {
+        self.trace.as_mut()
     }
 
     pub(crate) fn random(&mut self) -> &mut SmallRng {
@@ -55,8 +76,20 @@ impl Requests {
         self.workload.verify
     }
 
-    /// Appends the next request.
-    pub(crate) fn next(&mut self, out: &mut Vec<u8>) -> Asked {
+    /// Whether what was not found is stored.
+    pub(crate) fn fills(&self) -> bool {
+        self.workload.fill
+    }
+
+    /// Appends the next request; `None` where a trace is over.
+    pub(crate) fn next(&mut self, out: &mut Vec<u8>) -> Option<Asked> {
+        if let Some(trace) = &mut self.trace {
+            let traced = trace.next()?;
+            let operation = traced.operation;
+            let record = self.traced.insert(traced) as u64;
+            self.write(operation, record, 0, out);
+            return Some(Asked { operation, record, keys: 1 });
+        }
         let operation = match self.steps[..] {
             [(_, only)] => only,
             _ => {
@@ -65,60 +98,72 @@ impl Requests {
                 step.map_or(Operation::Get, |(_, operation)| *operation)
             }
         };
-        let record = match operation {
-            Operation::Set | Operation::MetaSet => self.picker.pick_to_store(),
-            _ => self.picker.pick(),
-        };
-        let mut keys = 1;
-        match operation {
-            Operation::Get => {
-                out.extend_from_slice(b"get ");
-                self.write_key(record, out);
-                while keys < self.workload.multiget {
-                    keys += 1;
-                    out.push(b' ');
-                    let other = self.picker.pick();
-                    self.write_key(other, out);
-                }
-                out.extend_from_slice(b"\r\n");
-            }
-            Operation::Set => self.set(record, out),
-            Operation::Delete => self.line(b"delete ", record, b"\r\n", out),
-            Operation::Touch => {
-                out.extend_from_slice(b"touch ");
-                self.write_key(record, out);
-                out.push(b' ');
-                number(self.workload.ttl.as_secs(), out);
-                out.extend_from_slice(b"\r\n");
-            }
-            Operation::Cas => self.line(b"gets ", record, b"\r\n", out),
-            Operation::Incr => {
-                out.extend_from_slice(b"incr ");
-                self.write_counter_key(record, out);
-                out.extend_from_slice(b" 1\r\n");
-            }
-            Operation::MetaGet => self.line(b"mg ", record, b" v k\r\n", out),
-            Operation::MetaSet => {
-                let size = self.size();
-                out.extend_from_slice(b"ms ");
-                self.write_key(record, out);
-                out.push(b' ');
-                number(size as u64, out);
-                if !self.workload.ttl.is_zero() {
-                    out.extend_from_slice(b" T");
-                    number(self.workload.ttl.as_secs(), out);
-                }
-                out.extend_from_slice(b"\r\n");
-                self.value(record, size, out);
-            }
+        let record = if operation.stores() { self.picker.pick_to_store() } else { self.picker.pick() };
+        let keys = if operation == Operation::Get { self.workload.multiget.max(1) } else { 1 };
+        if keys > 1 {
+            self.several(record, keys, out);
+        } else {
+            self.write(operation, record, 0, out);
         }
-        Asked { operation, record, keys }
+        Some(Asked { operation, record, keys })
     }
 
-    fn line(&mut self, before: &[u8], record: u64, after: &[u8], out: &mut Vec<u8>) {
-        out.extend_from_slice(before);
-        self.write_key(record, out);
-        out.extend_from_slice(after);
+    /// A get of several keys.
+    fn several(&mut self, first: u64, keys: u16, out: &mut Vec<u8>) {
+        if !self.binary {
+            out.extend_from_slice(b"get");
+        }
+        let mut record = first;
+        for left in (0..keys).rev() {
+            if self.binary {
+                let mut key = std::mem::take(&mut self.key);
+                self.write_key_into(record, &mut key);
+                binary::one_of_several(&key, out);
+                self.key = key;
+            } else {
+                out.push(b' ');
+                self.write_key(record, out);
+            }
+            if left > 0 {
+                record = self.picker.pick();
+            }
+        }
+        if self.binary {
+            binary::end_of_several(out);
+        } else {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// A request for one key, with its value.
+    fn write(&mut self, operation: Operation, record: u64, unique: u64, out: &mut Vec<u8>) {
+        let mut key = std::mem::take(&mut self.key);
+        self.write_key_into(record, &mut key);
+        if operation.counts() && self.trace.is_none() {
+            key.insert(0, b'n');
+            key.truncate(KEY_MAX);
+        }
+        let traced = self.trace.as_ref().and_then(|_| self.traced.get(record as usize));
+        let (size, ttl) = match traced {
+            Some(traced) => (traced.size as usize, traced.ttl.into()),
+            None if operation.stores() => (self.size(), self.workload.ttl.as_secs()),
+            None => (0, self.workload.ttl.as_secs()),
+        };
+        let details = Details { key: &key, size, ttl, unique };
+        let write = if self.binary { binary::write } else { text::write };
+        write(operation, details, out);
+        if operation.stores() {
+            if self.workload.verify {
+                self.expected.begin(&key, size);
+                self.expected.write(size, out);
+            } else {
+                fill(size, out);
+            }
+            if !self.binary {
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+        self.key = key;
     }
 
     fn size(&mut self) -> usize {
@@ -127,74 +172,59 @@ impl Requests {
 
     /// Appends a `set` of a record.
     pub(crate) fn set(&mut self, record: u64, out: &mut Vec<u8>) {
-        self.store(b"set ", record, None, out);
+        self.write(Operation::Set, record, 0, out);
     }
 
     /// Appends a `cas` of a record.
     pub(crate) fn cas(&mut self, record: u64, unique: u64, out: &mut Vec<u8>) {
-        self.store(b"cas ", record, Some(unique), out);
-    }
-
-    fn store(&mut self, verb: &[u8], record: u64, unique: Option<u64>, out: &mut Vec<u8>) {
-        let size = self.size();
-        out.extend_from_slice(verb);
-        self.write_key(record, out);
-        out.extend_from_slice(b" 0 ");
-        number(self.workload.ttl.as_secs(), out);
-        out.push(b' ');
-        number(size as u64, out);
-        if let Some(unique) = unique {
-            out.push(b' ');
-            number(unique, out);
-        }
-        out.extend_from_slice(b"\r\n");
-        self.value(record, size, out);
+        self.write(Operation::Set, record, unique, out);
     }
 
     /// Appends a `set` of a record's counter.
     pub(crate) fn set_counter(&mut self, record: u64, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"set ");
-        self.write_counter_key(record, out);
-        out.extend_from_slice(b" 0 0 1\r\n0\r\n");
+        let mut key = vec![b'n'];
+        self.write_key(record, &mut key);
+        key.truncate(KEY_MAX);
+        let details = Details { key: &key, size: 1, ttl: 0, unique: 0 };
+        if self.binary {
+            binary::write(Operation::Set, details, out);
+            out.push(b'0');
+        } else {
+            text::write(Operation::Set, details, out);
+            out.extend_from_slice(b"0\r\n");
+        }
     }
 
     pub(crate) fn has_counters(&self) -> bool {
-        self.workload.mix.has(Operation::Incr)
+        self.workload.mix.has(Operation::Incr) || self.workload.mix.has(Operation::Decr)
     }
 
-    fn value(&mut self, record: u64, size: usize, out: &mut Vec<u8>) {
-        if self.workload.verify {
-            let mut key = std::mem::take(&mut self.key);
-            key.clear();
-            self.write_key(record, &mut key);
-            self.expected.begin(&key, size);
-            self.expected.write(size, out);
-            self.key = key;
-        } else {
-            fill(size, out);
+    /// A request has been answered, with all that came of it.
+    pub(crate) fn done(&mut self, asked: Asked) {
+        if self.trace.is_some() {
+            self.traced.try_remove(asked.record as usize);
         }
-        out.extend_from_slice(b"\r\n");
-    }
-
-    fn write_counter_key(&self, record: u64, out: &mut Vec<u8>) {
-        out.push(b'n');
-        let start = out.len();
-        self.write_key(record, out);
-        out.truncate(start + KEY_MAX - 1);
     }
 
     /// Whether this is a record's key.
     pub(crate) fn is_key_of(&mut self, record: u64, key: &[u8]) -> bool {
         let mut own = std::mem::take(&mut self.key);
-        own.clear();
-        self.write_key(record, &mut own);
+        self.write_key_into(record, &mut own);
         let same = own == key;
         self.key = own;
         same
     }
 
+    fn write_key_into(&self, record: u64, key: &mut Vec<u8>) {
+        key.clear();
+        match &self.trace {
+            Some(_) => key.extend_from_slice(self.traced.get(record as usize).map_or(b"", |it| &it.key)),
+            None => self.write_key(record, key),
+        }
+    }
+
     /// A record's key: its number with zeros before it, as long as the record's own draw says.
-    pub(crate) fn write_key(&self, record: u64, out: &mut Vec<u8>) {
+    fn write_key(&self, record: u64, out: &mut Vec<u8>) {
         let drawn = match self.workload.key {
             Distribution::Fixed(size) => size,
             // The record is the seed, so that a record's key is the same each time.
@@ -208,16 +238,12 @@ impl Requests {
     }
 }
 
-fn number(number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn requests(workload: &Workload) -> Requests {
-        Requests::new(workload, 1, 0, 1)
+        Requests::new(workload, false, 1, 0, 1)
     }
 
     fn key(workload: &Workload, record: u64) -> Vec<u8> {
@@ -257,7 +283,7 @@ mod tests {
     #[test]
     fn operations_come_by_their_weights_and_as_the_protocol_has_them() {
         let workload = Workload {
-            mix: "get=4,set=3,delete=1,touch=1,cas=1,incr=1,mg=2,ms=2".parse().unwrap(),
+            mix: "get=4,set=3,delete=1,touch=1,cas=1,incr=1,mg=2,ms=2,add=1,append=1,decr=1".parse().unwrap(),
             key: Distribution::Fixed(4.0),
             value: Distribution::Fixed(2.0),
             records: 1,
@@ -267,9 +293,9 @@ mod tests {
         };
         let mut requests = requests(&workload);
         let mut seen = std::collections::HashMap::<Operation, (u32, Vec<u8>)>::new();
-        for _ in 0..15_000 {
+        for _ in 0..20_000 {
             let mut out = Vec::new();
-            let asked = requests.next(&mut out);
+            let asked = requests.next(&mut out).unwrap();
             let entry = seen.entry(asked.operation).or_default();
             *entry = (entry.0 + 1, out);
         }
@@ -280,12 +306,15 @@ mod tests {
             (Operation::Touch, b"touch 0000 60\r\n"),
             (Operation::Cas, b"gets 0000\r\n"),
             (Operation::Incr, b"incr n0000 1\r\n"),
+            (Operation::Decr, b"decr n0000 1\r\n"),
+            (Operation::Add, b"add 0000 0 60 2\r\nLL\r\n"),
+            (Operation::Append, b"append 0000 0 60 2\r\nLL\r\n"),
             (Operation::MetaGet, b"mg 0000 v k\r\n"),
             (Operation::MetaSet, b"ms 0000 2 T60\r\nLL\r\n"),
         ] {
             let (count, text) = &seen[&operation];
             assert_eq!(text, expected, "{operation:?}");
-            let share = f64::from(*count) / 15_000.0 / workload.mix.share(operation);
+            let share = f64::from(*count) / 20_000.0 / workload.mix.share(operation);
             assert!((0.9..1.1).contains(&share), "{operation:?}: {share}");
         }
         let mut out = Vec::new();

@@ -1,10 +1,11 @@
 //! Histograms as they are kept: what was seen, and nothing of what was not.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 /// A histogram's values with how often each was seen, in ascending order. Nothing is lost: a value stands
 /// for its bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Sparse(Vec<(u64, u64)>);
 
 impl Sparse {

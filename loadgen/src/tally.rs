@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use crate::sparse::Sparse;
 
@@ -23,7 +24,7 @@ const MANY: u128 = 6000;
 pub(crate) const BEFORE: u32 = u32::MAX;
 
 /// How the time that is measured is cut into pieces, all of one length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cut {
     pub(crate) piece: Duration,
     pub(crate) pieces: u32,
@@ -65,10 +66,16 @@ pub(crate) enum Measure {
     Slip,
     /// Requests under way on the connection, with each one that is sent.
     Queue,
+    /// Making a connection anew.
+    Connect,
+    /// From when a request was sent to when the kernel received its answer.
+    Received,
+    /// From when the kernel received an answer to when it was read.
+    Own,
 }
 
 impl Measure {
-    const COUNT: usize = 6;
+    const COUNT: usize = 9;
 
     fn index(self) -> usize {
         match self {
@@ -78,12 +85,15 @@ impl Measure {
             Self::Service => 3,
             Self::Slip => 4,
             Self::Queue => 5,
+            Self::Connect => 6,
+            Self::Received => 7,
+            Self::Own => 8,
         }
     }
 }
 
 /// What is only counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
     /// Keys that were found.
     pub(crate) hits: u64,
@@ -99,6 +109,8 @@ pub(crate) struct Counts {
     pub(crate) unanswered: u64,
     /// Requests that were left out because they were late.
     pub(crate) skipped: u64,
+    /// Records that were stored because they were not found.
+    pub(crate) fills: u64,
     pub(crate) received: u64,
     pub(crate) sent: u64,
     /// CPU time of the workers' threads, in nanoseconds.
@@ -114,6 +126,7 @@ impl Counts {
         self.wrong += other.wrong;
         self.unanswered += other.unanswered;
         self.skipped += other.skipped;
+        self.fills += other.fills;
         self.received += other.received;
         self.sent += other.sent;
         self.cpu += other.cpu;
@@ -126,7 +139,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 /// What was seen in one piece.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Samples {
     pub(crate) counts: Counts,
     measures: [Sparse; Measure::COUNT],
@@ -175,6 +188,16 @@ pub(crate) struct Tally {
     spare: Vec<Live>,
     /// What belongs to times that are long over: after a stall that may be many pieces, with little in each.
     late: BTreeMap<u32, Late>,
+    /// Each latency, where they are kept one by one.
+    samples: Option<Vec<Sample>>,
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// When it counts, since the beginning of the time that is measured.
+    pub(crate) at: Duration,
+    pub(crate) latency: Duration,
 }
 
 /// What comes late, one by one.
@@ -189,6 +212,7 @@ struct Late {
 pub(crate) struct Taken {
     live: Vec<Live>,
     late: BTreeMap<u32, Late>,
+    pub(crate) samples: Vec<Sample>,
 }
 
 /// A piece as it is counted: fast to add to, and large.
@@ -207,7 +231,12 @@ impl Tally {
 
     pub(crate) fn new(origin: Instant, cut: Cut, spare: Vec<Live>) -> Self {
         let piece_nanos = u64::try_from(cut.piece.as_nanos()).unwrap_or(u64::MAX);
-        Self { origin, piece_nanos, live: Vec::new(), spare, late: BTreeMap::new() }
+        Self { origin, piece_nanos, live: Vec::new(), spare, late: BTreeMap::new(), samples: None }
+    }
+
+    /// Keeps each latency, too.
+    pub(crate) fn keep_samples(&mut self) {
+        self.samples = Some(Vec::new());
     }
 
     /// Which of the live pieces a moment belongs to; `Err` is the piece of what comes late.
@@ -252,6 +281,11 @@ impl Tally {
 
     pub(crate) fn record(&mut self, moment: Instant, measure: Measure, value: Duration) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX).max(1);
+        if let (Some(samples), Measure::Latency(_)) = (&mut self.samples, measure)
+            && let Some(at) = moment.checked_duration_since(self.origin)
+        {
+            samples.push(Sample { at, latency: value });
+        }
         self.note(moment, measure.index(), nanos);
     }
 
@@ -262,7 +296,11 @@ impl Tally {
     /// What was counted since it was taken last. Nothing is done with it here: this is the thread whose
     /// delays would show.
     pub(crate) fn take(&mut self) -> Taken {
-        Taken { live: std::mem::take(&mut self.live), late: std::mem::take(&mut self.late) }
+        Taken {
+            live: std::mem::take(&mut self.live),
+            late: std::mem::take(&mut self.late),
+            samples: self.samples.as_mut().map(std::mem::take).unwrap_or_default(),
+        }
     }
 
     /// Takes emptied ones back.
@@ -303,7 +341,7 @@ impl Live {
 }
 
 /// All pieces of a run, by number.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     pieces: BTreeMap<u32, Samples>,
     requests: u64,
@@ -314,7 +352,7 @@ pub(crate) struct Timeline {
 impl Timeline {
     /// Adds what was taken, and returns the memory of it.
     pub(crate) fn add(&mut self, taken: Taken) -> Vec<Live> {
-        let Taken { mut live, late } = taken;
+        let Taken { mut live, late, .. } = taken;
         for live in &mut live {
             let (piece, samples) = (live.piece, live.empty());
             self.add_piece(piece, samples);
@@ -323,6 +361,13 @@ impl Timeline {
             self.add_piece(piece, late.into_samples());
         }
         live
+    }
+
+    /// Adds what another generator counted over the same time.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (piece, samples) in other.pieces {
+            self.add_piece(piece, samples);
+        }
     }
 
     fn add_piece(&mut self, piece: u32, samples: Samples) {

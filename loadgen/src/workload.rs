@@ -1,12 +1,15 @@
 //! What is asked: keys, values, how popular they are, and which operations.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
 
+use crate::by_text::by_text;
 use crate::{Distribution, Popularity};
 
 /// An operation on the server.
@@ -17,6 +20,14 @@ pub enum Operation {
     Get,
     /// `set`.
     Set,
+    /// `add`.
+    Add,
+    /// `replace`.
+    Replace,
+    /// `append`.
+    Append,
+    /// `prepend`.
+    Prepend,
     /// `delete`.
     Delete,
     /// `touch`.
@@ -25,6 +36,8 @@ pub enum Operation {
     Cas,
     /// `incr` of a counter that has the record's key with an `n` in front.
     Incr,
+    /// `decr`, likewise.
+    Decr,
     /// `mg`.
     MetaGet,
     /// `ms`.
@@ -33,13 +46,18 @@ pub enum Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::Get,
         Self::Set,
+        Self::Add,
+        Self::Replace,
+        Self::Append,
+        Self::Prepend,
         Self::Delete,
         Self::Touch,
         Self::Cas,
         Self::Incr,
+        Self::Decr,
         Self::MetaGet,
         Self::MetaSet,
     ];
@@ -49,13 +67,28 @@ impl Operation {
         match self {
             Self::Get => "get",
             Self::Set => "set",
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Append => "append",
+            Self::Prepend => "prepend",
             Self::Delete => "delete",
             Self::Touch => "touch",
             Self::Cas => "cas",
             Self::Incr => "incr",
+            Self::Decr => "decr",
             Self::MetaGet => "mg",
             Self::MetaSet => "ms",
         }
+    }
+
+    /// Whether it sends a value.
+    pub(crate) fn stores(self) -> bool {
+        matches!(self, Self::Set | Self::Add | Self::Replace | Self::Append | Self::Prepend | Self::MetaSet)
+    }
+
+    /// Whether it is for a counter.
+    pub(crate) fn counts(self) -> bool {
+        matches!(self, Self::Incr | Self::Decr)
     }
 }
 
@@ -139,8 +172,10 @@ impl FromStr for Mix {
     }
 }
 
+by_text!(Mix);
+
 /// What requests are like.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// Bytes of a key, at least the digits of the last record's number, at most 250.
     pub key: Distribution,
@@ -158,6 +193,10 @@ pub struct Workload {
     pub ttl: Duration,
     /// Whether values carry their key and a checksum, and are compared when they come back.
     pub verify: bool,
+    /// Whether a record that was asked for and not found is stored (look-aside, as caches are used).
+    pub fill: bool,
+    /// Requests of a trace, in the order and with the sizes that it has, in place of all of the above.
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for Workload {
@@ -171,6 +210,8 @@ impl Default for Workload {
             multiget: 1,
             ttl: Duration::ZERO,
             verify: false,
+            fill: false,
+            trace: None,
         }
     }
 }
@@ -217,6 +258,32 @@ impl Arrival {
     }
 }
 
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.gaps.fmt(f)
+    }
+}
+
+impl FromStr for Arrival {
+    type Err = String;
+
+    /// A distribution; also mutilate's names without parameters, as the rate gives the mean.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = match text {
+            "exponential" => "exponential:1",
+            "uniform" => "uniform:0,2",
+            "fixed" => "fixed:1",
+            text => text,
+        };
+        let distribution: Distribution =
+            text.parse().map_err(|error: crate::InvalidDistribution| error.to_string())?;
+        Arrival::new(distribution)
+            .ok_or_else(|| format!("{text:?} has a mean of 0, and no rate comes of that"))
+    }
+}
+
+by_text!(Arrival);
+
 /// A mean over so many draws is sure to about a thousandth.
 const DRAWS: u32 = 200_000;
 
@@ -256,6 +323,9 @@ mod tests {
             assert!((mean / 0.001 - 1.0).abs() < 0.03, "{shape}: {mean}");
         }
         assert_eq!(Arrival::new(Distribution::Fixed(0.0)), None);
+        let etc: Arrival = serde_json::from_str(&serde_json::to_string(&Arrival::etc()).unwrap()).unwrap();
+        assert_eq!(etc, Arrival::etc());
+        assert!(serde_json::from_str::<Arrival>("\"fixed:0\"").is_err());
     }
 
     #[test]

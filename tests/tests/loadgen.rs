@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use loadgen::{Address, Arrival, Config, Loop, Report, WarmUp, Workload};
+use loadgen::{Address, Arrival, Config, Loop, Protocol, Report, WarmUp, Workload};
+use tests::load::{alone, config, load_and_run, loadgen, open, run};
 use tests::memcached::Memcached;
 
 /// A server that answers each line as it is told to, on a thread for each connection. With a stall it does
@@ -54,12 +54,6 @@ fn serve_one(stream: &TcpStream, stall: Option<Stall>, start: Instant, answer: &
     }
 }
 
-/// One at a time: they measure delays, and there may be two cores.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A run during which nobody took the processor away for long, of five; and how far its percentiles may be
 /// from what arithmetic says, which is more where there was none.
 fn run_unspoilt(config: &Config) -> (Report, f64) {
@@ -79,27 +73,8 @@ fn run_unspoilt(config: &Config) -> (Report, f64) {
     (run(config), 0.33)
 }
 
-fn run(config: &Config) -> Report {
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
-    runtime.block_on(loadgen::run(config)).unwrap()
-}
-
-fn config(server: SocketAddr) -> Config {
-    Config {
-        servers: vec![server.into()],
-        warm_up: WarmUp::Fixed(Duration::ZERO),
-        duration: Duration::from_millis(500),
-        ..Config::default()
-    }
-}
-
 fn miss(_: &str) -> Vec<u8> {
     b"END\r\n".to_vec()
-}
-
-/// At a fixed pace, so that the arithmetic is exact.
-fn open(rate: f64) -> Loop {
-    Loop::Open { rate, arrival: Arrival::new("fixed:1".parse().unwrap()).unwrap() }
 }
 
 #[test]
@@ -196,30 +171,32 @@ fn wrong_values_are_counted_and_right_ones_are_not() {
 }
 
 #[test]
-fn every_operation_runs_against_a_server_and_is_verified() {
+fn every_operation_runs_by_either_protocol_and_is_verified() {
     let _alone = alone();
-    let server = Memcached::start(&["-m", "64"]);
-    let workload = Workload {
-        mix: "get=4,set=2,delete=1,touch=1,cas=2,incr=1,mg=2,ms=2".parse().unwrap(),
-        value: "fb_value".parse().unwrap(),
-        key: "fb_key".parse().unwrap(),
-        records: 500,
-        popularity: "zipf:0.99".parse().unwrap(),
-        multiget: 5,
-        ttl: Duration::from_secs(60),
-        verify: true,
-    };
-    let config = Config { workload, connections: 8, depth: 8, ..config(server.address) };
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
-    let report = runtime.block_on(async {
-        loadgen::load_records(&config).await.unwrap();
-        loadgen::run(&config).await.unwrap()
-    });
-    assert_eq!((report.errors, report.wrong, report.unanswered), (0, 0, 0), "{}", report.table());
-    // Sixteen connections store the same records, so that some come too late; deletes make misses.
-    assert!(report.hits > 1000 && report.misses > 10 && report.conflicts > 0, "{}", report.table());
-    for summary in [&report.read, &report.update, &report.other] {
-        assert!(summary.count > 100, "{}", report.table());
+    for (protocol, mix) in [
+        (Protocol::Text, "get=4,set=2,add=1,replace=1,delete=1,touch=1,cas=2,incr=1,decr=1,mg=2,ms=2"),
+        (Protocol::Binary, "get=4,set=2,add=1,replace=1,delete=1,touch=1,cas=2,incr=1,decr=1"),
+    ] {
+        let server = Memcached::start(&["-m", "64"]);
+        let workload = Workload {
+            mix: mix.parse().unwrap(),
+            value: "fb_value".parse().unwrap(),
+            key: "fb_key".parse().unwrap(),
+            records: 500,
+            popularity: "zipf:0.99".parse().unwrap(),
+            multiget: 5,
+            ttl: Duration::from_secs(60),
+            verify: true,
+            ..Workload::default()
+        };
+        let config = Config { workload, protocol, connections: 8, depth: 8, ..config(server.address) };
+        let report = load_and_run(&config, 2).unwrap();
+        assert_eq!((report.errors, report.wrong, report.unanswered), (0, 0, 0), "{}", report.table());
+        // Sixteen connections store the same records, so that some come too late; deletes make misses.
+        assert!(report.hits > 1000 && report.misses > 10 && report.conflicts > 0, "{}", report.table());
+        for summary in [&report.read, &report.update, &report.other] {
+            assert!(summary.count > 100, "{}", report.table());
+        }
     }
 }
 
@@ -238,11 +215,7 @@ fn several_servers_and_unix_sockets_share_the_load() {
             connections: 2,
             ..config(tcp.address)
         };
-        let mut runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
-        let report = runtime.block_on(async {
-            loadgen::load_records(&config).await.unwrap();
-            loadgen::run(&config).await.unwrap()
-        });
+        let report = load_and_run(&config, 2).unwrap();
         assert_eq!((report.misses, report.errors), (0, 0), "{}", report.table());
         let gets: u64 = stat(&tcp, "cmd_get");
         assert!(gets > 100 && gets < report.hits * 2, "{gets} of {}", report.hits);
@@ -257,12 +230,6 @@ fn stat(server: &Memcached, name: &str) -> u64 {
     let start = format!("STAT {name} ");
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     lines.take_while(|line| line != "END").find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap()
-}
-
-fn loadgen(arguments: &[&str]) -> Command {
-    let mut command = Command::new(tests::own_program("loadgen"));
-    command.args(arguments);
-    command
 }
 
 #[test]
@@ -459,8 +426,12 @@ fn requests_that_a_server_never_answers_are_counted_in_either_loop() {
                 });
             }
         });
-        let report =
-            run(&Config { connections: 2, pacing, duration: Duration::from_millis(1000), ..config(address) });
+        let report = run(&Config {
+            connections: 2,
+            pacing: pacing.clone(),
+            duration: Duration::from_millis(1000),
+            ..config(address)
+        });
         assert!(report.has_failures() && report.requests <= 210, "{}", report.table());
         // In a closed loop one a connection; in an open one all that was due.
         let expected = if pacing == Loop::Closed { 2..=2 } else { 1700..=1850 };

@@ -1,0 +1,124 @@
+//! A TCP connection whose answers the kernel says the time of (`SO_TIMESTAMPING`; the kernel's
+//! `Documentation/networking/timestamping.rst`).
+
+use std::io::{self, IoSliceMut, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::{AsyncBufRead, AsyncRead, AsyncWrite};
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, TimestampingFlag, Timestamps, recvmsg, setsockopt, sockopt,
+};
+use runtime::{AsyncFd, Direction, SourceKind};
+
+use crate::transport::{Chunk, Transport};
+
+/// As much as is read at once.
+const CHUNK: usize = 64 << 10;
+
+/// The connection.
+#[derive(Debug)]
+pub(crate) struct Stamped {
+    fd: AsyncFd<TcpStream>,
+    buffer: Box<[u8]>,
+    begin: usize,
+    end: usize,
+    control: Vec<u8>,
+    age: Option<Duration>,
+}
+
+impl Stamped {
+    /// Has the kernel note when packets come, and takes the connection over.
+    pub(crate) fn new(stream: net::TcpStream) -> io::Result<Self> {
+        let stream = TcpStream::from(stream.as_fd().try_clone_to_owned()?);
+        setsockopt(
+            &stream,
+            sockopt::Timestamping,
+            &(TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE),
+        )?;
+        Ok(Self {
+            fd: AsyncFd::new(stream, SourceKind::Other)?,
+            buffer: vec![0; CHUNK].into(),
+            begin: 0,
+            end: 0,
+            control: nix::cmsg_space!(Timestamps),
+            age: None,
+        })
+    }
+}
+
+/// Reads, with the time at which the last packet of what was read came.
+fn receive(
+    socket: &TcpStream,
+    buffer: &mut [u8],
+    control: &mut [u8],
+) -> io::Result<(usize, Option<Duration>)> {
+    let mut parts = [IoSliceMut::new(buffer)];
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(control), MsgFlags::empty())?;
+    let stamp = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampsns(Timestamps { system, .. }) => Some(Duration::from(system)),
+        _ => None,
+    });
+    // Zero where the kernel had none, which it has after the first packets at the latest: noting them is
+    // switched on with a delay.
+    let age = stamp.filter(|stamp| !stamp.is_zero()).and_then(|stamp| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        now.checked_sub(stamp)
+    });
+    Ok((message.bytes, age))
+}
+
+impl Transport for Stamped {
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Chunk<'_>>> {
+        ready!(Pin::new(&mut *self).poll_fill_buf(context))?;
+        Poll::Ready(Ok((&self.buffer[self.begin..self.end], self.age)))
+    }
+}
+
+impl AsyncRead for Stamped {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let chunk = ready!(self.as_mut().poll_fill_buf(context))?;
+        let length = chunk.len().min(into.len());
+        into[..length].copy_from_slice(&chunk[..length]);
+        self.consume(length);
+        Poll::Ready(Ok(length))
+    }
+}
+
+impl AsyncBufRead for Stamped {
+    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let Self { fd, buffer, begin, end, control, age } = self.get_mut();
+        if begin == end {
+            let read = fd.poll_io(Direction::Read, context, |socket| receive(socket, buffer, control));
+            let (length, seen) = ready!(read)?;
+            fd.has_read(length, CHUNK);
+            (*begin, *end, *age) = (0, length, seen);
+        }
+        Poll::Ready(Ok(&buffer[*begin..*end]))
+    }
+
+    fn consume(self: Pin<&mut Self>, amount: usize) {
+        self.get_mut().begin += amount;
+    }
+}
+
+impl AsyncWrite for Stamped {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.fd.poll_io(Direction::Write, context, |mut socket| socket.write(bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.fd.get_ref().shutdown(std::net::Shutdown::Write))
+    }
+}

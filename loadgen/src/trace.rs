@@ -1,0 +1,270 @@
+//! Requests as others have recorded them, in the format of Twitter's cache traces: lines of `timestamp,key,
+//! key size,value size,client,operation,TTL` (Yang, Yue and Rashmi, *A Large Scale Analysis of Hundreds of
+//! In-memory Cache Clusters at Twitter*, 2020; github.com/twitter/cache-trace).
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::requests::KEY_MAX;
+use crate::workload::Operation;
+
+/// A request of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Traced {
+    /// Since the trace's first.
+    pub(crate) at: Duration,
+    pub(crate) operation: Operation,
+    pub(crate) key: Box<[u8]>,
+    /// Bytes of the value.
+    pub(crate) size: u32,
+    /// Seconds; 0 is for ever.
+    pub(crate) ttl: u32,
+}
+
+/// What is wrong with a line.
+fn parse(line: &str) -> Result<(u64, Traced), &'static str> {
+    let mut words = line.split(',');
+    let mut next = |what| words.next().ok_or(what);
+    let seconds = next("no time")?.parse().map_err(|_| "a time that is no number of seconds")?;
+    let key = next("no key")?.as_bytes();
+    let key_size: usize = next("no key size")?.parse().map_err(|_| "a key size that is no number")?;
+    let size: u32 = next("no value size")?.parse().map_err(|_| "a value size that is no number")?;
+    next("no client")?;
+    let operation = match next("no operation")? {
+        "get" | "gets" => Operation::Get,
+        "set" => Operation::Set,
+        "add" => Operation::Add,
+        "replace" => Operation::Replace,
+        "append" => Operation::Append,
+        "prepend" => Operation::Prepend,
+        "cas" => Operation::Cas,
+        "delete" => Operation::Delete,
+        "incr" => Operation::Incr,
+        "decr" => Operation::Decr,
+        _ => return Err("an operation that is none"),
+    };
+    let ttl = next("no TTL")?.trim_end().parse().map_err(|_| "a TTL that is no number")?;
+    if key.is_empty() || key.iter().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
+        return Err("a key that can't be one");
+    }
+    if size > 1 << 30 {
+        return Err("a value of more than a gigabyte");
+    }
+    // Keys are made unreadable before they are published, which changes their length: it is put right where
+    // they have become shorter. Longer ones are left as they are, or two of them might become one.
+    let mut key = key[..key.len().min(KEY_MAX)].to_vec();
+    let length = key.len().max(key_size.min(KEY_MAX));
+    key.resize(length, b'~');
+    Ok((seconds, Traced { at: Duration::ZERO, operation, key: key.into(), size, ttl }))
+}
+
+/// Requests that are handed over at once.
+const BATCH: usize = 1024;
+/// Batches that are read ahead.
+const AHEAD: usize = 16;
+
+/// One worker's requests of a trace, which a thread reads ahead of it: files are slow at times.
+#[derive(Debug)]
+pub(crate) struct TracedRequests {
+    ready: VecDeque<Traced>,
+    batches: Receiver<Result<Vec<Traced>, String>>,
+    fault: Option<String>,
+    /// Requests at the front whose times have been given out.
+    timed: usize,
+}
+
+impl TracedRequests {
+    /// Opens a trace. Of its requests those are taken whose keys are this worker's, so that what is asked of
+    /// a key stays in order.
+    pub(crate) fn open(path: &Path, worker: usize, workers: usize) -> Result<Self, Error> {
+        let wrong = |error: io::Error| Error::Config(format!("{}: {error}", path.display()));
+        let file = File::open(path).map_err(wrong)?;
+        let (sender, batches) = sync_channel(AHEAD);
+        let reader = Reader { path: path.to_owned(), worker, workers, sender };
+        thread::Builder::new().name("trace".to_owned()).spawn(|| reader.run(file)).map_err(Error::Thread)?;
+        let mut trace = Self { ready: VecDeque::new(), batches, fault: None, timed: 0 };
+        // Until the first are there: a file that is no trace is told before the run.
+        trace.refill(true);
+        match trace.fault.take() {
+            Some(fault) => Err(Error::Config(fault)),
+            None => Ok(trace),
+        }
+    }
+
+    fn refill(&mut self, wait: bool) {
+        let batch = match self.batches.try_recv() {
+            Err(TryRecvError::Empty) if wait => self.batches.recv().map_err(|_| TryRecvError::Disconnected),
+            batch => batch,
+        };
+        match batch {
+            Ok(Ok(batch)) => self.ready.extend(batch),
+            Ok(Err(fault)) => self.fault = self.fault.take().or(Some(fault)),
+            Err(_) => {}
+        }
+    }
+
+    /// The next request; `None` where there is none any more.
+    pub(crate) fn next(&mut self) -> Option<Traced> {
+        if self.ready.is_empty() {
+            // Waiting holds up the worker, and shows as its lateness.
+            self.refill(true);
+        }
+        self.timed = self.timed.saturating_sub(1);
+        self.ready.pop_front()
+    }
+
+    /// When the next request is due whose time has not been given out yet: requests wait for connections, and
+    /// are taken later.
+    pub(crate) fn next_time(&mut self) -> Option<Duration> {
+        while self.timed >= self.ready.len() {
+            let before = self.ready.len();
+            self.refill(true);
+            if self.ready.len() == before {
+                return None;
+            }
+        }
+        self.timed += 1;
+        self.ready.get(self.timed - 1).map(|traced| traced.at)
+    }
+
+    /// What was wrong with the trace, where it ended because of that.
+    pub(crate) fn fault(&mut self) -> Option<String> {
+        self.fault.take()
+    }
+}
+
+struct Reader {
+    path: PathBuf,
+    worker: usize,
+    workers: usize,
+    sender: SyncSender<Result<Vec<Traced>, String>>,
+}
+
+impl Reader {
+    fn run(self, file: File) {
+        if let Err(fault) = self.read(BufReader::with_capacity(1 << 20, file)) {
+            // Nobody listens where the run is over.
+            let _ = self.sender.send(Err(fault));
+        }
+    }
+
+    fn read(&self, mut file: impl BufRead) -> Result<(), String> {
+        let (mut line, mut number) = (String::new(), 0_u64);
+        let (mut first, mut second) = (None, Vec::new());
+        let mut now = 0;
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            line.clear();
+            number += 1;
+            let length =
+                file.read_line(&mut line).map_err(|error| format!("{}: {error}", self.path.display()))?;
+            let parsed = match line.trim_end() {
+                "" if length == 0 => None,
+                "" => continue,
+                text => Some(parse(text).map_err(|fault| {
+                    format!(
+                        "{}, line {number} has {fault}; lines of a trace are TIME,KEY,KEY SIZE,VALUE SIZE,CLIENT,OPERATION,TTL",
+                        self.path.display()
+                    )
+                })?),
+            };
+            let start = *first.get_or_insert_with(|| parsed.as_ref().map_or(0, |(seconds, _)| *seconds));
+            if parsed.as_ref().is_none_or(|(seconds, _)| *seconds > now + start) {
+                // Times are whole seconds: what happened in one is spread over it.
+                let all = second.len().max(1) as f64;
+                for (index, mut traced) in second.drain(..).enumerate() {
+                    let traced: &mut Traced = &mut traced;
+                    traced.at = Duration::from_secs(now) + Duration::from_secs_f64(index as f64 / all);
+                    if crc32fast::hash(&traced.key) as usize % self.workers == self.worker {
+                        batch.push(traced.clone());
+                    }
+                    if batch.len() == BATCH && self.sender.send(Ok(std::mem::take(&mut batch))).is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+            match parsed {
+                // Lines that are out of order belong to the second that is under way.
+                Some((seconds, traced)) => {
+                    now = now.max(seconds.saturating_sub(start));
+                    second.push(traced);
+                }
+                None => {
+                    let _ = self.sender.send(Ok(batch));
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(lines: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), lines).unwrap();
+        file
+    }
+
+    fn all(path: &Path, worker: usize, workers: usize) -> Vec<Traced> {
+        let mut trace = TracedRequests::open(path, worker, workers).unwrap();
+        std::iter::from_fn(|| trace.next()).collect()
+    }
+
+    #[test]
+    fn a_trace_has_its_sizes_and_its_times_spread_over_each_second() {
+        let file =
+            write("7,ab,5,100,1,get,0\n7,cd,2,20,1,set,60\n9,ab,5,0,2,delete,0\n\n9,ab,1,3,2,incr,0\n");
+        let traced = all(file.path(), 0, 1);
+        let at: Vec<f64> = traced.iter().map(|it| it.at.as_secs_f64()).collect();
+        assert_eq!(at, [0.0, 0.5, 2.0, 2.5]);
+        assert_eq!(
+            (&*traced[0].key, &*traced[1].key, &*traced[3].key),
+            (&b"ab~~~"[..], &b"cd"[..], &b"ab"[..])
+        );
+        assert_eq!((traced[1].size, traced[1].ttl, traced[1].operation), (20, 60, Operation::Set));
+    }
+
+    #[test]
+    fn workers_share_a_trace_by_keys_and_keep_its_order() {
+        let lines: String =
+            (0..5000).map(|at| format!("{},k{},4,{at},1,set,0\n", at / 1000, at % 37)).collect();
+        let file = write(&lines);
+        let shares: Vec<Vec<Traced>> = (0..3).map(|worker| all(file.path(), worker, 3)).collect();
+        assert_eq!(shares.iter().map(Vec::len).sum::<usize>(), 5000);
+        for share in &shares {
+            assert!(share.is_sorted_by_key(|it| it.size) && share.is_sorted_by_key(|it| it.at));
+        }
+        let mut keys: Vec<_> = shares
+            .iter()
+            .flat_map(|share| share.iter().map(|it| it.key.clone()).collect::<std::collections::HashSet<_>>())
+            .collect();
+        keys.sort_unstable();
+        assert_eq!(keys.len(), 37, "a key belongs to one worker");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_trace_is_told_with_its_line() {
+        for (lines, fault) in [
+            ("1,k,1,1,1,get,0\nnonsense\n", "line 2 has a time that is no number"),
+            ("1,k,1,1,1,fetch,0\n", "an operation that is none"),
+            ("1,k k,1,1,1,get,0\n", "a key"),
+            ("1,k,1,1,1,get\n", "no TTL"),
+            ("1,k,1,9999999999,1,get,0\n", "a value size"),
+        ] {
+            let error = TracedRequests::open(write(lines).path(), 0, 1).unwrap_err().to_string();
+            assert!(error.contains(fault), "{error}");
+        }
+        assert!(
+            TracedRequests::open(Path::new("/nowhere"), 0, 1).unwrap_err().to_string().contains("/nowhere")
+        );
+    }
+}

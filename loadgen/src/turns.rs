@@ -1,0 +1,84 @@
+//! Servers that are compared.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use loadgen::{Comparison, Config, Contender, Estimate};
+
+use crate::flags::Flags;
+use crate::live::Live;
+use crate::values::Format;
+use crate::{FAILURES, Failure, INVALID, call, prepare};
+
+pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
+    let (mut crew, weight) = call(flags).await?;
+    let stop = prepare(flags, config).await?;
+    let mut live = Live::new(flags.quiet, Duration::ZERO);
+    let (servers, rounds) = (&flags.compare, flags.rounds as usize);
+    let compared = loadgen::compare((&mut crew, weight), config, servers, rounds, &stop, |what, seen| {
+        live.show_at(what, seen);
+    })
+    .await;
+    live.end();
+    let compared = compared?;
+    if stop.load(Ordering::Relaxed) {
+        eprintln!("loadgen: interrupted; what follows was measured until then");
+    }
+    let mut out = std::io::stdout().lock();
+    match flags.format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&compared)?)?,
+        Format::Csv => csv(&mut out, &compared)?,
+        Format::Table => table(&mut out, &compared)?,
+    }
+    if compared.left_out > 0 {
+        let why = compared.invalid.as_deref().unwrap_or_default();
+        eprintln!("loadgen: {} of {rounds} rounds were left out as invalid: {why}", compared.left_out);
+    }
+    let none = compared.servers.iter().all(|server| server.turns.is_empty());
+    Ok(ExitCode::from(match compared.failures {
+        _ if none => INVALID,
+        0 => 0,
+        failures => {
+            eprintln!("loadgen: {failures} requests failed");
+            FAILURES
+        }
+    }))
+}
+
+fn csv(out: &mut impl Write, compared: &Comparison) -> std::io::Result<()> {
+    writeln!(out, "round,server,qps,p50_us,p99_us")?;
+    for Contender { server, turns, .. } in &compared.servers {
+        for (round, turn) in turns.iter().enumerate() {
+            writeln!(out, "{},{server},{:.1},{:.1},{:.1}", round + 1, turn.qps, turn.p50, turn.p99)?;
+        }
+    }
+    Ok(())
+}
+
+fn table(out: &mut impl Write, compared: &Comparison) -> std::io::Result<()> {
+    writeln!(out, "{:<24} {:>6} {:>12} {:>9} {:>9}", "median of", "turns", "QPS", "50th", "99th")?;
+    for Contender { server, turns, median, .. } in &compared.servers {
+        let server = server.to_string();
+        writeln!(
+            out,
+            "{server:<24} {:>6} {:>12.1} {:>9.1} {:>9.1}",
+            turns.len(),
+            median.qps,
+            median.p50,
+            median.p99
+        )?;
+    }
+    let first = compared.servers.first().map(|first| first.server.to_string()).unwrap_or_default();
+    for Contender { server, ratio, .. } in &compared.servers {
+        let Some(ratio) = ratio else { continue };
+        for (name, estimate) in [("QPS", ratio.qps), ("50th", ratio.p50), ("99th", ratio.p99)] {
+            if let Some(Estimate { mean, low, high, batches }) = estimate {
+                let rounds = format!("95 % of {batches} rounds");
+                writeln!(out, "{server} / {first}: {name:<4} {mean:.3} [{low:.3}, {high:.3}], {rounds}")?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Flags of the load and the workload in a file: TOML, with the flags' long names as keys.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Command};
+use toml::{Table, Value};
+
+/// Which flags a file may have, by their headings.
+const HEADINGS: [&str; 2] = ["Load", "Workload"];
+
+/// Of those, what says what is to be done, and not what the load is.
+const NOT_HERE: [&str; 5] = ["noload", "loadonly", "search", "scan", "compare"];
+
+fn arguments(command: &Command) -> impl Iterator<Item = &clap::Arg> {
+    command.get_arguments().filter(|argument| {
+        let heading = argument.get_help_heading().unwrap_or_default();
+        HEADINGS.contains(&heading) && argument.get_long().is_some_and(|long| !NOT_HERE.contains(&long))
+    })
+}
+
+fn is_switch(argument: &clap::Arg) -> bool {
+    matches!(argument.get_action(), ArgAction::SetTrue)
+}
+
+/// Whether one of the two excludes the other.
+fn conflict(command: &Command, one: &clap::Arg, other: &clap::Arg) -> bool {
+    let excludes = |one: &clap::Arg, other: &clap::Arg| {
+        command.get_arg_conflicts_with(one).iter().any(|argument| argument.get_id() == other.get_id())
+    };
+    excludes(one, other) || excludes(other, one)
+}
+
+/// Whether a flag is excluded by one that was given.
+fn is_excluded(argument: &clap::Arg, command: &Command, given: &ArgMatches) -> bool {
+    command.get_arguments().any(|other| {
+        given.value_source(other.get_id().as_str()) == Some(ValueSource::CommandLine)
+            && conflict(command, argument, other)
+    })
+}
+
+/// The flags of a file, as they would be on the command line, but for those that are excluded by what is
+/// `given` there.
+pub fn read(path: &Path, command: &Command, given: &ArgMatches) -> Result<Vec<OsString>, String> {
+    let wrong = |what: String| format!("{}: {what}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| wrong(error.to_string()))?;
+    let mut flags = Vec::new();
+    for (key, value) in &table {
+        let name = key.replace('_', "-");
+        let Some(argument) = arguments(command)
+            .find(|argument| argument.get_long().is_some_and(|long| long.replace('_', "-") == name))
+        else {
+            let known: Vec<&str> = arguments(command).filter_map(clap::Arg::get_long).collect();
+            return Err(wrong(format!("there is no {key:?}; there are {}", known.join(", "))));
+        };
+        if is_excluded(argument, command, given) {
+            continue;
+        }
+        let flag = format!("--{}", argument.get_long().unwrap_or_default());
+        let text = match value {
+            Value::Boolean(true) if is_switch(argument) => {
+                flags.push(flag.into());
+                continue;
+            }
+            Value::Boolean(false) if is_switch(argument) => continue,
+            Value::String(text) if !is_switch(argument) => text.clone(),
+            Value::Integer(number) if !is_switch(argument) => number.to_string(),
+            Value::Float(number) if !is_switch(argument) => number.to_string(),
+            _ if is_switch(argument) => return Err(wrong(format!("{key} is true or false"))),
+            _ => return Err(wrong(format!("{key} is a number or a text"))),
+        };
+        flags.push(format!("{flag}={text}").into());
+    }
+    Ok(flags)
+}
+
+/// The load and the workload of a command line, as such a file.
+pub fn dump(command: &Command, matches: &ArgMatches) -> Result<String, String> {
+    let mut table = Table::new();
+    for argument in arguments(command) {
+        let id = argument.get_id().as_str();
+        // A default that something else takes the place of.
+        let is_default = matches.value_source(id) == Some(ValueSource::DefaultValue);
+        if is_default && is_excluded(argument, command, matches) {
+            continue;
+        }
+        let (Some(long), Some(mut values)) = (argument.get_long(), matches.get_raw(id)) else {
+            continue;
+        };
+        let Some(text) = values.next_back().and_then(|value| value.to_str()) else {
+            return Err(format!("--{long} has a name that can't be written to a file"));
+        };
+        let value = match text {
+            "true" if is_switch(argument) => Value::Boolean(true),
+            _ if is_switch(argument) => continue,
+            text => text
+                .parse()
+                .map(Value::Integer)
+                .or_else(|_| text.parse().map(Value::Float))
+                .ok()
+                .filter(|value| !matches!(value, Value::Float(number) if !number.is_finite()))
+                .unwrap_or_else(|| Value::String(text.to_owned())),
+        };
+        table.insert(long.to_owned(), value);
+    }
+    toml::to_string(&table).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    use super::*;
+    use crate::flags::Flags;
+
+    fn write(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn parse(line: &str) -> (ArgMatches, Flags) {
+        let line = std::iter::once("loadgen").chain(line.split_whitespace());
+        let matches = Flags::command().try_get_matches_from(line).unwrap();
+        let flags = Flags::from_arg_matches(&matches).unwrap();
+        (matches, flags)
+    }
+
+    #[test]
+    fn what_is_dumped_is_read_back_as_the_same_load() {
+        for line in [
+            "",
+            "-q 5000 -t 2.5 -c 3 -d 4 -i fb_ia -w 1 --mix get=90,set=9,append=1 --popularity zipf:0.99 -K fb_key",
+            "--fill --multiget 1 --ttl 60 --verify -u 0.25 --churn 0.1 --think exponential:100 -V uniform:5,500",
+        ] {
+            let (matches, flags) = parse(line);
+            let file = write(&dump(&Flags::command(), &matches).unwrap());
+            let arguments = read(file.path(), &Flags::command(), &parse("").0).unwrap();
+            let again =
+                Flags::try_parse_from(std::iter::once(OsString::from("loadgen")).chain(arguments)).unwrap();
+            assert_eq!(again.config().unwrap(), flags.config().unwrap(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_the_command_line_gives_takes_the_place_of_what_a_file_has_instead() {
+        let file = write("update = 0.5\nqps = 100\nttl = 7\n");
+        let command = Flags::command();
+        let flags = |line| read(file.path(), &command, &parse(line).0).unwrap();
+        assert_eq!(flags("--mix get=1"), ["--qps=100", "--ttl=7"]);
+        assert_eq!(flags("--replay /dev/null --ttl 5"), ["--ttl=7", "--update=0.5"]);
+    }
+
+    #[test]
+    fn what_a_file_has_wrong_is_named() {
+        for (text, word) in [
+            ("keysizes = 3", "keysizes"),
+            ("qps = [1]", "a number or a text"),
+            ("fill = 1", "true or false"),
+            ("qps = ", "TOML"),
+            ("servers = \"x\"", "there is no"),
+        ] {
+            let error = read(write(text).path(), &Flags::command(), &parse("").0).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

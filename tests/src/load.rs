@@ -1,0 +1,67 @@
+//! Runs of the load generator.
+
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use loadgen::{Address, Arrival, Config, Error, Loop, Report, WarmUp};
+
+/// One at a time: they measure delays, and there may be two cores.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Half a second of a closed loop by one connection, without a warm-up.
+pub fn config(server: impl Into<Address>) -> Config {
+    Config {
+        servers: vec![server.into()],
+        warm_up: WarmUp::Fixed(Duration::ZERO),
+        duration: Duration::from_millis(500),
+        ..Config::default()
+    }
+}
+
+/// At a fixed pace, so that the arithmetic is exact.
+///
+/// # Panics
+/// Never: a fixed gap has a mean.
+pub fn open(rate: f64) -> Loop {
+    let gaps = "fixed:1".parse().ok().and_then(Arrival::new);
+    Loop::Open { rate, arrival: gaps.expect("a fixed gap has a mean") }
+}
+
+/// Runs a load on one worker.
+///
+/// # Panics
+/// Where it fails.
+pub fn run(config: &Config) -> Report {
+    let mut runtime = runtime(1);
+    runtime.block_on(loadgen::run(config)).expect("the load runs")
+}
+
+/// Stores the records, and runs a load.
+///
+/// # Errors
+/// The load's.
+pub fn load_and_run(config: &Config, workers: usize) -> Result<Report, Error> {
+    runtime(workers).block_on(async {
+        loadgen::load_records(config).await?;
+        loadgen::run(config).await
+    })
+}
+
+fn runtime(workers: usize) -> runtime::Runtime {
+    let built = runtime::Builder::new().ignore_environment().workers(workers).build();
+    built.expect("a runtime starts")
+}
+
+/// The command of the test's own build.
+///
+/// # Panics
+/// Where it was not built.
+pub fn loadgen(arguments: &[&str]) -> Command {
+    let mut command = Command::new(crate::own_program("loadgen"));
+    command.args(arguments);
+    command
+}
