@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     /// Makes a connection anew.
     pub(crate) connector: Connector,
     pub(crate) binary: bool,
+    /// Whether each request is a datagram, which its task makes of it.
+    pub(crate) datagrams: bool,
     /// No new requests any more.
     pub(crate) stopping: Cell<bool>,
     /// There is nothing more to ask: a recording is over.
@@ -136,7 +138,9 @@ impl Connection {
             }
         }
         self.waiting.borrow_mut().push_back(due);
-        self.issue(now);
+        if !self.shared.datagrams {
+            self.issue(now);
+        }
         self.wake();
     }
 

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     let flags = match parse() {
         Ok(Some(flags)) => flags,
         Ok(None) => return ExitCode::SUCCESS,
+        Err(error) if is_unread(&error) => return ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("loadgen: {error}");
             return ExitCode::from(2);
@@ -42,11 +43,18 @@ fn main() -> ExitCode {
     };
     match run(&flags) {
         Ok(code) => code,
+        Err(error) if is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("loadgen: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whoever reads the output has seen enough, as `head` has.
+fn is_unread(error: &Failure) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// The command line, with the flags of a file before it; `None` where only something was to be printed.

@@ -151,6 +151,7 @@ async fn work(
         think: config.think,
         connector,
         binary: config.protocol == Protocol::Binary,
+        datagrams: config.protocol == Protocol::Udp,
         stopping: false.into(),
         exhausted: false.into(),
         end,

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 const HEADINGS: [&str; 2] = ["Load", "Workload"];
 
 /// Of those, what says what is to be done, and not what the load is.
-const NOT_HERE: [&str; 5] = ["noload", "loadonly", "search", "scan", "compare"];
+const NOT_HERE: [&str; 6] = ["noload", "loadonly", "search", "scan", "compare", "rounds"];
 
 fn arguments(command: &Command) -> impl Iterator<Item = &clap::Arg> {
     command.get_arguments().filter(|argument| {

@@ -217,19 +217,11 @@ fn several_servers_and_unix_sockets_share_the_load() {
         };
         let report = load_and_run(&config, 2).unwrap();
         assert_eq!((report.misses, report.errors), (0, 0), "{}", report.table());
-        let gets: u64 = stat(&tcp, "cmd_get");
+        let gets = tcp.stat("cmd_get");
         assert!(gets > 100 && gets < report.hits * 2, "{gets} of {}", report.hits);
     }
     unix.kill().unwrap();
     unix.wait().unwrap();
-}
-
-fn stat(server: &Memcached, name: &str) -> u64 {
-    let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.write_all(b"stats\r\n").unwrap();
-    let start = format!("STAT {name} ");
-    let lines = BufReader::new(stream).lines().map_while(Result::ok);
-    lines.take_while(|line| line != "END").find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap()
 }
 
 #[test]

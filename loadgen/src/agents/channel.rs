@@ -27,14 +27,14 @@ const SEAL: usize = 32;
 /// The longest message: what a day of measuring makes is far below.
 const LONGEST: usize = 256 << 20;
 /// A greeting that takes longer does not come.
-const GREET_WITHIN: Duration = Duration::from_secs(5);
+const GREET_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why the other side can't be talked to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it is not a loadgen agent")]
+    #[error("it does not greet as a loadgen agent does")]
     Stranger,
     #[error(
         "it speaks version {theirs} of the agents' protocol, and this is version {VERSION}: use the same loadgen on both"
@@ -110,7 +110,7 @@ pub(crate) async fn open(
     };
     match runtime::timeout(GREET_WITHIN, greet).await {
         Ok(greeted) => greeted?,
-        Err(_) => return Err(Fault::Silent(GREET_WITHIN)),
+        Err(_) => return Err(Fault::Stranger),
     }
     let (magic, rest) = greeting.split_at(MAGIC.len());
     let (version, theirs) = rest.split_at(4);

@@ -1,0 +1,267 @@
+//! Several generators under one master.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tests::load::{Noting, alone, loadgen};
+use tests::memcached::{Memcached, free_port, wait_until};
+
+/// An agent's process, with what it tells.
+struct Agent {
+    child: Child,
+    port: u16,
+    told: Arc<Mutex<String>>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Agent {
+    fn start(arguments: &[&str]) -> Self {
+        let port = free_port();
+        let mut command = loadgen(&["-A", "-p", &port.to_string()]);
+        let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let told = Arc::new(Mutex::new(String::new()));
+        let (mut errors, writer) = (child.stderr.take().unwrap(), Arc::clone(&told));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = errors.read(&mut buffer) {
+                writer.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
+            }
+        });
+        let agent = Self { child, port, told };
+        agent.wait_for("listens on");
+        agent
+    }
+
+    fn wait_for(&self, what: &str) {
+        wait_until(what, || self.told.lock().unwrap().contains(what));
+    }
+
+    fn name(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+/// A master's command against a server.
+fn master(server: SocketAddr, agents: &[&Agent], arguments: &[&str]) -> Command {
+    let mut command = loadgen(&["-s", &server.to_string(), "-r", "100", "--format", "json"]);
+    for agent in agents {
+        command.args(["-a", &agent.name()]);
+    }
+    command.args(arguments);
+    command
+}
+
+fn report(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}{errors}"))
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn what_three_agents_and_their_master_counted_is_what_the_server_counted() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let agents = [Agent::start(&[]), Agent::start(&["-T", "2"]), Agent::start(&["-l", "3"])];
+    let all: Vec<&Agent> = agents.iter().collect();
+    // Twice with the same agents: each run begins and ends for itself.
+    for _ in 0..2 {
+        let before = server.stat("cmd_get");
+        let output =
+            master(server.address, &all, &["-q", "1400", "-t", "1", "-w", "0", "-c", "2"]).output().unwrap();
+        // However late they were on a busy machine.
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{}", errors(&output));
+        let report = report(&output);
+        let requests = report["requests"].as_u64().unwrap();
+        assert_eq!(requests, server.stat("cmd_get") - before, "each request is in the report, and once");
+        assert_eq!(report["latency"]["count"], report["requests"]);
+        // By threads and weights: of seven parts the master has one, the agents have one, two and three.
+        let shares: Vec<f64> =
+            report["agents"].as_array().unwrap().iter().map(|agent| agent["qps"].as_f64().unwrap()).collect();
+        for (share, parts) in shares.iter().zip([1.0, 2.0, 3.0]) {
+            assert!((share / (parts * 200.0) - 1.0).abs() < 0.35, "{shares:?}");
+        }
+        assert!((1250..1550).contains(&requests), "{requests}");
+    }
+}
+
+#[test]
+fn the_measuring_client_is_apart_and_its_latencies_are_its_own() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let agent = Agent::start(&[]);
+    let apart = ["-q", "2000", "-t", "1", "-w", "0", "-c", "8", "-C", "1", "-Q", "100", "-D", "1"];
+    let output = master(server.address, &[&agent], &apart).output().unwrap();
+    let report = report(&output);
+    let (all, own) = (report["requests"].as_u64().unwrap(), report["latency"]["count"].as_u64().unwrap());
+    assert!((60..150).contains(&own) && (1900..2300).contains(&all), "{own} of {all}");
+    assert_eq!(report["asked_qps"].as_f64().unwrap(), 2100.0);
+}
+
+#[test]
+fn all_begin_at_the_same_time() {
+    let _alone = alone();
+    let server = Noting::start();
+    let agents = [Agent::start(&[]), Agent::start(&[])];
+    let all: Vec<&Agent> = agents.iter().collect();
+    let output = master(server.address, &all, &["--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    let lines = server.lines();
+    let first = |number: usize| lines.iter().find(|(connection, _)| *connection == number).unwrap().1;
+    let firsts = [0, 1, 2].map(first);
+    let apart = *firsts.iter().max().unwrap() - *firsts.iter().min().unwrap();
+    assert!(apart < Duration::from_millis(50), "{apart:?}");
+}
+
+#[test]
+fn an_agent_that_is_lost_makes_the_run_invalid_and_the_rest_is_told() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let (mut lost, kept) = (Agent::start(&[]), Agent::start(&[]));
+    let started = master(server.address, &[&lost, &kept], &["-q", "600", "-t", "2", "-w", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    lost.wait_for("loads");
+    std::thread::sleep(Duration::from_millis(500));
+    lost.child.kill().unwrap();
+    let output = started.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+    let report = report(&output);
+    let invalid = report["invalid"].as_str().unwrap();
+    assert!(invalid.contains(&lost.name()) && invalid.contains("lost"), "{invalid}");
+    // Two parts of three of 1200.
+    assert!((650..=950).contains(&report["requests"].as_u64().unwrap()), "{report}");
+    assert_eq!(report["agents"][1]["lost"], serde_json::Value::Null);
+}
+
+#[test]
+fn an_interrupt_of_the_master_ends_the_agents_runs_and_what_was_measured_is_printed() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let agent = Agent::start(&[]);
+    let started = master(server.address, &[&agent], &["-q", "200", "-t", "60", "-w", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    agent.wait_for("loads");
+    std::thread::sleep(Duration::from_millis(700));
+    Command::new("kill").args(["-INT", &started.id().to_string()]).status().unwrap();
+    let output = started.wait_with_output().unwrap();
+    let report = report(&output);
+    assert!((50..=400).contains(&report["requests"].as_u64().unwrap()), "{report}");
+    assert!(report["agents"][0]["requests"].as_u64().unwrap() > 20, "{report}");
+    agent.wait_for("done");
+    // A master that is killed leaves no load behind.
+    let mut killed =
+        master(server.address, &[&agent], &["-q", "200", "-t", "60"]).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("the second run", || agent.told.lock().unwrap().matches("loads").count() == 2);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    wait_until("its end", || agent.told.lock().unwrap().contains("closed"));
+    let seen = server.stat("cmd_get");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(server.stat("cmd_get"), seen);
+}
+
+#[test]
+fn who_has_not_the_secret_gets_nothing_done() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (right, wrong) = (file("right", "open sesame\n"), file("wrong", "open\n"));
+    let agent = Agent::start(&["--secret-file", &right]);
+    for arguments in [&["-t", "0.2"][..], &["-t", "0.2", "--secret-file", &wrong]] {
+        let output = master(server.address, &[&agent], arguments).output().unwrap();
+        let text = errors(&output);
+        assert!(text.contains("secret") && text.contains(&agent.name()), "{text}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+    let good = ["-t", "0.2", "-w", "0", "--secret-file", &right];
+    let output = master(server.address, &[&agent], &good).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    // Whoever can reach it could have it load anything.
+    let output = loadgen(&["-A", "-p", "0", "--listen", "0.0.0.0"]).output().unwrap();
+    assert!(!output.status.success() && errors(&output).contains("secret"), "{}", errors(&output));
+    let empty = file("empty", "\n");
+    let output = loadgen(&["-A", "-p", "0", "--secret-file", &empty]).output().unwrap();
+    assert!(!output.status.success() && errors(&output).contains("empty"), "{}", errors(&output));
+}
+
+#[test]
+fn an_agent_that_is_none_or_busy_or_of_another_version_is_named_with_the_reason() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let agent = Agent::start(&[]);
+    let refused = |name: &str, word: &str| {
+        let output = master(server.address, &[], &["-t", "0.2", "-a", name]).output().unwrap();
+        let text = errors(&output);
+        assert!(text.contains(name) && text.contains(word), "{word}: {text}");
+        assert_eq!(output.status.code(), Some(1), "{text}");
+    };
+    refused(&format!("127.0.0.1:{}", free_port()), "connect");
+    refused(&server.address.to_string(), "greet");
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = other.local_addr().unwrap().to_string();
+    let speaks = std::thread::spawn(move || {
+        let (mut stream, _) = other.accept().unwrap();
+        stream.write_all(&[&b"loadgen\0"[..], &99_u32.to_le_bytes(), &[0; 32]].concat()).unwrap();
+        // Until the master has gone.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    refused(&name, "version 99");
+    speaks.join().unwrap();
+    let busy = master(server.address, &[&agent], &["-q", "10", "-t", "30"]).stdout(Stdio::null()).spawn();
+    let mut busy = busy.unwrap();
+    agent.wait_for("loads");
+    refused(&agent.name(), "another master");
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    // What an agent can't do it says before anybody begins.
+    wait_until("it is free again", || agent.told.lock().unwrap().contains("closed"));
+    let output =
+        master(server.address, &[&agent], &["--noload", "--tls", "--cacert", "/nowhere"]).output().unwrap();
+    assert!(errors(&output).contains("/nowhere"), "{}", errors(&output));
+}
+
+#[test]
+fn nonsense_makes_an_agent_neither_end_nor_work() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let agent = Agent::start(&[]);
+    let address = SocketAddr::from(([127, 0, 0, 1], agent.port));
+    let greeting = [&b"loadgen\0"[..], &1_u32.to_le_bytes(), &[7; 32]].concat();
+    for nonsense in [b"GET / HTTP/1.0\r\n\r\n".repeat(5), [&greeting[..], &[0xff; 100]].concat(), {
+        let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
+        [&greeting[..], &sealed_by_nobody].concat()
+    }] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&nonsense).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        // It closes, after its greeting at most and one line that only its master could read.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let output = master(server.address, &[&agent], &["-t", "0.2", "-w", "0"]).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+}
