@@ -97,9 +97,9 @@ impl Answers {
         let Some(text) = line.strip_suffix(LINE_END) else { return Err(unknown()) };
         if let Some(value) = text.strip_prefix(b"VALUE ") {
             // VALUE <key> <flags> <bytes> [<cas unique>]
-            let mut words = value.split(|&byte| byte == b' ');
-            let key = words.next().unwrap_or_default();
-            let length = words.nth(1).and_then(number).ok_or_else(unknown)?;
+            let (key, rest) = value.split_at(memchr::memchr(b' ', value).ok_or_else(unknown)?);
+            let mut words = rest.split(|&byte| byte == b' ');
+            let length = words.nth(2).and_then(number).ok_or_else(unknown)?;
             let unique = words.next().map(|word| number(word).ok_or_else(unknown)).transpose()?;
             return self.begin(key, length, unique.unwrap_or(0), false, sink);
         }
@@ -155,10 +155,9 @@ impl Answers {
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    let add = |sum: u64, byte: &u8| sum.checked_mul(10)?.checked_add(digit(*byte)?);
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
 #[cfg(test)]

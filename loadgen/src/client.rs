@@ -68,7 +68,10 @@ pub(crate) struct InFlight {
     pub(crate) asked: Asked,
     /// When it should have gone out; in a closed loop, when it did.
     due: Instant,
+    /// When it was written, before that when it was made.
     pub(crate) sent: Instant,
+    /// Of an open loop: how late the generator was before it was made.
+    slip: Duration,
     /// The CAS number of its record, once that is known.
     unique: u64,
     /// Its number in a datagram.
@@ -81,8 +84,10 @@ pub(crate) struct Connection {
     server: Address,
     pub(crate) out: RefCell<Vec<u8>>,
     pub(crate) in_flight: RefCell<VecDeque<InFlight>>,
+    /// Requests that were made and not yet written: the last ones under way.
+    unwritten: Cell<usize>,
     /// Due requests of an open loop that wait for their turn.
-    pub(crate) waiting: RefCell<VecDeque<Instant>>,
+    pub(crate) waiting: RefCell<VecDeque<Waiting>>,
     /// Of a closed loop: until when each request waits that could be under way.
     thinking: RefCell<BinaryHeap<Reverse<Instant>>>,
     /// Whether the transport still holds some of what was written.
@@ -90,6 +95,14 @@ pub(crate) struct Connection {
     /// To be closed and made anew, once nothing is under way.
     renewing: Cell<bool>,
     pub(crate) waker: RefCell<Option<Waker>>,
+}
+
+/// A request of an open loop that waits for its turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiting {
+    due: Instant,
+    /// How late the generator was with it.
+    slip: Duration,
 }
 
 /// Why a connection has nothing more to do.
@@ -116,6 +129,7 @@ impl Connection {
             server,
             out: RefCell::default(),
             in_flight: RefCell::default(),
+            unwritten: Cell::new(0),
             waiting: RefCell::default(),
             thinking: RefCell::default(),
             unflushed: Cell::new(false),
@@ -127,17 +141,14 @@ impl Connection {
     /// Gives the connection a request of an open loop that was due at `due`, and that the generator was to
     /// send at `planned`, which is later where it has put it off on purpose.
     pub(crate) fn hand(&self, due: Instant, planned: Instant, now: Instant) {
-        {
-            let mut tally = self.shared.tally.borrow_mut();
-            // The generator's own lateness; what the connection makes it wait is the server's.
-            tally.record(due, Measure::Slip, now.saturating_duration_since(planned));
-            let busy = self.in_flight.borrow().len() >= self.shared.depth;
-            if self.shared.skip && busy {
-                tally.counts(due).skipped += 1;
-                return;
-            }
+        let busy = self.in_flight.borrow().len() >= self.shared.depth;
+        if self.shared.skip && busy {
+            self.shared.tally.borrow_mut().counts(due).skipped += 1;
+            return;
         }
-        self.waiting.borrow_mut().push_back(due);
+        // The generator's own lateness; what the connection makes it wait is the server's.
+        let slip = now.saturating_duration_since(planned);
+        self.waiting.borrow_mut().push_back(Waiting { due, slip });
         if !self.shared.datagrams {
             self.issue(now);
         }
@@ -161,7 +172,7 @@ impl Connection {
         let in_flight = self.in_flight.borrow();
         let waiting = self.waiting.borrow();
         in_flight.iter().for_each(|request| self.give_up(request, now));
-        waiting.iter().for_each(|due| self.count_unanswered(Class::Read, *due, now));
+        waiting.iter().for_each(|waiting| self.count_unanswered(Class::Read, waiting.due, now));
     }
 
     /// Counts a request as unanswered.
@@ -196,7 +207,7 @@ impl Connection {
         if self.renewing.get() {
             return None;
         }
-        let due = if shared.closed {
+        let Waiting { due, slip } = if shared.closed {
             let mut thinking = self.thinking.borrow_mut();
             while thinking.peek().is_some_and(|Reverse(until)| *until <= now) {
                 thinking.pop();
@@ -204,7 +215,7 @@ impl Connection {
             if shared.stopping.get() || self.in_flight.borrow().len() + thinking.len() >= shared.depth {
                 return None;
             }
-            now
+            Waiting { due: now, slip: Duration::ZERO }
         } else {
             if self.in_flight.borrow().len() >= shared.depth {
                 return None;
@@ -218,7 +229,7 @@ impl Connection {
             self.waiting.borrow_mut().clear();
             return None;
         };
-        Some(InFlight { asked, due, sent: now, unique: 0, id: 0 })
+        Some(InFlight { asked, due, sent: now, slip, unique: 0, id: 0 })
     }
 
     /// Writes as many requests as may be under way.
@@ -226,8 +237,25 @@ impl Connection {
         while let Some(request) = self.next(now) {
             let mut in_flight = self.in_flight.borrow_mut();
             in_flight.push_back(request);
+            self.unwritten.set(self.unwritten.get() + 1);
             self.shared.tally.borrow_mut().record_queue(now, in_flight.len());
         }
+    }
+
+    /// Notes that a request is written now.
+    pub(crate) fn written(&self, request: &mut InFlight, now: Instant) {
+        if request.asked.operation == Operation::Cas && request.asked.keys == 0 {
+            // Its first half was.
+            return;
+        }
+        if self.shared.closed || request.asked.keys == 0 {
+            request.due = now;
+        } else {
+            // From when it was made on it is the generator that is late, too.
+            let slip = request.slip + now.saturating_duration_since(request.sent);
+            self.shared.tally.borrow_mut().record(request.due, Measure::Slip, slip);
+        }
+        request.sent = now;
     }
 
     /// Runs the connection until it is told to stop and, in an open loop, all is answered.
@@ -302,9 +330,9 @@ impl Connection {
             Pin::new(&mut *stream).consume(length);
             self.issue(now);
             // What was asked in return goes out before more is read.
-            self.poll_send(context, stream, Some(now))?;
+            self.poll_send(context, stream)?;
         }
-        self.poll_send(context, stream, None)?;
+        self.poll_send(context, stream)?;
         if self.in_flight.borrow().is_empty() {
             if self.shared.stopping.get() && self.waiting.borrow().is_empty() {
                 return Poll::Ready(Ok(Ended::Done));
@@ -317,14 +345,17 @@ impl Connection {
         Poll::Pending
     }
 
-    /// `now` where it is known: a look at the clock costs as much as writing a request.
-    fn poll_send(
-        &self,
-        context: &mut Context<'_>,
-        stream: &mut Wire,
-        now: Option<Instant>,
-    ) -> Result<(), Error> {
+    fn poll_send(&self, context: &mut Context<'_>, stream: &mut Wire) -> Result<(), Error> {
         let mut out = self.out.borrow_mut();
+        if out.is_empty() && !self.unflushed.get() {
+            return Ok(());
+        }
+        // As close to the socket as can be: what comes after this is the kernel's.
+        let now = Instant::now();
+        let unwritten = self.unwritten.replace(0);
+        let mut in_flight = self.in_flight.borrow_mut();
+        in_flight.iter_mut().rev().take(unwritten).for_each(|request| self.written(request, now));
+        drop(in_flight);
         let mut sent = 0;
         while sent < out.len() {
             match Pin::new(&mut *stream).poll_write(context, &out[sent..]) {
@@ -339,7 +370,6 @@ impl Connection {
             self.unflushed.set(flushed.is_pending());
         }
         if sent > 0 {
-            let now = now.unwrap_or_else(Instant::now);
             self.shared.tally.borrow_mut().counts(now).sent += sent as u64;
         }
         Ok(())
@@ -359,6 +389,7 @@ impl Connection {
         let mut taker = Taker {
             tally: &mut tally,
             in_flight: &mut self.in_flight.borrow_mut(),
+            unwritten: &self.unwritten,
             thinking: &mut self.thinking.borrow_mut(),
             out: &mut self.out.borrow_mut(),
             expected: requests.verifies().then_some(expected),
@@ -381,6 +412,7 @@ pub(crate) struct Read {
 struct Taker<'a> {
     tally: &'a mut Tally,
     in_flight: &'a mut VecDeque<InFlight>,
+    unwritten: &'a Cell<usize>,
     thinking: &'a mut BinaryHeap<Reverse<Instant>>,
     out: &'a mut Vec<u8>,
     requests: &'a mut Requests,
@@ -420,6 +452,7 @@ impl Taker<'_> {
         // Stored now, as a `set` is: no third request follows.
         request.asked.keys = 0;
         self.in_flight.push_back(request);
+        self.unwritten.set(self.unwritten.get() + 1);
     }
 
     /// Stores what was asked for and not there; a request of its own.
@@ -427,7 +460,7 @@ impl Taker<'_> {
         let (now, moment) = (self.read.now, self.shared.counts_at(self.read.now, self.read.now));
         self.tally.counts(moment).fills += 1;
         let asked = Asked { operation: Operation::Set, ..asked };
-        self.store(InFlight { asked, due: now, sent: now, unique: 0, id: 0 }, 0);
+        self.store(InFlight { asked, due: now, sent: now, slip: Duration::ZERO, unique: 0, id: 0 }, 0);
     }
 
     /// One may go out in this place, at once or after some thought.

@@ -113,10 +113,17 @@ impl Datagrams {
 
     fn send(&mut self, connection: &Connection, context: &mut Context<'_>) -> Result<(), Error> {
         while let Some(datagram) = self.unsent.front() {
+            let now = Instant::now();
             let sent = self.socket.poll_io(Direction::Write, context, |socket| socket.send(datagram));
             let Poll::Ready(sent) = sent else { break };
             let length = sent.map_err(Error::Connection)?;
-            connection.shared.tally.borrow_mut().counts(Instant::now()).sent += length as u64;
+            connection.shared.tally.borrow_mut().counts(now).sent += length as u64;
+            let id = u16::from_be_bytes([datagram[0], datagram[1]]);
+            let mut in_flight = connection.in_flight.borrow_mut();
+            // Gone where it has waited for so long that it counts as lost.
+            if let Some(request) = in_flight.iter_mut().rev().find(|request| request.id == id) {
+                connection.written(request, now);
+            }
             self.unsent.pop_front();
         }
         Ok(())

@@ -186,6 +186,8 @@ pub(crate) struct Tally {
     /// may be some pieces ago.
     live: Vec<Live>,
     spare: Vec<Live>,
+    /// The time of one of the live pieces, and its place.
+    recent: Option<(Range<Instant>, usize)>,
     /// What belongs to times that are long over: after a stall that may be many pieces, with little in each.
     late: BTreeMap<u32, Late>,
     /// Each latency, where they are kept one by one.
@@ -231,7 +233,15 @@ impl Tally {
 
     pub(crate) fn new(origin: Instant, cut: Cut, spare: Vec<Live>) -> Self {
         let piece_nanos = u64::try_from(cut.piece.as_nanos()).unwrap_or(u64::MAX);
-        Self { origin, piece_nanos, live: Vec::new(), spare, late: BTreeMap::new(), samples: None }
+        Self {
+            origin,
+            piece_nanos,
+            live: Vec::new(),
+            spare,
+            recent: None,
+            late: BTreeMap::new(),
+            samples: None,
+        }
     }
 
     /// Keeps each latency, too.
@@ -241,6 +251,14 @@ impl Tally {
 
     /// Which of the live pieces a moment belongs to; `Err` is the piece of what comes late.
     fn place(&mut self, moment: Instant) -> Result<usize, u32> {
+        // Mostly the same as the last time, and this is done several times a request.
+        match &self.recent {
+            Some((time, index)) if time.contains(&moment) => Ok(*index),
+            _ => self.find(moment),
+        }
+    }
+
+    fn find(&mut self, moment: Instant) -> Result<usize, u32> {
         let piece = match moment.checked_duration_since(self.origin) {
             Some(since) => u32::try_from(since.as_nanos() as u64 / self.piece_nanos).unwrap_or(BEFORE),
             None => BEFORE,
@@ -257,6 +275,10 @@ impl Tally {
             self.live.push(fresh);
             self.live.len() - 1
         });
+        if piece != BEFORE {
+            let start = self.origin + Duration::from_nanos(self.piece_nanos * u64::from(piece));
+            self.recent = Some((start..start + Duration::from_nanos(self.piece_nanos), index));
+        }
         Ok(index)
     }
 
@@ -296,6 +318,7 @@ impl Tally {
     /// What was counted since it was taken last. Nothing is done with it here: this is the thread whose
     /// delays would show.
     pub(crate) fn take(&mut self) -> Taken {
+        self.recent = None;
         Taken {
             live: std::mem::take(&mut self.live),
             late: std::mem::take(&mut self.late),

@@ -8,6 +8,7 @@
 //! assert_eq!(able, Some(4));
 //! ```
 
+pub mod capture;
 pub mod load;
 pub mod loopback;
 pub mod memcached;
