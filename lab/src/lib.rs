@@ -18,6 +18,7 @@ compile_error!(
 pub mod allocations;
 pub mod calibration;
 pub mod experiment;
+pub mod generators;
 pub mod grace_blocks;
 pub mod namespace;
 pub mod party;

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::calibration;
 use lab::experiment::{Bench, Contestant, Cores, Plan, rows};
+use lab::generators;
 use lab::party::{self, PARTY};
 use lab::peers;
 use lab::report::{Machine, Report};
@@ -41,6 +42,8 @@ enum Command {
     Peers(Options),
     /// Compare grace times (gro-flush-timeout) under kernel polling, fixed ones and the runtime's own
     Calibrate(Options),
+    /// Compare load generators: loadgen, and mutilate and mc-crusher where they have been built
+    Generators(GeneratorOptions),
     /// A process of an experiment
     #[command(name = PARTY, hide = true)]
     Party { order: String, namespace: Option<String> },
@@ -77,6 +80,34 @@ struct Options {
     loopback: bool,
 }
 
+#[derive(Args, Clone)]
+struct GeneratorOptions {
+    /// memcached's command
+    #[arg(long, value_name = "PATH", default_value = "memcached")]
+    memcached: PathBuf,
+    /// mutilate's command, where it is to take part
+    #[arg(long, value_name = "PATH")]
+    mutilate: Option<PathBuf>,
+    /// mc-crusher's command, likewise
+    #[arg(long, value_name = "PATH")]
+    mc_crusher: Option<PathBuf>,
+    /// Requests under way on each connection
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16], value_parser = clap::value_parser!(u16).range(1..=1000))]
+    depths: Vec<u16>,
+    /// Connections
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    connections: u16,
+    /// Turns of each
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
+    rounds: u8,
+    /// Seconds of a turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=600))]
+    seconds: u16,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
     #[default]
@@ -91,6 +122,7 @@ fn main() -> ExitCode {
         Some(Command::Calibrate(options)) => calibrate(&options),
         Some(Command::Compare(options)) => compare(&options, Contestant::policies(options.driver)),
         Some(Command::Peers(options)) => compare_peers(&options),
+        Some(Command::Generators(options)) => compare_generators(&options),
         Some(Command::Drivers(options)) => compare(&options, Contestant::drivers()),
         None => compare(&cli.compare, Contestant::policies(cli.compare.driver)),
     };
@@ -198,7 +230,7 @@ fn compare(options: &Options, contestants: Vec<Contestant>) -> Result<(), Box<dy
     }
     bar.finish_and_clear();
     let report = Report::new(&bench, tried, rounds, curve_rounds, curve);
-    print(options, output.as_mut(), &serde_json::to_string_pretty(&report)?, || report.text())
+    print(options.format, output.as_mut(), &serde_json::to_string_pretty(&report)?, || report.text())
 }
 
 fn compare_peers(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
@@ -213,7 +245,34 @@ fn compare_peers(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     })?;
     bar.finish_and_clear();
     let report = peers::Report { machine: Machine::read(), cores, plan, rows, notes };
-    print(options, output.as_mut(), &serde_json::to_string_pretty(&report)?, || report.text())
+    print(options.format, output.as_mut(), &serde_json::to_string_pretty(&report)?, || report.text())
+}
+
+fn compare_generators(options: &GeneratorOptions) -> Result<(), Box<dyn std::error::Error>> {
+    let loadgen = std::env::current_exe()?.with_file_name("loadgen");
+    if !loadgen.is_file() {
+        return Err(format!("{} is not there: build it with cargo build --release", loadgen.display()).into());
+    }
+    let plan = generators::Plan {
+        memcached: options.memcached.clone(),
+        loadgen,
+        mutilate: options.mutilate.clone(),
+        mc_crusher: options.mc_crusher.clone(),
+        depths: options.depths.clone(),
+        connections: options.connections,
+        seconds: options.seconds,
+        rounds: options.rounds.into(),
+    };
+    let others = usize::from(plan.mutilate.is_some()) + usize::from(plan.mc_crusher.is_some());
+    let bar = progress(plan.depths.len() * plan.rounds * (1 + others));
+    let cores = Cores::choose()?;
+    let rows = generators::run(&plan, cores, |message| {
+        bar.inc(1);
+        bar.set_message(message.to_owned());
+    })?;
+    bar.finish_and_clear();
+    let report = generators::Report { machine: Machine::read(), cores, plan, rows };
+    print(options.format, None, &serde_json::to_string_pretty(&report)?, || report.text())
 }
 
 /// Opened first, so that a bad path doesn't cost a run.
@@ -223,7 +282,7 @@ fn open_output(options: &Options) -> Result<Option<File>, Box<dyn std::error::Er
 }
 
 fn print(
-    options: &Options,
+    format: Format,
     output: Option<&mut File>,
     json: &str,
     text: impl FnOnce() -> String,
@@ -232,7 +291,7 @@ fn print(
         writeln!(file, "{json}")?;
     }
     let mut out = io::stdout().lock();
-    match options.format {
+    match format {
         Format::Table => write!(out, "{}", text())?,
         Format::Json => writeln!(out, "{json}")?,
     }
@@ -250,7 +309,7 @@ fn calibrate(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let rounds = options.rounds.map_or(if quick { 10 } else { 40 }, usize::from);
     let tried = calibration::calibrate(&bench, &fixed, true, rounds, CALIBRATED_FOR)?;
     let tried = tried.ok_or("kernel polling is not among what is compared")?;
-    print(options, output.as_mut(), &serde_json::to_string_pretty(&tried)?, || tried.text())
+    print(options.format, output.as_mut(), &serde_json::to_string_pretty(&tried)?, || tried.text())
 }
 
 /// How long a grace time is in force at once: beside others, and beside the runtime's own.
