@@ -19,7 +19,7 @@ use crate::distribution::Distribution;
 use crate::error::Error;
 use crate::requests::{Asked, Requests};
 use crate::tally::{Class, Measure, Tally};
-use crate::transport::{Connector, Wire};
+use crate::transport::{Connector, Stamp, Wire};
 use crate::value::Expected;
 use crate::workload::Operation;
 
@@ -76,6 +76,8 @@ pub(crate) struct InFlight {
     unique: u64,
     /// Its number in a datagram.
     pub(crate) id: u16,
+    /// The place of the last byte that was written together with it.
+    end: u32,
 }
 
 /// A connection that the worker's scheduler can hand requests to.
@@ -86,6 +88,11 @@ pub(crate) struct Connection {
     pub(crate) in_flight: RefCell<VecDeque<InFlight>>,
     /// Requests that were made and not yet written: the last ones under way.
     unwritten: Cell<usize>,
+    /// Bytes that were written on this connection. Places in the stream are counted by 32 bits, as the kernel
+    /// does.
+    bytes: Cell<u32>,
+    /// When the kernel sent the byte at a place.
+    went: RefCell<VecDeque<(u32, Duration)>>,
     /// Due requests of an open loop that wait for their turn.
     pub(crate) waiting: RefCell<VecDeque<Waiting>>,
     /// Of a closed loop: until when each request waits that could be under way.
@@ -130,6 +137,8 @@ impl Connection {
             out: RefCell::default(),
             in_flight: RefCell::default(),
             unwritten: Cell::new(0),
+            bytes: Cell::new(0),
+            went: RefCell::default(),
             waiting: RefCell::default(),
             thinking: RefCell::default(),
             unflushed: Cell::new(false),
@@ -229,7 +238,7 @@ impl Connection {
             self.waiting.borrow_mut().clear();
             return None;
         };
-        Some(InFlight { asked, due, sent: now, slip, unique: 0, id: 0 })
+        Some(InFlight { asked, due, sent: now, slip, unique: 0, id: 0, end: 0 })
     }
 
     /// Writes as many requests as may be under way.
@@ -269,6 +278,8 @@ impl Connection {
                     let took = begun.elapsed();
                     self.shared.tally.borrow_mut().record(begun, Measure::Connect, took);
                     self.renewing.set(false);
+                    self.bytes.set(0);
+                    self.went.borrow_mut().clear();
                 }
             }
         }
@@ -315,8 +326,8 @@ impl Connection {
                 context.waker().wake_by_ref();
                 break;
             }
-            let readable = stream.poll_chunk(context).map_err(Error::Connection)?;
-            let Poll::Ready((chunk, age)) = readable else { break };
+            let readable = stream.poll_chunk(context, &mut self.went.borrow_mut());
+            let Poll::Ready((chunk, stamp)) = readable.map_err(Error::Connection)? else { break };
             if chunk.is_empty() {
                 return Poll::Ready(Err(Error::Connection(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -324,7 +335,7 @@ impl Connection {
                 ))));
             }
             let length = chunk.len();
-            let read = Read { now: Instant::now(), age };
+            let read = Read { now: Instant::now(), stamp };
             let now = read.now;
             self.take_answers(chunk, decoder, expected, read)?;
             Pin::new(&mut *stream).consume(length);
@@ -353,9 +364,11 @@ impl Connection {
         // As close to the socket as can be: what comes after this is the kernel's.
         let now = Instant::now();
         let unwritten = self.unwritten.replace(0);
-        let mut in_flight = self.in_flight.borrow_mut();
-        in_flight.iter_mut().rev().take(unwritten).for_each(|request| self.written(request, now));
-        drop(in_flight);
+        let end = self.bytes.get().wrapping_add(out.len() as u32).wrapping_sub(1);
+        for request in self.in_flight.borrow_mut().iter_mut().rev().take(unwritten) {
+            request.end = end;
+            self.written(request, now);
+        }
         let mut sent = 0;
         while sent < out.len() {
             match Pin::new(&mut *stream).poll_write(context, &out[sent..]) {
@@ -364,6 +377,7 @@ impl Connection {
             }
         }
         out.drain(..sent);
+        self.bytes.set(self.bytes.get().wrapping_add(sent as u32));
         if sent > 0 || self.unflushed.get() {
             // TLS keeps what the socket does not take.
             let flushed = Pin::new(&mut *stream).poll_flush(context).map_err(Error::Connection)?;
@@ -390,6 +404,7 @@ impl Connection {
             tally: &mut tally,
             in_flight: &mut self.in_flight.borrow_mut(),
             unwritten: &self.unwritten,
+            went: &mut self.went.borrow_mut(),
             thinking: &mut self.thinking.borrow_mut(),
             out: &mut self.out.borrow_mut(),
             expected: requests.verifies().then_some(expected),
@@ -401,11 +416,11 @@ impl Connection {
     }
 }
 
-/// A read: when it was, and how long before it the kernel had the last of what it brought.
+/// A read: when it was, and when the kernel had the last of what it brought.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Read {
     pub(crate) now: Instant,
-    pub(crate) age: Option<Duration>,
+    pub(crate) stamp: Option<Stamp>,
 }
 
 /// Takes answers, each for the oldest request under way.
@@ -413,6 +428,7 @@ struct Taker<'a> {
     tally: &'a mut Tally,
     in_flight: &'a mut VecDeque<InFlight>,
     unwritten: &'a Cell<usize>,
+    went: &'a mut VecDeque<(u32, Duration)>,
     thinking: &'a mut BinaryHeap<Reverse<Instant>>,
     out: &'a mut Vec<u8>,
     requests: &'a mut Requests,
@@ -460,7 +476,10 @@ impl Taker<'_> {
         let (now, moment) = (self.read.now, self.shared.counts_at(self.read.now, self.read.now));
         self.tally.counts(moment).fills += 1;
         let asked = Asked { operation: Operation::Set, ..asked };
-        self.store(InFlight { asked, due: now, sent: now, slip: Duration::ZERO, unique: 0, id: 0 }, 0);
+        self.store(
+            InFlight { asked, due: now, sent: now, slip: Duration::ZERO, unique: 0, id: 0, end: 0 },
+            0,
+        );
     }
 
     /// One may go out in this place, at once or after some thought.
@@ -470,6 +489,11 @@ impl Taker<'_> {
             self.thinking.push(Reverse(self.read.now + Duration::from_secs_f64(micros / 1e6)));
         }
     }
+}
+
+/// Whether a place in the stream is before another, which may be beyond where counting begins anew.
+fn is_before(place: u32, other: u32) -> bool {
+    place.wrapping_sub(other) > u32::MAX / 2
 }
 
 /// Nobody thinks for longer than a day, µs.
@@ -552,9 +576,15 @@ impl Sink for Taker<'_> {
         if !self.shared.closed {
             self.tally.record(moment, Measure::Service, service);
         }
-        if let Some(age) = self.read.age {
-            self.tally.record(moment, Measure::Received, service.saturating_sub(age));
-            self.tally.record(moment, Measure::Own, age);
+        if let Some(Stamp { at, age }) = self.read.stamp {
+            // Those of requests before it are of no use any more.
+            while self.went.front().is_some_and(|(place, _)| is_before(*place, request.end)) {
+                self.went.pop_front();
+            }
+            let wire = self.went.front().map(|(_, went)| at.saturating_sub(*went));
+            let wire = wire.unwrap_or(service.saturating_sub(age));
+            self.tally.record(moment, Measure::Wire, wire);
+            self.tally.record(moment, Measure::Own, service.saturating_sub(wire));
         }
         if missing && self.requests.fills() {
             self.fill(asked);

@@ -157,7 +157,12 @@ impl Datagrams {
             in_flight.len()
         };
         let mut expected = Expected::default();
-        connection.take_answers(&whole, &mut Decoder::new(false), &mut expected, Read { now, age: None })?;
+        connection.take_answers(
+            &whole,
+            &mut Decoder::new(false),
+            &mut expected,
+            Read { now, stamp: None },
+        )?;
         if connection.in_flight.borrow().len() + 1 != left {
             return Err(Error::Protocol("a datagram has no whole answer".to_owned()));
         }

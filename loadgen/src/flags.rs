@@ -135,7 +135,7 @@ pub struct Flags {
     /// Take any certificate
     #[arg(long, requires = "tls", conflicts_with = "cacert", help_heading = "Connections")]
     pub tls_skip_verify: bool,
-    /// Have the kernel tell when answers came: what of a latency is the generator's own
+    /// Have the kernel tell when requests went and answers came: what of a latency is the generator's own
     #[arg(long, help_heading = "Connections")]
     pub kernel_timestamps: bool,
     /// Small requests wait for those before them to be acknowledged (no TCP_NODELAY)

@@ -158,10 +158,11 @@ pub struct Report {
     pub service: Option<Summary>,
     /// How late the generator itself was, µs; open loop only.
     pub slip: Option<Summary>,
-    /// Time from when a request was sent to when the kernel received its answer, µs; with the kernel's
-    /// timestamps only.
-    pub received: Option<Summary>,
-    /// Time from when the kernel received an answer to when the generator read it, µs; likewise.
+    /// Time from when the kernel sent a request to when it received the answer, µs, as a packet capture would
+    /// have it; with the kernel's timestamps only.
+    pub wire: Option<Summary>,
+    /// What else there is between writing a request and reading its answer, µs: the generator's own share of
+    /// the latency, with its kernel's; likewise.
     pub own: Option<Summary>,
     /// Time of making a connection anew, µs; where there were some.
     pub connect: Option<Summary>,
@@ -276,7 +277,7 @@ impl Report {
             other: of_class(Class::Other),
             service: open(Measure::Service),
             slip: open(Measure::Slip),
-            received: seen(Measure::Received),
+            wire: seen(Measure::Wire),
             own: seen(Measure::Own),
             connect: seen(Measure::Connect),
             op_q: Summary::new(total.measure(Measure::Queue), 1.0),
@@ -405,8 +406,7 @@ impl Report {
             row("service", service);
             row("slip", slip);
         }
-        for (name, summary) in [("received", &self.received), ("own", &self.own), ("connect", &self.connect)]
-        {
+        for (name, summary) in [("wire", &self.wire), ("own", &self.own), ("connect", &self.connect)] {
             summary.iter().for_each(|summary| row(name, summary));
         }
         let share = |part: u64, all: u64| part as f64 * 100.0 / all.max(1) as f64;

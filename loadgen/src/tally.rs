@@ -68,9 +68,9 @@ pub(crate) enum Measure {
     Queue,
     /// Making a connection anew.
     Connect,
-    /// From when a request was sent to when the kernel received its answer.
-    Received,
-    /// From when the kernel received an answer to when it was read.
+    /// From when the kernel sent a request to when it received the answer.
+    Wire,
+    /// What else there is between writing a request and reading the answer.
     Own,
 }
 
@@ -86,7 +86,7 @@ impl Measure {
             Self::Slip => 4,
             Self::Queue => 5,
             Self::Connect => 6,
-            Self::Received => 7,
+            Self::Wire => 7,
             Self::Own => 8,
         }
     }

@@ -1,5 +1,6 @@
 //! Connections to servers: plain, over TLS, with the kernel's timestamps, and with a user's name.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::UdpSocket;
 use std::pin::Pin;
@@ -19,13 +20,28 @@ use crate::error::Error;
 use crate::stamped::Stamped;
 use crate::tls::Tls;
 
-/// What was read, and how long ago the kernel received the last of it.
-pub(crate) type Chunk<'a> = (&'a [u8], Option<Duration>);
+/// When the kernel received the last of what was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamp {
+    /// Since 1970.
+    pub(crate) at: Duration,
+    /// Before it was read.
+    pub(crate) age: Duration,
+}
+
+/// What was read, and when it came where the kernel says so.
+pub(crate) type Chunk<'a> = (&'a [u8], Option<Stamp>);
 
 /// A connection, whatever it goes over.
 pub(crate) trait Transport: AsyncBufRead + AsyncWrite + Unpin {
-    /// What there is to read; `None` for its age where the kernel doesn't say.
-    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Chunk<'_>>> {
+    /// What there is to read. Where the kernel says when what was sent `went` out, this is told by the place
+    /// of the last byte.
+    fn poll_chunk(
+        &mut self,
+        context: &mut Context<'_>,
+        went: &mut VecDeque<(u32, Duration)>,
+    ) -> Poll<io::Result<Chunk<'_>>> {
+        let _ = went;
         Pin::new(self).poll_fill_buf(context).map_ok(|chunk| (chunk, None))
     }
 }

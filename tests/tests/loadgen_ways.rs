@@ -189,10 +189,10 @@ fn the_kernels_timestamps_tell_the_generators_own_delay_from_the_servers() {
         busy.abort();
         report
     });
-    let (own, received) = (report.own.unwrap(), report.received.unwrap());
+    let (own, wire) = (report.own.unwrap(), report.wire.unwrap());
     assert!(own.count * 10 > report.requests * 9, "{}", report.table());
-    assert!(own.p50 > 5_000.0 && received.p50 < own.p50 / 4.0, "{}", report.table());
-    let parts = own.avg + received.avg;
+    assert!(own.p50 > 5_000.0 && wire.p50 < own.p50 / 4.0, "{}", report.table());
+    let parts = own.avg + wire.avg;
     assert!((parts / report.latency.avg - 1.0).abs() < 0.05, "{parts}\n{}", report.table());
 }
 
@@ -307,6 +307,30 @@ fn a_comparison_tells_servers_apart_in_turns_and_equal_ones_as_equal() {
     assert_eq!(compared["servers"][0]["turns"].as_array().unwrap().len(), 4, "{text}");
     assert!(ratio["mean"].as_f64().unwrap() < 0.8, "{ratio}");
     assert!(ratio["high"].as_f64().unwrap() < 1.0, "{ratio}");
+}
+
+#[test]
+fn records_are_stored_without_memory_for_each() {
+    let _alone = alone();
+    let server = Memcached::start(&["-m", "16"]);
+    let peak = |records: &str| {
+        let server = server.address.to_string();
+        let mut child = loadgen(&["-s", &server, "--loadonly", "-V", "10", "-r", records]).spawn().unwrap();
+        let path = format!("/proc/{}/status", child.id());
+        let mut peak = 0;
+        while child.try_wait().unwrap().is_none() {
+            let status = fs::read_to_string(&path).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let now = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+            peak = now.unwrap_or(0).max(peak);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(child.wait().unwrap().success());
+        peak
+    };
+    let (few, many) = (peak("20000"), peak("400000"));
+    // A bit for each of them more would be 48 KiB.
+    assert!(few > 1000 && many < few + 1024, "{few} KiB for few, {many} KiB for many");
 }
 
 #[test]
