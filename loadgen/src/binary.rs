@@ -102,6 +102,8 @@ pub(crate) struct BinaryAnswers {
     then: Option<Answer>,
     /// Values of a get of several, so far.
     values: u32,
+    /// Whether one of those was refused.
+    refused: bool,
 }
 
 impl BinaryAnswers {
@@ -172,12 +174,21 @@ impl BinaryAnswers {
                 }
                 Answer::Values(1)
             }
-            0 if opcode == NOOP => Answer::Values(std::mem::take(&mut self.values)),
+            0 if opcode == NOOP => {
+                let values = std::mem::take(&mut self.values);
+                if std::mem::take(&mut self.refused) { Answer::Refused } else { Answer::Values(values) }
+            }
             0 => Answer::Done,
             1 if gets => Answer::Values(0),
             1 => Answer::NotFound,
             2 => Answer::Exists,
             5 => Answer::NotStored,
+            _ if opcode == GET_KEY_QUIETLY => {
+                // One answer for all of them, with the end.
+                self.refused = true;
+                self.then = None;
+                return Ok(());
+            }
             _ => Answer::Refused,
         });
         Ok(())
@@ -208,6 +219,8 @@ mod tests {
             answer(NOOP, 0, 0, b"", b"", b""),
             answer(NOOP, 0, 0, b"", b"", b""),
             answer(SET, 2, 0, b"", b"", b"Data exists"),
+            answer(GET_KEY_QUIETLY, 0x82, 0, b"", b"", b"Out of memory"),
+            answer(NOOP, 0, 0, b"", b"", b""),
             answer(INCR, 0, 0, b"", b"", &7_u64.to_be_bytes()),
             answer(INCR, 1, 0, b"", b"", b"Not found"),
             answer(SET, 0x82, 0, b"", b"", b"Out of memory"),
@@ -227,6 +240,7 @@ mod tests {
                     Values(2),
                     Values(0),
                     Exists,
+                    Refused,
                     Done,
                     NotFound,
                     Refused,

@@ -42,14 +42,19 @@ pub(crate) struct Shared {
     pub(crate) datagrams: bool,
     /// No new requests any more.
     pub(crate) stopping: Cell<bool>,
-    /// There is nothing more to ask: a recording is over.
-    pub(crate) exhausted: Cell<bool>,
+    /// Since when there is nothing more to ask: a recording is over.
+    pub(crate) exhausted: Cell<Option<Instant>>,
     /// When the time that is measured is over, and how long a piece of it is.
     pub(crate) end: Instant,
     pub(crate) piece: Duration,
 }
 
 impl Shared {
+    /// Notes that there is nothing more to ask.
+    pub(crate) fn is_exhausted(&self, now: Instant) {
+        self.exhausted.set(self.exhausted.get().or(Some(now)));
+    }
+
     /// When a request counts that ends now: in an open loop when it was due. In a closed one now; but one that
     /// was out for longer than a piece when the time was over belongs to it, or a stall at the end would not
     /// show.
@@ -110,6 +115,8 @@ pub(crate) struct Waiting {
     due: Instant,
     /// How late the generator was with it.
     slip: Duration,
+    /// Since when the generator could have sent it, where the connection was free.
+    free: Option<Instant>,
 }
 
 /// Why a connection has nothing more to do.
@@ -150,14 +157,15 @@ impl Connection {
     /// Gives the connection a request of an open loop that was due at `due`, and that the generator was to
     /// send at `planned`, which is later where it has put it off on purpose.
     pub(crate) fn hand(&self, due: Instant, planned: Instant, now: Instant) {
-        let busy = self.in_flight.borrow().len() >= self.shared.depth;
+        let before = self.in_flight.borrow().len() + self.waiting.borrow().len();
+        let busy = before >= self.shared.depth;
         if self.shared.skip && busy {
             self.shared.tally.borrow_mut().counts(due).skipped += 1;
             return;
         }
         // The generator's own lateness; what the connection makes it wait is the server's.
         let slip = now.saturating_duration_since(planned);
-        self.waiting.borrow_mut().push_back(Waiting { due, slip });
+        self.waiting.borrow_mut().push_back(Waiting { due, slip, free: (!busy).then_some(now) });
         if !self.shared.datagrams {
             self.issue(now);
         }
@@ -213,28 +221,31 @@ impl Connection {
     /// Takes the next request that may go out now; `None` where there is none.
     pub(crate) fn next(&self, now: Instant) -> Option<InFlight> {
         let shared = &self.shared;
+        // Also of a connection that is to be renewed: who waits for these would wait for ever.
+        let mut thinking = self.thinking.borrow_mut();
+        while thinking.peek().is_some_and(|Reverse(until)| *until <= now) {
+            thinking.pop();
+        }
         if self.renewing.get() {
             return None;
         }
-        let Waiting { due, slip } = if shared.closed {
-            let mut thinking = self.thinking.borrow_mut();
-            while thinking.peek().is_some_and(|Reverse(until)| *until <= now) {
-                thinking.pop();
-            }
+        let Waiting { due, slip, free } = if shared.closed {
             if shared.stopping.get() || self.in_flight.borrow().len() + thinking.len() >= shared.depth {
                 return None;
             }
-            Waiting { due: now, slip: Duration::ZERO }
+            Waiting { due: now, slip: Duration::ZERO, free: None }
         } else {
             if self.in_flight.borrow().len() >= shared.depth {
                 return None;
             }
             self.waiting.borrow_mut().pop_front()?
         };
+        drop(thinking);
+        let slip = slip + free.map_or(Duration::ZERO, |free| now.saturating_duration_since(free));
         let Some(asked) = shared.requests.borrow_mut().next(&mut self.out.borrow_mut()) else {
             // A trace is over.
             shared.stopping.set(true);
-            shared.exhausted.set(true);
+            shared.is_exhausted(now);
             self.waiting.borrow_mut().clear();
             return None;
         };
@@ -348,7 +359,8 @@ impl Connection {
             if self.shared.stopping.get() && self.waiting.borrow().is_empty() {
                 return Poll::Ready(Ok(Ended::Done));
             }
-            if self.renewing.get() {
+            // A server may have answered before all of a request was sent.
+            if self.renewing.get() && self.out.borrow().is_empty() && !self.unflushed.get() {
                 return Poll::Ready(Ok(Ended::ToBeRenewed));
             }
         }
@@ -485,7 +497,7 @@ impl Taker<'_> {
     /// One may go out in this place, at once or after some thought.
     fn rest(&mut self) {
         if let Some(think) = self.shared.think.filter(|_| self.shared.closed) {
-            let micros = think.draw(self.requests.random()).min(THINK_MAX);
+            let micros = think.draw(self.requests.random()).max(0.0).min(THINK_MAX);
             self.thinking.push(Reverse(self.read.now + Duration::from_secs_f64(micros / 1e6)));
         }
     }
@@ -576,11 +588,12 @@ impl Sink for Taker<'_> {
         if !self.shared.closed {
             self.tally.record(moment, Measure::Service, service);
         }
-        if let Some(Stamp { at, age }) = self.read.stamp {
-            // Those of requests before it are of no use any more.
-            while self.went.front().is_some_and(|(place, _)| is_before(*place, request.end)) {
-                self.went.pop_front();
-            }
+        // Those of requests before it are of no use any more.
+        while self.went.front().is_some_and(|(place, _)| is_before(*place, request.end)) {
+            self.went.pop_front();
+        }
+        // A cas is two requests, and what is between them is nobody's.
+        if let (Some(Stamp { at, age }), true) = (self.read.stamp, operation != Operation::Cas) {
             let wire = self.went.front().map(|(_, went)| at.saturating_sub(*went));
             let wire = wire.unwrap_or(service.saturating_sub(age));
             self.tally.record(moment, Measure::Wire, wire);

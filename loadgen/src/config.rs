@@ -231,14 +231,25 @@ impl Config {
             Loop::Open { rate, .. } => rate,
             Loop::Recorded { speed, .. } => speed,
         };
-        if !positive(rate) {
-            return refuse("requests can't be sent at a rate that is not above 0");
+        if !positive(rate) || rate < 1e-6 {
+            return refuse(
+                "requests can't be sent at a rate, or a recording at a speed, that is not above 0",
+            );
         }
         if self.duration.is_zero() || self.duration > LONGEST || self.warm_up() > LONGEST {
             return refuse("a run takes from a moment to a day");
         }
-        if !(0.0..=1000.0).contains(&self.churn) {
-            return refuse("connections are made anew from 0 to 1000 times a second");
+        if self.churn != 0.0 && !(1e-6..=1000.0).contains(&self.churn) {
+            return refuse("connections are made anew up to 1000 times a second, and once in twelve days");
+        }
+        let recorded = matches!(self.pacing, Loop::Recorded { .. });
+        if recorded && self.apart.rate.is_some() {
+            return refuse(
+                "where agents replay a recording the master does its share: it has no rate of its own",
+            );
+        }
+        if self.workload.trace.is_some() && self.servers.len() > 1 {
+            return refuse("a trace is for one server: of several each would have a part of what it stores");
         }
         if self.workload.records == 0 || self.workload.ttl > Duration::from_secs(u32::MAX.into()) {
             return refuse("there must be a record, and none lasts for longer than 136 years");

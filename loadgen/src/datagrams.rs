@@ -18,6 +18,8 @@ use crate::error::Error;
 use crate::value::Expected;
 
 const FRAME: usize = 8;
+/// How many numbers requests have.
+const NUMBERS: usize = 1 << 16;
 /// The largest datagram.
 const LARGEST: usize = 65_507;
 /// An answer that takes longer counts as lost.
@@ -31,6 +33,8 @@ const AT_ONCE: usize = 32;
 struct Datagrams {
     socket: AsyncFd<UdpSocket>,
     next_id: u16,
+    /// By number; there are never as many under way as there are numbers.
+    in_use: Box<[bool]>,
     unsent: VecDeque<Vec<u8>>,
     /// Answers of which not all datagrams are there: by the request's number, what has come by its place.
     parts: BTreeMap<u16, BTreeMap<u16, Vec<u8>>>,
@@ -43,6 +47,7 @@ impl Connection {
         let mut datagrams = Datagrams {
             socket: AsyncFd::new(socket, SourceKind::Other).map_err(Error::Connection)?,
             next_id: 0,
+            in_use: vec![false; NUMBERS].into(),
             unsent: VecDeque::new(),
             parts: BTreeMap::new(),
             buffer: vec![0; LARGEST].into(),
@@ -53,13 +58,15 @@ impl Connection {
                 if let Poll::Ready(ended) = datagrams.poll(self, context) {
                     return Poll::Ready(ended);
                 }
+                if let Some(thought) = self.thought().filter(|thought| *thought < timer.deadline()) {
+                    timer.set(runtime::sleep_until(thought));
+                }
                 if timer.as_mut().poll(context).is_pending() {
                     return Poll::Pending;
                 }
                 let now = Instant::now();
                 datagrams.lose(self, now);
-                let next = now + LOOK;
-                timer.set(runtime::sleep_until(self.thought().map_or(next, |thought| thought.min(next))));
+                timer.set(runtime::sleep_until(now + LOOK));
             }
         })
         .await
@@ -95,7 +102,12 @@ impl Datagrams {
 
     fn issue(&mut self, connection: &Connection, now: Instant) -> Result<(), Error> {
         while let Some(mut request) = connection.next(now) {
+            // One that waits for its answer has its number for as long.
+            while self.in_use[usize::from(self.next_id)] {
+                self.next_id = self.next_id.wrapping_add(1);
+            }
             request.id = self.next_id;
+            self.in_use[usize::from(self.next_id)] = true;
             self.next_id = self.next_id.wrapping_add(1);
             let [high, low] = request.id.to_be_bytes();
             let mut datagram = vec![high, low, 0, 0, 0, 1, 0, 0];
@@ -166,6 +178,7 @@ impl Datagrams {
         if connection.in_flight.borrow().len() + 1 != left {
             return Err(Error::Protocol("a datagram has no whole answer".to_owned()));
         }
+        self.in_use[usize::from(id)] = false;
         Ok(())
     }
 
@@ -180,6 +193,9 @@ impl Datagrams {
             }
             keep
         });
-        lost.iter().for_each(|id| drop(self.parts.remove(id)));
+        for id in lost {
+            self.parts.remove(&id);
+            self.in_use[usize::from(id)] = false;
+        }
     }
 }

@@ -225,10 +225,10 @@ impl Report {
     /// With what agents measured at the same time. Where the measuring client is apart, latencies are its
     /// alone, and all else is everybody's.
     pub(crate) fn new(config: &Config, own: Measured, parts: Vec<Part>) -> Self {
-        let Measured { workers, timeline: mine, cut: Cut { piece, .. }, whole } = own;
         let apart = config.apart.is_any() && !parts.is_empty();
-        let measured = || parts.iter().filter_map(|part| part.outcome.as_ref().ok());
-        let end = measured().map(|measured| measured.whole).fold(whole, u32::min);
+        let measured = || known(&parts);
+        let (end, over) = span(&known(&parts).chain([&own]).collect::<Vec<_>>());
+        let Measured { workers, timeline: mine, cut: Cut { piece, .. }, .. } = own;
         let together = (!parts.is_empty()).then(|| {
             let mut all = mine.clone();
             measured().for_each(|measured| all.merge(measured.timeline.clone()));
@@ -239,7 +239,8 @@ impl Report {
         let timeline = if apart { &mine } else { everyone };
         let pieces = first_that_counts(config, timeline, end)..end;
         let piece_seconds = piece.as_secs_f64();
-        let seconds = piece_seconds * pieces.len() as f64;
+        let until = over.map_or(piece_seconds * f64::from(end), |over| over.as_secs_f64());
+        let seconds = (until - piece_seconds * f64::from(pieces.start)).max(0.0);
         let total = timeline.total(pieces.clone());
         let counts = everyone.total(pieces.clone()).counts;
         let histogram = total.latency();
@@ -266,6 +267,8 @@ impl Report {
             qps: per_second(requests as f64),
             qps_estimate: rate,
             asked_qps: match config.pacing {
+                // A master in a closed loop adds what it can.
+                Loop::Open { .. } if apart && config.apart.rate == Some(0.0) => None,
                 Loop::Open { rate, .. } => Some(rate + config.apart.rate.filter(|_| apart).unwrap_or(0.0)),
                 _ => None,
             },
@@ -298,7 +301,7 @@ impl Report {
             warnings: Vec::new(),
             series: (0..pieces.end)
                 .map(|index| {
-                    let of_all = everyone.piece(index).map_or(0, Samples::requests);
+                    let of_all = everyone.piece(index).map_or(0, Samples::answered);
                     let left_out = index < pieces.start;
                     Moment {
                         qps: of_all as f64 / piece_seconds,
@@ -522,6 +525,21 @@ impl Report {
     }
 }
 
+/// What is known of agents.
+fn known(parts: &[Part]) -> impl Iterator<Item = &Measured> {
+    parts.iter().filter_map(|part| part.outcome.as_ref().ok())
+}
+
+/// How many pieces count, and how long that was where recordings were over before their time. What was stopped
+/// is as long as the shortest of it; recordings are as long as the longest.
+fn span(all: &[&Measured]) -> (u32, Option<Duration>) {
+    let stopped = all.iter().filter(|measured| measured.stopped).map(|measured| measured.whole).min();
+    let longest = all.iter().map(|measured| measured.whole).max();
+    let over: Option<Vec<Duration>> = all.iter().map(|measured| measured.over).collect();
+    let over = over.filter(|_| stopped.is_none()).and_then(|all| all.into_iter().max());
+    (stopped.or(longest).unwrap_or(0), over)
+}
+
 fn moment(samples: Option<&Samples>, index: u32, seconds: f64, left_out: bool) -> Moment {
     let none = Samples::default();
     let samples = samples.unwrap_or(&none);
@@ -529,7 +547,7 @@ fn moment(samples: Option<&Samples>, index: u32, seconds: f64, left_out: bool) -
     let at = |share| latency.quantile(share) as f64 / 1e3;
     Moment {
         at: f64::from(index) * seconds,
-        qps: samples.requests() as f64 / seconds,
+        qps: samples.answered() as f64 / seconds,
         p50: at(0.5),
         p99: at(0.99),
         max: at(1.0),

@@ -57,8 +57,12 @@ pub(crate) struct Measured {
     pub(crate) workers: usize,
     pub(crate) timeline: Timeline,
     pub(crate) cut: Cut,
-    /// Whole pieces, which is fewer than there could be where a run ended before its time.
+    /// Pieces that count, which is fewer than there could be where a run ended before its time.
     pub(crate) whole: u32,
+    /// Whether it was stopped.
+    pub(crate) stopped: bool,
+    /// How long it was, where a recording was over before the time was.
+    pub(crate) over: Option<Duration>,
 }
 
 /// A load that is ready to begin, or has begun.
@@ -165,12 +169,16 @@ impl Load {
         }
         written?;
         let over = over.and_then(|all| all.into_iter().max()).map(|last| last - begun);
-        // A piece that is not whole would show a rate that never was.
-        let whole = match stopped.or(over).map(|ended| ended.saturating_sub(config.warm_up())) {
-            Some(measured) => cut.whole(measured),
-            None => cut.pieces,
+        let measured = |ended: Duration| ended.saturating_sub(config.warm_up());
+        let over = over.map(measured).filter(|_| stopped.is_none());
+        let whole = match (stopped, over) {
+            // A piece that is not whole would show a rate that never was.
+            (Some(stopped), _) => cut.whole(measured(stopped)),
+            // All of a recording is told.
+            (None, Some(over)) => (cut.whole(over) + 1).min(cut.pieces),
+            (None, None) => cut.pieces,
         };
-        Ok(Measured { workers, timeline, cut, whole })
+        Ok(Measured { workers, timeline, cut, whole, stopped: stopped.is_some(), over })
     }
 }
 

@@ -13,6 +13,9 @@ use crate::error::Error;
 use crate::run::LOOK;
 use crate::workload::Gaps;
 
+/// No recording is longer, in seconds: thirty years.
+const LONGEST: f64 = 1e9;
+
 /// The farthest that a schedule is worked out ahead in one go.
 const BURST: usize = 256;
 
@@ -45,7 +48,7 @@ impl Times {
             Self::Drawn { gaps, seconds } => {
                 let now = *seconds;
                 *seconds += gaps.draw(shared.requests.borrow_mut().random());
-                Some(Duration::from_secs_f64(now))
+                Some(Duration::from_secs_f64(now.min(LONGEST)))
             }
             Self::Recorded(times) => times.next(),
             // Those that are handed out and not written yet are before it: it is the place that counts.
@@ -70,19 +73,21 @@ pub fn recorded_length(path: &Path) -> Result<Duration, Error> {
 fn each_time(path: &Path, mut tell: impl FnMut(usize, Duration)) -> Result<(), Error> {
     let wrong = |what: String| Error::Config(format!("{}{what}", path.display()));
     let file = File::open(path).map_err(|error| wrong(format!(": {error}")))?;
-    let (mut first, mut last, mut count) = (None, 0.0, 0);
+    let (mut first, mut last, mut count) = (None, f64::NEG_INFINITY, 0);
     for (index, line) in BufReader::new(file).lines().enumerate() {
         let line = line.map_err(|error| wrong(format!(": {error}")))?;
         if line.trim().is_empty() {
             continue;
         }
-        let time = line.trim().parse().ok().filter(|time: &f64| time.is_finite() && time.abs() < 1e15);
-        let Some(time) = time.filter(|time| first.is_none() || *time >= last) else {
-            let what = "is no time, in seconds, that is not before the one above it";
+        let time: Option<f64> = line.trim().parse().ok();
+        let begin = *first.get_or_insert(time.unwrap_or(0.0));
+        // Neither before the one above it nor too far from the first; nor no number, which is neither.
+        let Some(time) = time.filter(|time| (begin..=begin + LONGEST).contains(time) && *time >= last) else {
+            let what = "is no time in seconds, from that of the line above on";
             return Err(wrong(format!(", line {}: {:?} {what}", index + 1, line.trim())));
         };
         last = time;
-        tell(count, Duration::from_secs_f64(time - *first.get_or_insert(time)));
+        tell(count, Duration::from_secs_f64(time - begin));
         count += 1;
     }
     if count == 0 { Err(wrong(": there is no time in it".to_owned())) } else { Ok(()) }
@@ -104,17 +109,17 @@ impl Schedule {
         let Some(mut due) = self.next() else { return };
         // With a least gap: before this nothing is sent.
         let mut earliest = self.begun;
-        let mut turn = 0;
+        let (mut turn, mut burst) = (0, 0);
         // By the schedule, not by the clock, and to its end: what a generator that was held up did not get to
         // in time is late, not lost.
-        while due < self.end && !self.interrupted.load(Ordering::Relaxed) {
+        while due < self.end && !self.interrupted.load(Ordering::Relaxed) && !self.is_over() {
             let planned = due.max(earliest);
             let now = Instant::now();
             if planned > now {
                 runtime::sleep_until(planned.min(now + LOOK)).await;
+                burst = 0;
                 continue;
             }
-            let mut burst = 0;
             while due <= now && earliest <= now && due < self.end && burst < BURST {
                 self.connections[turn % self.connections.len()].hand(due, due.max(earliest), now);
                 turn += 1;
@@ -125,16 +130,23 @@ impl Schedule {
                 let Some(next) = self.next() else { return };
                 due = next;
             }
-            if burst == BURST {
+            // Also after turns of one each, which is what moderation makes of being late.
+            if burst >= BURST {
                 runtime::yield_now().await;
+                burst = 0;
             }
         }
     }
 
+    /// Whether the requests have come to an end before their times.
+    fn is_over(&self) -> bool {
+        self.shared.exhausted.get().is_some()
+    }
+
     fn next(&mut self) -> Option<Instant> {
-        let next = self.times.next(&self.shared).map(|at| self.begun + at);
+        let next = self.times.next(&self.shared).and_then(|at| self.begun.checked_add(at));
         if next.is_none() {
-            self.shared.exhausted.set(true);
+            self.shared.is_exhausted(Instant::now());
         }
         next
     }

@@ -34,19 +34,9 @@ pub(crate) struct Stamped {
 }
 
 impl Stamped {
-    /// Has the kernel note when packets go and come, and takes the connection over.
+    /// Takes the connection over.
     pub(crate) fn new(stream: net::TcpStream) -> io::Result<Self> {
         let stream = TcpStream::from(stream.as_fd().try_clone_to_owned()?);
-        setsockopt(
-            &stream,
-            sockopt::Timestamping,
-            &(TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
-                | TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE
-                | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
-                // By the place of the last byte in the stream, and without the packet.
-                | TimestampingFlag::SOF_TIMESTAMPING_OPT_ID
-                | TimestampingFlag::SOF_TIMESTAMPING_OPT_TSONLY),
-        )?;
         Ok(Self {
             fd: AsyncFd::new(stream, SourceKind::Other)?,
             buffer: vec![0; CHUNK].into(),
@@ -98,6 +88,20 @@ fn sent(socket: &TcpStream, control: &mut [u8]) -> Option<(u32, Duration)> {
 }
 
 impl Transport for Stamped {
+    fn count_from_here(&mut self) -> io::Result<()> {
+        setsockopt(
+            self.fd.get_ref(),
+            sockopt::Timestamping,
+            &(TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
+                | TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE
+                | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
+                // By the place of the last byte in the stream, and without the packet.
+                | TimestampingFlag::SOF_TIMESTAMPING_OPT_ID
+                | TimestampingFlag::SOF_TIMESTAMPING_OPT_TSONLY),
+        )
+        .map_err(io::Error::from)
+    }
+
     fn poll_chunk(
         &mut self,
         context: &mut Context<'_>,

@@ -49,7 +49,7 @@ fn parse(line: &str) -> Result<(u64, Traced), &'static str> {
         "decr" => Operation::Decr,
         _ => return Err("an operation that is none"),
     };
-    let ttl = next("no TTL")?.trim_end().parse().map_err(|_| "a TTL that is no number")?;
+    let ttl: u64 = next("no TTL")?.trim_end().parse().map_err(|_| "a TTL that is no number")?;
     if key.is_empty() || key.iter().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
         return Err("a key that can't be one");
     }
@@ -61,8 +61,18 @@ fn parse(line: &str) -> Result<(u64, Traced), &'static str> {
     let mut key = key[..key.len().min(KEY_MAX)].to_vec();
     let length = key.len().max(key_size.min(KEY_MAX));
     key.resize(length, b'~');
-    Ok((seconds, Traced { at: Duration::ZERO, operation, key: key.into(), size, ttl }))
+    Ok((
+        seconds,
+        Traced { at: Duration::ZERO, operation, key: key.into(), size, ttl: ttl.min(LONGEST_TTL) as u32 },
+    ))
 }
+
+/// Longer ones servers take for a date: thirty days, in seconds.
+const LONGEST_TTL: u64 = 2_592_000;
+/// No trace is longer, in seconds: thirty years.
+const LONGEST: u64 = 1_000_000_000;
+/// So many requests of one second are spread over it; more are, in pieces.
+const SECOND: usize = 1 << 20;
 
 /// Requests that are handed over at once.
 const BATCH: usize = 1024;
@@ -81,7 +91,7 @@ pub(crate) struct TracedRequests {
 
 impl TracedRequests {
     /// Opens a trace. Of its requests those are taken whose keys are this worker's, so that what is asked of
-    /// a key stays in order.
+    /// a key is handed out in order.
     pub(crate) fn open(path: &Path, worker: usize, workers: usize) -> Result<Self, Error> {
         let wrong = |error: io::Error| Error::Config(format!("{}: {error}", path.display()));
         let file = File::open(path).map_err(wrong)?;
@@ -157,7 +167,7 @@ impl Reader {
     fn read(&self, mut file: impl BufRead) -> Result<(), String> {
         let (mut line, mut number) = (String::new(), 0_u64);
         let (mut first, mut second) = (None, Vec::new());
-        let mut now = 0;
+        let (mut now, mut last) = (0, Duration::ZERO);
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             line.clear();
@@ -174,13 +184,24 @@ impl Reader {
                     )
                 })?),
             };
+            if let Some((seconds, _)) = &parsed
+                && seconds.saturating_sub(*first.get_or_insert(*seconds)) > LONGEST
+            {
+                return Err(format!(
+                    "{}, line {number} has a time that is thirty years off",
+                    self.path.display()
+                ));
+            }
             let start = *first.get_or_insert_with(|| parsed.as_ref().map_or(0, |(seconds, _)| *seconds));
-            if parsed.as_ref().is_none_or(|(seconds, _)| *seconds > now + start) {
+            let is_over = parsed.as_ref().is_none_or(|(seconds, _)| *seconds > now + start);
+            if is_over || second.len() == SECOND {
                 // Times are whole seconds: what happened in one is spread over it.
                 let all = second.len().max(1) as f64;
                 for (index, mut traced) in second.drain(..).enumerate() {
                     let traced: &mut Traced = &mut traced;
-                    traced.at = Duration::from_secs(now) + Duration::from_secs_f64(index as f64 / all);
+                    let at = Duration::from_secs(now) + Duration::from_secs_f64(index as f64 / all);
+                    last = at.max(last);
+                    traced.at = last;
                     if crc32fast::hash(&traced.key) as usize % self.workers == self.worker {
                         batch.push(traced.clone());
                     }

@@ -44,6 +44,11 @@ pub(crate) trait Transport: AsyncBufRead + AsyncWrite + Unpin {
         let _ = went;
         Pin::new(self).poll_fill_buf(context).map_ok(|chunk| (chunk, None))
     }
+
+    /// Where the kernel says when what was sent went out: places are counted from the next byte on.
+    fn count_from_here(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Transport for TcpStream {}
@@ -91,6 +96,8 @@ impl Connector {
             if let Some(credentials) = &self.credentials {
                 self.log_in(&mut wire, credentials, server).await?;
             }
+            // What a request's place in the stream is counted from.
+            wire.count_from_here().map_err(failed)?;
             Ok(wire)
         };
         let late = || failed(io::Error::new(io::ErrorKind::TimedOut, "no answer within 5 s"));

@@ -1,16 +1,8 @@
 //! What values are made of: in a run that verifies, each carries its key and a checksum.
 
-/// The bytes of values that nobody verifies.
-const FILLER: [u8; 1024] = [b'L'; 1024];
-
 /// Appends a value that nobody verifies.
-pub(crate) fn fill(size: usize, out: &mut Vec<u8>) {
-    let mut left = size;
-    while left > 0 {
-        let part = left.min(FILLER.len());
-        out.extend_from_slice(&FILLER[..part]);
-        left -= part;
-    }
+pub(crate) fn fill(size: usize, byte: u8, out: &mut Vec<u8>) {
+    out.resize(out.len() + size, byte);
 }
 
 /// The value that a key has when it is so many bytes long: a checksum of key and length, the key, and the

@@ -57,7 +57,10 @@ pub fn parse_speed(text: &str) -> Result<f64, String> {
 }
 
 pub fn parse_churn(text: &str) -> Result<f64, String> {
-    number(text, 0.0, 1000.0)
+    match number(text, 0.0, 1000.0)? {
+        share if share > 0.0 && share < 1e-6 => Err("write 0, or a share of at least 0.000001".to_owned()),
+        share => Ok(share),
+    }
 }
 
 pub fn parse_warm_up(text: &str) -> Result<WarmUp, String> {

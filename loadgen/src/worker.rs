@@ -153,7 +153,7 @@ async fn work(
         binary: config.protocol == Protocol::Binary,
         datagrams: config.protocol == Protocol::Udp,
         stopping: false.into(),
-        exhausted: false.into(),
+        exhausted: None.into(),
         end,
         piece: cut.piece,
     });
@@ -187,7 +187,11 @@ async fn work(
             let mut next = begun;
             for connection in connections.iter().cycle() {
                 next += gap;
-                runtime::sleep_until(next).await;
+                if next > Instant::now() {
+                    runtime::sleep_until(next).await;
+                } else {
+                    runtime::yield_now().await;
+                }
                 connection.renew();
             }
         })
@@ -206,7 +210,7 @@ async fn work(
     };
     let stopped = || {
         let ended = tasks.iter().any(runtime::JoinHandle::is_finished);
-        ended || shared.exhausted.get() || stop.load(Ordering::Relaxed)
+        ended || shared.exhausted.get().is_some() || stop.load(Ordering::Relaxed)
     };
     // From the first moment on that is a whole number of steps before the time that is measured.
     let warmed = (config.warm_up().as_nanos() / step.as_nanos()) as u32;
@@ -216,13 +220,19 @@ async fn work(
         runtime::sleep_until(next).await;
         flush(next);
     }
-    shared.stopping.set(true);
     if let Some(churner) = churner {
         churner.abort();
     }
     if let Some(scheduler) = scheduler {
-        scheduler.await?;
+        // Only a fault ends a connection before its time, and then nobody takes what is due.
+        if tasks.iter().any(runtime::JoinHandle::is_finished) && shared.exhausted.get().is_none() {
+            scheduler.abort();
+        } else {
+            scheduler.await?;
+        }
     }
+    // Not before all that was due is handed out: a connection that is idle for a moment would end.
+    shared.stopping.set(true);
     connections.iter().for_each(|connection| connection.wake());
     let give_up = Instant::now() + STRAGGLERS;
     let mut result = Ok(());
@@ -243,7 +253,6 @@ async fn work(
         let now = Instant::now();
         connections.iter().for_each(|connection| connection.leave_unanswered(now));
     }
-    let now = Instant::now();
-    flush(now);
-    Ok((shared.exhausted.get() && now < end).then_some(now))
+    flush(Instant::now());
+    Ok(shared.exhausted.get().filter(|over| *over < end))
 }

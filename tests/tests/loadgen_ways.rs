@@ -165,6 +165,10 @@ fn requests_wait_for_as_long_as_one_thinks() {
     let think = Some("fixed:20000".parse().unwrap());
     let report =
         load_and_run(&Config { connections: 2, depth: 2, think, ..config(server.address) }, 1).unwrap();
+    // Also while its connection is made anew: each has four.
+    let churn = Config { connections: 2, depth: 2, think, churn: 20.0, ..config(server.address) };
+    let renewed = run(&churn);
+    assert!(renewed.requests >= 20 && renewed.connect.unwrap().count >= 10, "{}", renewed.table());
     // Four at once, each at most every 20 ms.
     assert!((40..=104).contains(&report.requests), "{}", report.table());
     assert!(report.latency.p50 < 10_000.0, "thinking is no latency:\n{}", report.table());
@@ -265,8 +269,9 @@ fn a_trace_is_asked_for_as_it_was_recorded() {
     // At depth 1 by one connection, in its order: each get but those of the deleted ones finds something.
     let report = run(&closed);
     assert_eq!(report.read.count + report.update.count + report.other.count, 300, "{}", report.table());
-    assert_eq!((report.read.count, report.update.count, report.errors), (100, 100, 50), "{}", report.table());
-    assert_eq!((report.hits, report.misses), (100 + 50, 0), "{}", report.table());
+    assert_eq!((report.read.count, report.update.count, report.errors), (100, 100, 48), "{}", report.table());
+    // What has at most 20 digits can be counted up, which are the first two.
+    assert_eq!((report.hits, report.misses), (100 + 50 + 2, 0), "{}", report.table());
     // Three seconds of it, four times as fast, by three connections that have keys in common.
     let begun = Instant::now();
     let pacing = Loop::Recorded { times: None, speed: 4.0 };

@@ -199,7 +199,7 @@ impl Crew {
             })
             .await;
         // Also where it ended because it was sure enough, or failed.
-        let early = measured.as_ref().map_or(true, |measured| measured.whole < measured.cut.pieces);
+        let early = measured.as_ref().map_or(true, |measured| measured.stopped);
         stopping.set(stopping.get() || early);
         let mut parts = Vec::new();
         for listener in listeners {
@@ -281,6 +281,7 @@ impl Plan {
         } else if let Some(rate) = apart.rate.filter(|rate| *rate > 0.0 && !members.is_empty()) {
             // Agents in a closed loop, and a master that asks now and then.
             mine.pacing = Loop::Open { rate, arrival: Arrival::EXPONENTIAL };
+            mine.think = None;
         }
         let workers = runtime::workers() + members.iter().map(|member| member.threads).sum::<usize>();
         Self { mine, theirs, workers }
