@@ -497,7 +497,7 @@ impl Taker<'_> {
     /// One may go out in this place, at once or after some thought.
     fn rest(&mut self) {
         if let Some(think) = self.shared.think.filter(|_| self.shared.closed) {
-            let micros = think.draw(self.requests.random()).max(0.0).min(THINK_MAX);
+            let micros = think.draw(self.requests.random()).clamp(0.0, THINK_MAX);
             self.thinking.push(Reverse(self.read.now + Duration::from_secs_f64(micros / 1e6)));
         }
     }

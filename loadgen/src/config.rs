@@ -254,6 +254,9 @@ impl Config {
         if self.workload.records == 0 || self.workload.ttl > Duration::from_secs(u32::MAX.into()) {
             return refuse("there must be a record, and none lasts for longer than 136 years");
         }
+        if self.think.is_some_and(|think| !think.is_valid()) {
+            return refuse("what one thinks for is no time");
+        }
         let unix = self.servers.iter().any(|server| matches!(server, Address::Unix(_)));
         let mix = &self.workload.mix;
         match self.protocol {

@@ -43,6 +43,11 @@ const ETC_SMALL_VALUES: [f64; 15] = [
 ];
 
 impl Distribution {
+    /// Whether each parameter is what it can be: those that are read from text always are.
+    pub(crate) fn is_valid(self) -> bool {
+        valid(self).is_some()
+    }
+
     /// Draws one number.
     pub fn draw(&self, random: &mut impl Rng) -> f64 {
         match *self {
