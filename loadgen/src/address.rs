@@ -1,7 +1,7 @@
 //! Where servers are.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -37,6 +37,10 @@ impl FromStr for Address {
         if text.contains('/') {
             return Ok(Address::Unix(text.into()));
         }
+        // A bare IPv6 address has colons of its own.
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Ok(Address::Tcp((ip, PORT).into()));
+        }
         let found = text.to_socket_addrs().or_else(|_| (text, PORT).to_socket_addrs());
         match found.map(|mut addresses| addresses.next()) {
             Ok(Some(address)) => Ok(Address::Tcp(address)),
@@ -63,6 +67,7 @@ mod tests {
         let tcp = |text: &str| Address::Tcp(text.parse().unwrap());
         assert_eq!("127.0.0.1".parse(), Ok(tcp("127.0.0.1:11211")));
         assert_eq!("127.0.0.1:7".parse(), Ok(tcp("127.0.0.1:7")));
+        assert_eq!("2001:db8::1:2".parse(), Ok(tcp("[2001:db8::1:2]:11211")));
         assert_eq!("[::1]:7".parse(), Ok(tcp("[::1]:7")));
         assert_eq!("/run/memcached.sock".parse(), Ok(Address::Unix("/run/memcached.sock".into())));
         assert_eq!("./here".parse::<Address>().unwrap().to_string(), "./here");

@@ -47,7 +47,7 @@ pub struct Contender {
 }
 
 /// What a comparison showed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Comparison {
     /// The servers, in the order in which they were named.
     pub servers: Vec<Contender>,
@@ -57,6 +57,9 @@ pub struct Comparison {
     pub invalid: Option<String>,
     /// Requests that failed, over all turns.
     pub failures: u64,
+    /// Why it ended before its last round.
+    #[serde(skip)]
+    pub error: Option<Error>,
 }
 
 /// Measures each of `servers` once a round, in an order that is turned around from round to round.
@@ -72,8 +75,8 @@ pub async fn compare(
     mut progress: impl FnMut(&str, Progress),
 ) -> Result<Comparison, Error> {
     let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); servers.len()];
-    let (mut left_out, mut invalid, mut failures) = (0, None, 0);
-    for round in 0..rounds {
+    let (mut left_out, mut invalid, mut failures, mut broken) = (0, None, 0, None);
+    'rounds: for round in 0..rounds {
         let mut this = vec![None; servers.len()];
         for place in 0..servers.len() {
             let index = if round % 2 == 0 { place } else { servers.len() - 1 - place };
@@ -84,7 +87,15 @@ pub async fn compare(
                 ..config.clone()
             };
             let name = format!("round {} of {rounds}, {server}", round + 1);
-            let report = crew.run(&config, weight, stop, |seen| progress(&name, seen)).await?;
+            let report = match crew.run(&config, weight, stop, |seen| progress(&name, seen)).await {
+                Ok(report) => report,
+                // The first tells of what can't be done at all.
+                Err(error) if round == 0 => return Err(error),
+                Err(error) => {
+                    broken = Some(error);
+                    break 'rounds;
+                }
+            };
             failures += report.errors + report.wrong + report.unanswered;
             this[index] = Some(Turn { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 })
                 .filter(|_| report.invalid.is_none());
@@ -113,7 +124,7 @@ pub async fn compare(
         }),
         turns: own.clone(),
     });
-    Ok(Comparison { servers: servers.collect(), left_out, invalid, failures })
+    Ok(Comparison { servers: servers.collect(), left_out, invalid, failures, error: broken })
 }
 
 fn median(turns: &[Turn], figure: impl Fn(&Turn) -> f64) -> f64 {

@@ -31,7 +31,7 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
         return print_found(flags, &found?, stop.load(Ordering::Relaxed));
     }
     let mut worst = 0;
-    let (mut reports, mut points) = (Vec::new(), Vec::new());
+    let (mut reports, mut points, mut failed) = (Vec::new(), Vec::new(), None);
     for rate in flags.scan.into_iter().flat_map(|scan| scan.rates()) {
         let Loop::Open { arrival, .. } = config.pacing else { break };
         let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
@@ -39,7 +39,13 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
         let name = format!("at {rate:.0}/s");
         let report = crew.run(&config, weight, &stop, |seen| live.show_at(&name, seen)).await;
         live.end();
-        let report = report?;
+        let report = match report {
+            Ok(report) => report,
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        };
         worst = worst.max(code(&report));
         print_point(flags.format, rate, &report, points.is_empty())?;
         points.push(Point { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 });
@@ -58,7 +64,8 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
     if let Some(path) = &flags.plot {
         plot::curve(path, &points)?;
     }
-    Ok(ExitCode::from(worst))
+    // After what was measured until then.
+    failed.map_or(Ok(ExitCode::from(worst)), |error| Err(error.into()))
 }
 
 /// A line of the scan, as soon as it is known; JSON comes at the end, in one piece.

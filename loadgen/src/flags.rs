@@ -91,7 +91,7 @@ pub struct Flags {
     #[arg(long, value_name = "SERVER", num_args = 2.., conflicts_with_all = ["servers", "search", "scan", "hdr", "series", "save", "plot"], help_heading = "Load")]
     pub compare: Vec<Address>,
     /// Rounds of --compare
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=100_000), help_heading = "Load")]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=100_000), requires = "compare", help_heading = "Load")]
     pub rounds: u32,
     /// Keep at least half of the mean gap between requests of the open loop, also after a delay
     #[arg(long, help_heading = "Load")]
@@ -290,7 +290,9 @@ impl Flags {
             };
             Ok::<_, String>(Credentials { user, password })
         });
-        let mut duration = Duration::from_secs_f64(self.time);
+        // Where nothing is measured any time will do.
+        let time = if self.loadonly { self.time.max(1.0) } else { self.time };
+        let mut duration = Duration::from_secs_f64(time);
         if let Some(path) = &self.replay {
             let length = loadgen::recorded_length(path).map_err(|error| error.to_string())?;
             // A last one that is due at the very end would not count.
@@ -365,8 +367,8 @@ impl Flags {
 
     /// What is asked for that can't be had.
     pub fn contradiction(&self) -> Option<&'static str> {
-        if self.loadonly && (self.search.is_some() || self.scan.is_some()) {
-            return Some("--loadonly measures nothing: leave it, or --search and --scan, out");
+        if self.loadonly && (self.search.is_some() || self.scan.is_some() || !self.compare.is_empty()) {
+            return Some("--loadonly measures nothing: leave it, or --search, --scan and --compare, out");
         }
         if self.time <= 0.0 && !self.loadonly {
             return Some("there is nothing to measure in 0 seconds; give -t");

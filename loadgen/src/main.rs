@@ -9,13 +9,13 @@ mod values;
 mod workload_file;
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, FromArgMatches};
 use loadgen::{Agent, AgentOptions, Config, Crew, Report, WarmUp, Weight};
@@ -84,19 +84,29 @@ fn parse() -> Result<Option<Flags>, Failure> {
     Ok(None)
 }
 
-/// Opened before the run, so that a bad path doesn't cost one.
+/// Opened before the run, so that a bad path doesn't cost one. What is in it stays until there is something
+/// better.
 fn create(path: Option<&Path>) -> Result<Option<File>, Failure> {
     let Some(path) = path else { return Ok(None) };
-    Ok(Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?))
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    Ok(Some(opened.map_err(|error| format!("{}: {error}", path.display()))?))
+}
+
+/// The file, empty. What is no file can't be emptied, and need not be.
+fn emptied(file: File) -> std::io::Result<File> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 fn run(flags: &Flags) -> Result<ExitCode, Failure> {
+    if flags.agent_mode {
+        return be_agent(flags);
+    }
     if let Some(contradiction) = flags.contradiction() {
         eprintln!("loadgen: {contradiction}");
         return Ok(ExitCode::from(2));
-    }
-    if flags.agent_mode {
-        return be_agent(flags);
     }
     let config = flags.config()?;
     if let Err(error) = config.check() {
@@ -117,10 +127,10 @@ fn run(flags: &Flags) -> Result<ExitCode, Failure> {
     let report = runtime.block_on(measure(flags, &config))?;
     let Some(report) = report else { return Ok(ExitCode::SUCCESS) };
     if let Some(file) = hdr {
-        report.write_histogram(file)?;
+        report.write_histogram(emptied(file)?)?;
     }
     if let Some(file) = series {
-        report.write_series(std::io::BufWriter::new(file))?;
+        report.write_series(std::io::BufWriter::new(emptied(file)?))?;
     }
     if let Some(path) = &flags.plot {
         plot::series(path, &report.series)?;
@@ -171,7 +181,8 @@ fn be_agent(flags: &Flags) -> Result<ExitCode, Failure> {
         let stop = interrupt()?;
         let agent = Agent::bind(options)?;
         eprintln!("loadgen: agent listens on {}", agent.local_addr()?);
-        agent.serve(&stop, |what| eprintln!("loadgen: {what}")).await;
+        // Whoever read this may have stopped reading: the agent goes on.
+        agent.serve(&stop, |what| drop(writeln!(std::io::stderr(), "loadgen: {what}"))).await;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -190,7 +201,13 @@ async fn call(flags: &Flags) -> Result<(Crew, Weight), Failure> {
 /// Stores the records, as far as that is asked for. The flag is set by an interrupt.
 async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, Failure> {
     let stop = interrupt()?;
-    runtime::sleep(Duration::from_secs_f64(flags.wait_before)).await;
+    let begin = Instant::now() + Duration::from_secs_f64(flags.wait_before);
+    while Instant::now() < begin && !stop.load(Ordering::Relaxed) {
+        runtime::sleep_until(begin.min(Instant::now() + Duration::from_millis(100))).await;
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err("interrupted before anything was measured".into());
+    }
     if !flags.noload && flags.trace.is_none() {
         let all = config.workload.records * config.servers.len() as u64;
         let bar = live::records(flags.quiet, all);

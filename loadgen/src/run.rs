@@ -80,13 +80,18 @@ impl Load {
     pub(crate) async fn prepare(config: &Config, share: Share, stop: &AtomicBool) -> Result<Self, Error> {
         config.check()?;
         let workers_here = runtime::workers();
+        if config.round_robin && share.of.max(workers_here) < config.servers.len() {
+            return Err(Error::Config(
+                "each worker asks one server, and there are fewer workers than servers".to_owned(),
+            ));
+        }
         let together = Arc::new(Together::default());
         let cut = Cut::of(config.duration);
         let (collector, outlet) = Collector::start(config, cut)?;
         let mut handles = Vec::new();
         for here in 0..workers_here {
             let place =
-                Place { here, workers_here, worker: share.first + here, workers: share.of.max(workers_here) };
+                Place { workers_here, worker: share.first + here, workers: share.of.max(workers_here) };
             let (config, outlet, together) = (config.clone(), outlet.clone(), Arc::clone(&together));
             handles.push(runtime::spawn_on(here, move || async move {
                 let result = take_part(&config, place, &together, outlet).await;

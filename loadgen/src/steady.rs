@@ -28,7 +28,7 @@ pub(crate) fn first_steady(timeline: &Timeline, end: u32, closed: bool) -> u32 {
 fn first_at_level(values: &[f64]) -> usize {
     let mut rest = values[values.len() / 2..].to_vec();
     rest.sort_unstable_by(f64::total_cmp);
-    let at = |share: f64| rest.get(((rest.len() - 1) as f64 * share).round() as usize).copied();
+    let at = |share: f64| rest.get((rest.len().saturating_sub(1) as f64 * share).round() as usize).copied();
     let (Some(low), Some(high)) = (at(0.02), at(0.98)) else { return 0 };
     let at_level = |values: &[f64]| values.iter().all(|value| (low..=high).contains(value));
     values.windows(IN_A_ROW).position(at_level).unwrap_or(values.len() / 2)

@@ -36,8 +36,12 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
         let why = compared.invalid.as_deref().unwrap_or_default();
         eprintln!("loadgen: {} of {rounds} rounds were left out as invalid: {why}", compared.left_out);
     }
+    if let Some(error) = compared.error {
+        return Err(error.into());
+    }
     let none = compared.servers.iter().all(|server| server.turns.is_empty());
     Ok(ExitCode::from(match compared.failures {
+        _ if none && stop.load(Ordering::Relaxed) => return Err("interrupted in the first round".into()),
         _ if none => INVALID,
         0 => 0,
         failures => {

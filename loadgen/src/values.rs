@@ -1,6 +1,6 @@
 //! The flags' values.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -96,7 +96,9 @@ pub struct AgentAddress {
 }
 
 pub fn parse_agent(text: &str, port: u16) -> Result<AgentAddress, String> {
-    let found = text.to_socket_addrs().or_else(|_| (text, port).to_socket_addrs());
+    // A bare IPv6 address has colons of its own.
+    let alone = text.parse().map(|ip: IpAddr| vec![SocketAddr::from((ip, port))].into_iter());
+    let found = alone.or_else(|_| text.to_socket_addrs()).or_else(|_| (text, port).to_socket_addrs());
     let address = found.ok().and_then(|mut addresses| addresses.next());
     let address = address.ok_or_else(|| format!("{text:?} has no address; write HOST or HOST:PORT"))?;
     Ok(AgentAddress { name: text.to_owned(), address })
@@ -120,6 +122,7 @@ mod tests {
     fn agents_are_found_at_their_port_unless_another_is_given() {
         assert_eq!(parse_agent("127.0.0.1", 5556).unwrap().address.port(), 5556);
         assert_eq!(parse_agent("127.0.0.1:7", 5556).unwrap().address.port(), 7);
+        assert_eq!(parse_agent("2001:db8::1:2", 5556).unwrap().address.port(), 5556);
         assert!(parse_agent("no such host", 1).unwrap_err().contains("HOST:PORT"));
     }
 }

@@ -45,7 +45,6 @@ impl Together {
 /// Which worker it is among those of this process, and among those of all agents.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    pub(crate) here: usize,
     pub(crate) workers_here: usize,
     pub(crate) worker: usize,
     pub(crate) workers: usize,
@@ -70,7 +69,7 @@ impl Prepared {
     async fn new(config: &Config, place: Place) -> Result<Self, Error> {
         let connector = Connector::new(config)?;
         let mut paths = Vec::new();
-        for server in config.servers_of(place.here) {
+        for server in config.servers_of(place.worker) {
             for _ in 0..config.connections {
                 let path = match config.protocol {
                     Protocol::Udp => Path::Datagrams(Connector::datagrams(server)?),

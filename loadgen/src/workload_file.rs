@@ -34,10 +34,13 @@ fn conflict(command: &Command, one: &clap::Arg, other: &clap::Arg) -> bool {
 
 /// Whether a flag is excluded by one that was given.
 fn is_excluded(argument: &clap::Arg, command: &Command, given: &ArgMatches) -> bool {
-    command.get_arguments().any(|other| {
-        given.value_source(other.get_id().as_str()) == Some(ValueSource::CommandLine)
-            && conflict(command, argument, other)
-    })
+    command
+        .get_arguments()
+        .filter(|other| !other.get_long().is_some_and(|long| NOT_HERE.contains(&long)))
+        .any(|other| {
+            given.value_source(other.get_id().as_str()) == Some(ValueSource::CommandLine)
+                && conflict(command, argument, other)
+        })
 }
 
 /// The flags of a file, as they would be on the command line, but for those that are excluded by what is
@@ -100,7 +103,8 @@ pub fn dump(command: &Command, matches: &ArgMatches) -> Result<String, String> {
                 .map(Value::Integer)
                 .or_else(|_| text.parse().map(Value::Float))
                 .ok()
-                .filter(|value| !matches!(value, Value::Float(number) if !number.is_finite()))
+                // What would come back as another text is none, as a file's name of digits.
+                .filter(|value| value.to_string() == text)
                 .unwrap_or_else(|| Value::String(text.to_owned())),
         };
         table.insert(long.to_owned(), value);

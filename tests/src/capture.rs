@@ -3,9 +3,9 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::socket::{ControlMessageOwned, LinkAddr, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
@@ -26,7 +26,13 @@ pub struct Packet {
 #[derive(Debug)]
 pub struct Capture {
     thread: JoinHandle<io::Result<Vec<Packet>>>,
-    stop: Arc<AtomicBool>,
+    /// When it is over, in nanoseconds since 1970; 0 is not yet.
+    stop: Arc<AtomicU64>,
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Every protocol (`packet(7)`), as it is on the wire.
@@ -45,7 +51,7 @@ impl Capture {
         let socket = OwnedFd::from(socket);
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
         setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicU64::new(0));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || capture(&socket, port, &stopped));
         Ok(Self { thread, stop })
@@ -59,14 +65,14 @@ impl Capture {
     /// # Panics
     /// Where the capture did.
     pub fn finish(self) -> io::Result<Vec<Packet>> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.store(now(), Ordering::Relaxed);
         let mut packets = self.thread.join().expect("the capture's thread")?;
         packets.sort_unstable_by_key(|packet| packet.at);
         Ok(packets)
     }
 }
 
-fn capture(socket: &OwnedFd, port: u16, stop: &AtomicBool) -> io::Result<Vec<Packet>> {
+fn capture(socket: &OwnedFd, port: u16, stop: &AtomicU64) -> io::Result<Vec<Packet>> {
     let mut packets = Vec::new();
     let mut control = nix::cmsg_space!(TimeSpec);
     let mut buffer = [0; 128];
@@ -83,10 +89,15 @@ fn capture(socket: &OwnedFd, port: u16, stop: &AtomicBool) -> io::Result<Vec<Pac
                 (message.address, stamp)
             }
             // What was seen before the end has come by then.
-            Err(nix::errno::Errno::EAGAIN) if stop.load(Ordering::Relaxed) => return Ok(packets),
+            Err(nix::errno::Errno::EAGAIN) if stop.load(Ordering::Relaxed) > 0 => return Ok(packets),
             Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => continue,
             Err(error) => return Err(error.into()),
         };
+        let over = Some(stop.load(Ordering::Relaxed)).filter(|over| *over > 0);
+        if stamp.zip(over).is_some_and(|(at, over)| at > Duration::from_nanos(over)) {
+            // There may be no end of others' packets.
+            return Ok(packets);
+        }
         let outgoing = address.is_some_and(|address| address.pkttype() == OUTGOING);
         if let (true, Some(at)) = (outgoing, stamp) {
             packets.extend(parse(&buffer, at, port));

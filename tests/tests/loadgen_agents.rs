@@ -52,6 +52,33 @@ impl Agent {
     }
 }
 
+/// A master that ends with its test.
+struct Master(Option<Child>);
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Gone already is as good.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Master {
+    fn start(command: &mut Command) -> Self {
+        Self(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+    }
+
+    fn id(&self) -> String {
+        self.0.as_ref().unwrap().id().to_string()
+    }
+
+    fn output(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
 /// A master's command against a server.
 fn master(server: SocketAddr, agents: &[&Agent], arguments: &[&str]) -> Command {
     let mut command = loadgen(&["-s", &server.to_string(), "-r", "100", "--format", "json"]);
@@ -124,7 +151,7 @@ fn all_begin_at_the_same_time() {
     let first = |number: usize| lines.iter().find(|(connection, _)| *connection == number).unwrap().1;
     let firsts = [0, 1, 2].map(first);
     let apart = *firsts.iter().max().unwrap() - *firsts.iter().min().unwrap();
-    assert!(apart < Duration::from_millis(50), "{apart:?}");
+    assert!(apart < Duration::from_millis(100), "{apart:?}");
 }
 
 #[test]
@@ -132,15 +159,12 @@ fn an_agent_that_is_lost_makes_the_run_invalid_and_the_rest_is_told() {
     let _alone = alone();
     let server = Memcached::start(&[]);
     let (mut lost, kept) = (Agent::start(&[]), Agent::start(&[]));
-    let started = master(server.address, &[&lost, &kept], &["-q", "600", "-t", "2", "-w", "0"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let arguments = ["-q", "600", "-t", "2", "-w", "0"];
+    let started = Master::start(&mut master(server.address, &[&lost, &kept], &arguments));
     lost.wait_for("loads");
     std::thread::sleep(Duration::from_millis(500));
     lost.child.kill().unwrap();
-    let output = started.wait_with_output().unwrap();
+    let output = started.output();
     assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let report = report(&output);
     let invalid = report["invalid"].as_str().unwrap();
@@ -151,29 +175,56 @@ fn an_agent_that_is_lost_makes_the_run_invalid_and_the_rest_is_told() {
 }
 
 #[test]
+fn an_agent_that_is_interrupted_makes_the_run_invalid_too() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let agent = Agent::start(&[]);
+    let arguments = ["-q", "200", "-t", "2", "-w", "0"];
+    let started = Master::start(&mut master(server.address, &[&agent], &arguments));
+    agent.wait_for("loads");
+    std::thread::sleep(Duration::from_millis(900));
+    Command::new("kill").args(["-INT", &agent.child.id().to_string()]).status().unwrap();
+    let output = started.output();
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+    let report = report(&output);
+    assert!(report["invalid"].as_str().unwrap().contains("interrupted"), "{report}");
+    assert!(report["seconds"].as_f64().unwrap() > 1.9, "{report}");
+}
+
+#[test]
+fn it_is_the_master_who_says_when_figures_are_sure() {
+    let _alone = alone();
+    let server = Memcached::start(&[]);
+    let agent = Agent::start(&[]);
+    // By so much an agent of hundreds is sure at once, and a master of few is not.
+    let arguments =
+        ["-q", "2000", "-t", "3", "-w", "0", "--until-ci", "60%", "-C", "1", "-Q", "10", "-c", "4"];
+    let output = master(server.address, &[&agent], &arguments).output().unwrap();
+    let report = report(&output);
+    assert!(report["seconds"].as_f64().unwrap() > 2.9, "{report}");
+    let loaded = report["agents"][0]["qps"].as_f64().unwrap();
+    assert!((1700.0..2300.0).contains(&loaded), "{loaded}");
+}
+
+#[test]
 fn an_interrupt_of_the_master_ends_the_agents_runs_and_what_was_measured_is_printed() {
     let _alone = alone();
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
-    let started = master(server.address, &[&agent], &["-q", "200", "-t", "60", "-w", "0"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let arguments = ["-q", "200", "-t", "60", "-w", "0"];
+    let started = Master::start(&mut master(server.address, &[&agent], &arguments));
     agent.wait_for("loads");
-    std::thread::sleep(Duration::from_millis(700));
-    Command::new("kill").args(["-INT", &started.id().to_string()]).status().unwrap();
-    let output = started.wait_with_output().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    Command::new("kill").args(["-INT", &started.id()]).status().unwrap();
+    let output = started.output();
     let report = report(&output);
-    assert!((50..=400).contains(&report["requests"].as_u64().unwrap()), "{report}");
+    assert!((50..=600).contains(&report["requests"].as_u64().unwrap()), "{report}");
     assert!(report["agents"][0]["requests"].as_u64().unwrap() > 20, "{report}");
     agent.wait_for("done");
     // A master that is killed leaves no load behind.
-    let mut killed =
-        master(server.address, &[&agent], &["-q", "200", "-t", "60"]).stdout(Stdio::null()).spawn().unwrap();
+    let killed = Master::start(&mut master(server.address, &[&agent], &arguments));
     wait_until("the second run", || agent.told.lock().unwrap().matches("loads").count() == 2);
-    killed.kill().unwrap();
-    killed.wait().unwrap();
+    drop(killed);
     wait_until("its end", || agent.told.lock().unwrap().contains("closed"));
     let seen = server.stat("cmd_get");
     std::thread::sleep(Duration::from_millis(200));
@@ -232,17 +283,15 @@ fn an_agent_that_is_none_or_busy_or_of_another_version_is_named_with_the_reason(
     });
     refused(&name, "version 99");
     speaks.join().unwrap();
-    let busy = master(server.address, &[&agent], &["-q", "10", "-t", "30"]).stdout(Stdio::null()).spawn();
-    let mut busy = busy.unwrap();
+    let busy = Master::start(&mut master(server.address, &[&agent], &["-q", "10", "-t", "30"]));
     agent.wait_for("loads");
     refused(&agent.name(), "another master");
-    busy.kill().unwrap();
-    busy.wait().unwrap();
+    drop(busy);
     // What an agent can't do it says before anybody begins.
     wait_until("it is free again", || agent.told.lock().unwrap().contains("closed"));
     let output =
         master(server.address, &[&agent], &["--noload", "--tls", "--cacert", "/nowhere"]).output().unwrap();
-    assert!(errors(&output).contains("/nowhere"), "{}", errors(&output));
+    assert!(errors(&output).contains("without a secret"), "{}", errors(&output));
 }
 
 #[test]
@@ -252,12 +301,16 @@ fn nonsense_makes_an_agent_neither_end_nor_work() {
     let agent = Agent::start(&[]);
     let address = SocketAddr::from(([127, 0, 0, 1], agent.port));
     let greeting = [&b"loadgen\0"[..], &1_u32.to_le_bytes(), &[7; 32]].concat();
-    for nonsense in [b"GET / HTTP/1.0\r\n\r\n".repeat(5), [&greeting[..], &[0xff; 100]].concat(), {
-        let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
-        [&greeting[..], &sealed_by_nobody].concat()
-    }] {
+    let announced = [&greeting[..], &(200_u32 << 20).to_le_bytes(), &[0; 1 << 20]].concat();
+    for nonsense in
+        [announced, b"GET / HTTP/1.0\r\n\r\n".repeat(5), [&greeting[..], &[0xff; 100]].concat(), {
+            let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
+            [&greeting[..], &sealed_by_nobody].concat()
+        }]
+    {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(&nonsense).unwrap();
+        // Fails where it has heard enough.
+        let _ = stream.write_all(&nonsense);
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         // It closes, after its greeting at most and one line that only its master could read.
         let _ = stream.read_to_end(&mut Vec::new());

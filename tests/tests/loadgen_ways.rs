@@ -5,6 +5,8 @@ use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loadgen::{Config, Credentials, Error, Loop, Protocol, TlsFiles, Workload};
@@ -290,9 +292,11 @@ fn a_comparison_tells_servers_apart_in_turns_and_equal_ones_as_equal() {
     let servers = [fast.address.to_string(), slow.address.to_string()];
     // Twice the values' bytes would tell nothing for sure; a server that is stopped half of the time does.
     let pid = slow.child.id().to_string();
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&over);
     let stopper = std::thread::spawn(move || {
         let kill = |signal: &str| Command::new("kill").args([signal, &pid]).status().unwrap();
-        for _ in 0..60 {
+        while !ends.load(Ordering::Relaxed) {
             kill("-STOP");
             std::thread::sleep(Duration::from_millis(40));
             kill("-CONT");
@@ -303,6 +307,7 @@ fn a_comparison_tells_servers_apart_in_turns_and_equal_ones_as_equal() {
         .args(["-r", "100", "--format", "json"])
         .output()
         .unwrap();
+    over.store(true, Ordering::Relaxed);
     stopper.join().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -13,7 +13,7 @@ use net::{TcpListener, TcpStream};
 
 use crate::agents::channel::{Fault, Receiver, Sender, Side, open};
 use crate::agents::messages::{Order, Word};
-use crate::config::Config;
+use crate::config::{Config, Loop};
 use crate::error::Error;
 use crate::progress::Progress;
 use crate::run::{LOOK, Load, Share};
@@ -79,6 +79,10 @@ impl Agent {
                     continue;
                 }
             };
+            // One for each session that there is.
+            if Rc::strong_count(&busy) > SESSIONS {
+                continue;
+            }
             let session =
                 Session { options: self.options.clone(), busy: Rc::clone(&busy), ends: Arc::clone(&ends) };
             let tell = Rc::clone(&tell);
@@ -109,8 +113,12 @@ fn moment(at: u64) -> Instant {
     Instant::now() + Duration::from_nanos(at.saturating_sub(clock()))
 }
 
-/// A master that takes longer to begin, or is silent before, is not served.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A master that takes longer to begin is not served.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Whoever takes longer to say the first word that only a master can say is none.
+const STRANGERS: Duration = Duration::from_secs(5);
+/// So many are heard at once.
+const SESSIONS: usize = 16;
 
 struct Session {
     options: AgentOptions,
@@ -132,7 +140,7 @@ impl Session {
         let secret = self.options.secret.as_deref().unwrap_or_default();
         let (mut sender, mut receiver) = open(stream, secret.as_bytes(), Side::Agent).await?;
         // Whoever asks for the time knows the secret.
-        let first = receiver.receive_within(PATIENCE).await;
+        let first = receiver.receive_within(STRANGERS).await;
         if let Err(Fault::Secret) = first {
             // It can't read this, and sees from that why it isn't served.
             let _ = sender.send(&Word::Failed("the secrets differ".to_owned())).await;
@@ -177,6 +185,11 @@ impl Session {
         receiver: &mut Receiver,
         tell: &dyn Fn(&str),
     ) -> Result<(), Fault> {
+        if self.options.secret.is_none() && names_files(config) {
+            // Anybody on this machine may be its master.
+            let refusal = "an agent without a secret opens no files: give it and its master one";
+            return sender.send(&Word::Failed(refusal.to_owned())).await;
+        }
         let stop = AtomicBool::new(false);
         let load = match Load::prepare(config, share, &stop).await {
             // The reason why a worker has ended comes with the run's.
@@ -188,8 +201,11 @@ impl Session {
             Err(error) => return sender.send(&Word::Failed(error.to_string())).await,
         };
         sender.send(&Word::Ready).await?;
+        let ready = Instant::now();
         loop {
-            match receiver.receive_within(PATIENCE).await {
+            match receiver.receive_within(LOOK).await {
+                Err(Fault::Silent(_)) if ready.elapsed() < PATIENCE && !self.ends.load(Ordering::Relaxed) => {
+                }
                 Ok(Order::Begin(at)) => {
                     load.begin(moment(at));
                     break;
@@ -218,7 +234,6 @@ impl Session {
                 match select(finish.as_mut(), tick).await {
                     Either::Left((finished, _)) => break (finished, gone),
                     Either::Right((Ok(Order::Stop), _)) => stop.store(true, Ordering::Relaxed),
-                    Either::Right((Ok(Order::Time), _)) => sender.send(&Word::Time(clock())).await?,
                     Either::Right((Ok(_), _)) => {}
                     Either::Right((Err(Fault::Silent(_)), _)) => {
                         let progress = *seen.borrow();
@@ -239,9 +254,19 @@ impl Session {
             return Err(fault);
         }
         tell("done");
+        if self.ends.load(Ordering::Relaxed) {
+            // What it measured is less than was asked for, and its master goes on.
+            return sender.send(&Word::Failed("it was interrupted".to_owned())).await;
+        }
         match finished {
             Ok(measured) => sender.send(&Word::Done(Box::new(measured))).await,
             Err(error) => sender.send(&Word::Failed(error.to_string())).await,
         }
     }
+}
+
+/// Whether a load is described by files as well.
+fn names_files(config: &Config) -> bool {
+    let times = matches!(&config.pacing, Loop::Recorded { times: Some(_), .. });
+    times || config.workload.trace.is_some() || config.tls.is_some()
 }

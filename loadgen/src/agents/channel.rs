@@ -5,7 +5,7 @@
 //! none can be made up, repeated, left out or sent back.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use hmac::{Hmac, KeyInit, Mac};
@@ -24,10 +24,16 @@ const NUMBER: usize = 32;
 const GREETING: usize = 8 + 4 + NUMBER;
 const SEAL: usize = 32;
 
-/// The longest message: what a day of measuring makes is far below.
-const LONGEST: usize = 256 << 20;
+/// The longest message: what an hour of measuring makes is below.
+const LONGEST: usize = 1 << 30;
+/// The longest first one, of which it is not known yet whose it is: a stranger gets no memory.
+const LONGEST_FIRST: usize = 4 << 10;
 /// A greeting that takes longer does not come.
 const GREET_WITHIN: Duration = Duration::from_secs(3);
+
+/// A connection that is silent for so long is tried, and one whose packets nobody takes for so long is gone.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const GONE: Duration = Duration::from_secs(30);
 
 /// Why the other side can't be talked to.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +50,8 @@ pub(crate) enum Fault {
     Secret,
     #[error("it said something that is not understood: {0}")]
     Message(String),
+    #[error("{0}")]
+    Refused(String),
     #[error("nothing was heard of it for {} s", .0.as_secs())]
     Silent(Duration),
 }
@@ -93,6 +101,9 @@ pub(crate) struct Receiver {
     seals: Seals,
     /// What has come of the next message: waiting for it can be given up and taken up again.
     come: Vec<u8>,
+    longest: usize,
+    /// When anything came, last.
+    heard: Instant,
 }
 
 /// Greets the other side, and finds out whether it speaks the same version; both then know the key.
@@ -101,6 +112,9 @@ pub(crate) async fn open(
     secret: &[u8],
     side: Side,
 ) -> Result<(Sender, Receiver), Fault> {
+    // A machine that has vanished says nothing: it is asked from time to time.
+    stream.set_keepalive(Some(KEEPALIVE))?;
+    stream.set_user_timeout(Some(GONE))?;
     let mine: [u8; NUMBER] = rand::random();
     let mut greeting = [0; GREETING];
     let greet = async {
@@ -131,7 +145,16 @@ pub(crate) async fn open(
     let from = |side: Side| Seals { key, direction: u8::from(side == Side::Agent), count: 0 };
     let other = if side == Side::Master { Side::Agent } else { Side::Master };
     let sender = Sender { stream: write, seals: from(side) };
-    Ok((sender, Receiver { stream: read, seals: from(other), come: Vec::new() }))
+    Ok((
+        sender,
+        Receiver {
+            stream: read,
+            seals: from(other),
+            come: Vec::new(),
+            longest: LONGEST_FIRST,
+            heard: Instant::now(),
+        },
+    ))
 }
 
 impl Sender {
@@ -154,12 +177,13 @@ impl Receiver {
             if let Some((head, text)) = self.come.split_at_checked(HEAD) {
                 let (length, seal) = head.split_at(4);
                 let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
-                if length > LONGEST {
+                if length > self.longest {
                     // An honest one is shorter, so the seal would be wrong as well.
                     return Err(Fault::Secret);
                 }
                 if let Some(text) = text.get(..length) {
                     self.seals.next(text).verify_slice(seal).map_err(|_| Fault::Secret)?;
+                    self.longest = LONGEST;
                     let message =
                         serde_json::from_slice(text).map_err(|error| Fault::Message(error.to_string()));
                     self.come.drain(..HEAD + length);
@@ -173,8 +197,14 @@ impl Receiver {
                     "it closed the connection",
                 )));
             }
+            self.heard = Instant::now();
             self.come.extend_from_slice(&buffer[..length]);
         }
+    }
+
+    /// For how long nothing came at all: a long message takes its time.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.heard.elapsed()
     }
 
     /// Likewise, but not for longer than this.

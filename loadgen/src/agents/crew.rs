@@ -37,6 +37,14 @@ pub(crate) struct Part {
     pub(crate) outcome: Result<Measured, String>,
 }
 
+/// What a clock shows, and how long it took to learn that.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    took: Duration,
+    ours: Instant,
+    theirs: u64,
+}
+
 #[derive(Debug)]
 struct Member {
     name: String,
@@ -80,8 +88,8 @@ async fn meet(name: &str, address: std::net::SocketAddr, secret: &str) -> Result
 }
 
 impl Member {
-    /// The agent's clock at this moment of ours, to half of the fastest round trip.
-    async fn clock(&mut self) -> Result<(Instant, u64), Fault> {
+    /// The agent's clock at this moment of ours, to half of the fastest round trip, which is told, too.
+    async fn clock(&mut self) -> Result<Clock, Fault> {
         let mut best = None::<(Duration, Instant, u64)>;
         for _ in 0..ASKED {
             let asked = Instant::now();
@@ -90,7 +98,7 @@ impl Member {
                 match self.receiver.receive_within(SILENCE).await? {
                     Word::Time(theirs) => break theirs,
                     Word::Working(_) => {}
-                    Word::Failed(reason) => return Err(Fault::Message(reason)),
+                    Word::Failed(reason) => return Err(Fault::Refused(reason)),
                     word => return Err(Fault::Message(format!("{word:?} for the time"))),
                 }
             };
@@ -99,21 +107,29 @@ impl Member {
                 best = Some((took, asked + took / 2, theirs));
             }
         }
-        best.map(|(_, at, theirs)| (at, theirs)).ok_or_else(|| Fault::Message("no time".to_owned()))
+        let best = best.map(|(took, ours, theirs)| Clock { took, ours, theirs });
+        best.ok_or_else(|| Fault::Message("no time".to_owned()))
     }
 
-    async fn begin(&mut self, at: Instant) -> Result<(), Fault> {
-        let (ours, theirs) = self.clock().await?;
+    async fn begin(&mut self, at: Instant, Clock { ours, theirs, .. }: Clock) -> Result<(), Fault> {
         let later = u64::try_from(at.saturating_duration_since(ours).as_nanos()).unwrap_or(u64::MAX);
         self.sender.send(&Order::Begin(theirs.saturating_add(later))).await
     }
 
-    async fn prepare(&mut self, config: &Config, share: Share) -> Result<(), Fault> {
-        self.sender.send(&Order::Prepare(Box::new(config.clone()), share)).await?;
-        match self.receiver.receive_within(PREPARE_WITHIN).await? {
-            Word::Ready => Ok(()),
-            Word::Failed(reason) => Err(Fault::Message(reason)),
-            word => Err(Fault::Message(format!("{word:?} where it was to be ready"))),
+    /// Waits until the agent has prepared what it was told to.
+    async fn ready(&mut self, since: Instant, stop: &AtomicBool) -> Result<(), Fault> {
+        loop {
+            match self.receiver.receive_within(LOOK).await {
+                Ok(Word::Ready) => return Ok(()),
+                Ok(Word::Failed(reason)) => return Err(Fault::Refused(reason)),
+                Ok(word) => return Err(Fault::Message(format!("{word:?} where it was to be ready"))),
+                Err(Fault::Silent(_)) if stop.load(Ordering::Relaxed) => {
+                    return Err(Fault::Refused("interrupted before it was ready".to_owned()));
+                }
+                Err(Fault::Silent(_)) if since.elapsed() < PREPARE_WITHIN => {}
+                Err(Fault::Silent(_)) => return Err(Fault::Silent(PREPARE_WITHIN)),
+                Err(fault) => return Err(fault),
+            }
         }
     }
 }
@@ -162,19 +178,17 @@ impl Crew {
             return Err(failed(name, reason));
         }
         let plan = Plan::new(config, weight, &self.members);
-        let mut first = runtime::workers();
-        for (member, theirs) in self.members.iter_mut().zip(&plan.theirs) {
-            let share = Share { first, of: plan.workers };
-            first += member.threads;
-            member.prepare(theirs, share).await.map_err(|fault| failed(&member.name, fault))?;
-        }
-        let load = Load::prepare(&plan.mine, Share { first: 0, of: plan.workers }, stop).await?;
-        let at = Instant::now() + if self.is_empty() { Duration::ZERO } else { AHEAD * 2 };
-        for member in &mut self.members {
-            let begun = member.begin(at).await;
-            begun.map_err(|fault| failed(&member.name, fault))?;
-        }
-        load.begin(at);
+        let load = match self.gather(&plan, stop).await {
+            Ok(load) => load,
+            Err(error) => {
+                // Who is ready waits for nothing otherwise.
+                for member in &mut self.members {
+                    // It may be this one that is gone.
+                    let _ = member.sender.send(&Order::Stop).await;
+                }
+                return Err(error);
+            }
+        };
         let (stopping, mut seen, mut listeners) = (Rc::new(Cell::new(false)), Vec::new(), Vec::new());
         for member in std::mem::take(&mut self.members) {
             let last = Rc::new(Cell::new(None));
@@ -215,13 +229,53 @@ impl Crew {
     }
 }
 
+impl Crew {
+    /// Has everybody prepare, and begin at the same time.
+    async fn gather(&mut self, plan: &Plan, stop: &AtomicBool) -> Result<Load, Error> {
+        let mut first = runtime::workers();
+        for (member, theirs) in self.members.iter_mut().zip(&plan.theirs) {
+            let share = Share { first, of: plan.workers };
+            first += member.threads;
+            let order = Order::Prepare(Box::new(theirs.clone()), share);
+            member.sender.send(&order).await.map_err(|fault| failed(&member.name, fault))?;
+        }
+        let since = Instant::now();
+        for member in &mut self.members {
+            member.ready(since, stop).await.map_err(|fault| failed(&member.name, fault))?;
+        }
+        let load = Load::prepare(&plan.mine, Share { first: 0, of: plan.workers }, stop).await?;
+        let mut clocks = Vec::new();
+        for member in &mut self.members {
+            let clock = member.clock().await;
+            match clock {
+                Ok(clock) => clocks.push(clock),
+                Err(fault) => {
+                    load.abandon();
+                    return Err(failed(&member.name, fault));
+                }
+            }
+        }
+        // Until all have been told.
+        let slowest = clocks.iter().map(|clock| clock.took).max();
+        let at = Instant::now() + slowest.map_or(Duration::ZERO, |slowest| AHEAD + slowest * 2);
+        for (member, clock) in self.members.iter_mut().zip(clocks) {
+            if let Err(fault) = member.begin(at, clock).await {
+                load.abandon();
+                return Err(failed(&member.name, fault));
+            }
+        }
+        load.begin(at);
+        Ok(load)
+    }
+}
+
 /// Listens to an agent until its run is over, and tells it when to stop.
 async fn follow(
     mut member: Member,
     stop: Rc<Cell<bool>>,
     last: Rc<Cell<Option<Progress>>>,
 ) -> (Member, Result<Measured, String>) {
-    let (mut told, mut heard) = (false, Instant::now());
+    let mut told = false;
     loop {
         if stop.get() && !told {
             told = true;
@@ -232,12 +286,9 @@ async fn follow(
         match member.receiver.receive_within(LOOK).await {
             Ok(Word::Done(measured)) => return (member, Ok(*measured)),
             Ok(Word::Failed(reason)) => return (member, Err(reason)),
-            Ok(Word::Working(progress)) => {
-                last.set(progress);
-                heard = Instant::now();
-            }
-            Ok(_) => heard = Instant::now(),
-            Err(Fault::Silent(_)) if heard.elapsed() < SILENCE => {}
+            Ok(Word::Working(progress)) => last.set(progress),
+            Ok(_) => {}
+            Err(Fault::Silent(_)) if member.receiver.silent_for() < SILENCE => {}
             Err(Fault::Silent(_)) => return (member, Err(Fault::Silent(SILENCE).to_string())),
             Err(fault) => return (member, Err(fault.to_string())),
         }
@@ -265,7 +316,8 @@ impl Plan {
         };
         let agents: f64 = members.iter().map(|member| weigh(config, member.threads, member.weight)).sum();
         let master = weigh(&mine, runtime::workers(), own);
-        let mut theirs = vec![config.clone(); members.len()];
+        // It is the master who says when it is enough.
+        let mut theirs = vec![Config { until_sure: None, ..config.clone() }; members.len()];
         if let Loop::Open { rate, arrival } = &config.pacing {
             let apart = apart.rate.filter(|_| !members.is_empty());
             let all = agents + if apart.is_some() { 0.0 } else { master };
