@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn batches_in_which_too_little_happened_make_no_estimate() {
-        use crate::tally::{Class, Cut, Measure, Tally};
+        use crate::measures::{Class, Measure};
+        use crate::tally::{Cut, Tally};
         use std::time::{Duration, Instant};
         let origin = Instant::now();
         let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)), Vec::new());
@@ -157,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_rare_stall_is_in_the_middle_of_the_interval_as_it_is_in_the_run() {
-        use crate::tally::{Class, Cut, Measure, Tally};
+        use crate::measures::{Class, Measure};
+        use crate::tally::{Cut, Tally};
         use std::time::{Duration, Instant};
         let origin = Instant::now();
         let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)), Vec::new());

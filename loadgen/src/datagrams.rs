@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use runtime::{AsyncFd, Direction, SourceKind};
 
-use crate::client::{Connection, Read};
+use crate::client::Connection;
 use crate::decoder::Decoder;
 use crate::error::Error;
+use crate::taker::Read;
 use crate::value::Expected;
 
 const FRAME: usize = 8;

@@ -1,4 +1,4 @@
-//! Load for servers that speak memcached's ASCII protocol.
+//! Load for servers that speak memcached's protocols.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,6 +29,10 @@
 //! In a closed loop each connection sends its next request when an answer has come, so a slow server
 //! is asked less. In an open loop requests go out at their times, and latency counts from the time at
 //! which a request *should* have gone out: a server that stalls shows the stall.
+//!
+//! [`run`] measures with this process alone, [`Crew::run`] together with agents on other machines, which
+//! [`Agent::serve`] is. [`search`] finds the highest rate that keeps a percentile below a bound, and
+//! [`compare`] measures servers in turns.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -49,10 +53,12 @@ mod datagrams;
 mod decoder;
 mod distribution;
 mod error;
+mod measures;
 mod popularity;
 mod progress;
 mod records;
 mod report;
+mod report_text;
 mod requests;
 mod run;
 mod schedule;
@@ -60,6 +66,7 @@ mod search;
 mod sparse;
 mod stamped;
 mod steady;
+mod taker;
 mod tally;
 mod text;
 mod tls;
