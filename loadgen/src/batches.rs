@@ -82,7 +82,13 @@ pub(crate) fn estimate(
             // A quantile of the whole is not the mean of the batches' where something happens but rarely: the
             // interval is no narrower than what they differ by.
             let half = ((spread.high - spread.low) / 2.0).max((whole - spread.mean).abs());
-            return Some(Estimate { mean: whole, low: whole - half, high: whole + half, ..spread });
+            // Nothing that is looked at can be below 0.
+            return Some(Estimate {
+                mean: whole,
+                low: (whole - half).max(0.0),
+                high: whole + half,
+                ..spread
+            });
         }
         length *= 2;
     }
