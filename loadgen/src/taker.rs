@@ -181,7 +181,9 @@ impl Sink for Taker<'_> {
         }
         // A cas is two requests, and what is between them is nobody's.
         if let (Some(Stamp { at, age }), true) = (self.read.stamp, operation != Operation::Cas) {
-            let wire = self.went.front().map(|(_, went)| at.saturating_sub(*went));
+            // None where the kernel had no room for it, or sent it together with what came after.
+            let went = self.went.front().filter(|(place, _)| *place == request.end);
+            let wire = went.map(|(_, went)| at.saturating_sub(*went));
             let wire = wire.unwrap_or(service.saturating_sub(age));
             self.tally.record(moment, Measure::Wire, wire);
             self.tally.record(moment, Measure::Own, service.saturating_sub(wire));

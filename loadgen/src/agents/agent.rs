@@ -108,9 +108,9 @@ fn clock() -> u64 {
     u64::try_from(BEGINNING.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// When the clock shows this.
+/// When the clock shows this, but not later than a master would have it.
 fn moment(at: u64) -> Instant {
-    Instant::now() + Duration::from_nanos(at.saturating_sub(clock()))
+    Instant::now() + Duration::from_nanos(at.saturating_sub(clock())).min(PATIENCE)
 }
 
 /// A master that takes longer to begin is not served.

@@ -52,7 +52,9 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
         arguments.extend(["-q", &rate]);
     }
     let output = guest.outside("loadgen", &arguments).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Latencies in an emulated machine are nobody's, and may be called invalid: packets are what is counted.
+    let measured = matches!(output.status.code(), Some(0 | 3));
+    assert!(measured, "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let after = counters(guest, nic);
     Counted {
