@@ -160,7 +160,7 @@ impl Connection {
     /// send at `planned`, which is later where it has put it off on purpose.
     pub(crate) fn hand(&self, due: Instant, planned: Instant, now: Instant) {
         let before = self.in_flight.borrow().len() + self.waiting.borrow().len();
-        let busy = before >= self.shared.depth;
+        let busy = before >= self.shared.depth || self.renewing.get();
         if self.shared.skip && busy {
             self.shared.tally.borrow_mut().counts(due).skipped += 1;
             return;

@@ -66,7 +66,7 @@ fn run_unspoilt(config: &Config) -> (Report, f64) {
         let report = run(config);
         // Hundredths of a second.
         if stolen() - before <= 3 && report.slip.unwrap().p99 < 1_000.0 {
-            return (report, 0.03);
+            return (report, 0.02);
         }
     }
     eprintln!("the hypervisor spoilt five runs: this one is held to a third of what is expected");
@@ -84,10 +84,11 @@ fn stalls_show_in_an_open_loop_as_long_as_they_are_and_hide_in_a_closed_one() {
     let server = serve(Some(stall), miss);
     let five_periods = Config { connections: 4, duration: Duration::from_secs(5), ..config(server) };
     let (report, tolerance) =
-        run_unspoilt(&Config { pacing: open(1000.0), depth: 1000, ..five_periods.clone() });
+        run_unspoilt(&Config { pacing: open(4000.0), depth: 1000, ..five_periods.clone() });
     // A tenth of the requests is due in a stall, and waits for what is left of it.
+    let latency = report.latency;
     for (name, seen, expected) in
-        [("p95", report.latency.p95, 50_000.0), ("p99", report.latency.p99, 90_000.0)]
+        [("p95", latency.p95, 50_000.0), ("p99", latency.p99, 90_000.0), ("p99.9", latency.p999, 99_000.0)]
     {
         assert!(
             (seen / expected - 1.0).abs() < tolerance,
@@ -95,7 +96,7 @@ fn stalls_show_in_an_open_loop_as_long_as_they_are_and_hide_in_a_closed_one() {
             report.table()
         );
     }
-    assert_eq!((report.requests, report.unanswered), (5000, 0), "{}", report.table());
+    assert_eq!((report.requests, report.unanswered), (20_000, 0), "{}", report.table());
     // At depth 1000 all of the wait is between send and answer, too.
     assert!(report.service.unwrap().p99 > 80_000.0, "{}", report.table());
     let closed = run(&five_periods);
@@ -120,7 +121,7 @@ fn a_second_of_stall_in_six_has_the_percentiles_that_arithmetic_gives() {
     });
     for (name, seen, expected) in [("p95", report.latency.p95, 0.70e6), ("p99", report.latency.p99, 0.94e6)] {
         assert!(
-            (seen / expected - 1.0).abs() < tolerance + 0.02,
+            (seen / expected - 1.0).abs() < tolerance + 0.03,
             "{name}: {seen} for {expected}\n{}",
             report.table()
         );
