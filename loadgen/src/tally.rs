@@ -418,6 +418,32 @@ mod tests {
     }
 
     #[test]
+    fn what_three_agents_send_put_together_is_the_histogram_of_all_samples() {
+        let origin = Instant::now();
+        let cut = Cut::of(Duration::from_secs(2));
+        let mut agents = [0; 3].map(|_| (Tally::new(origin, cut, Vec::new()), Timeline::default()));
+        let mut direct = histogram();
+        for step in 0..20_000_u64 {
+            let value = 1 + step * step * 104_729 % 5_000_000_011;
+            let (tally, timeline) = &mut agents[(step % 7 % 3) as usize];
+            tally.record(origin + micros(step * 90), READ, Duration::from_nanos(value));
+            direct.record(value).unwrap();
+            if step % 900 == 0 {
+                let emptied = timeline.add(tally.take());
+                tally.give_back(emptied);
+            }
+        }
+        let mut together = Timeline::default();
+        for (mut tally, mut timeline) in agents {
+            timeline.add(tally.take());
+            let sent = serde_json::to_string(&timeline).unwrap();
+            together.merge(serde_json::from_str(&sent).unwrap());
+        }
+        assert_eq!(together.total(0..u32::MAX).measure(READ), &direct);
+        assert_eq!(together.requests(), 20_000);
+    }
+
+    #[test]
     fn a_sample_belongs_to_its_own_time_however_late_it_comes() {
         let origin = Instant::now();
         let mut tally = Tally::new(origin, Cut::of(Duration::from_secs(2)), Vec::new());
