@@ -1,6 +1,7 @@
 //! Where servers are.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -33,21 +34,26 @@ impl FromStr for Address {
 
     /// `HOST`, `HOST:PORT`, or a path, which has a slash.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let hint = "write HOST, HOST:PORT or /PATH, for example 127.0.0.1:11211";
         if text.contains('/') {
             return Ok(Address::Unix(text.into()));
         }
-        // A bare IPv6 address has colons of its own.
-        if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Address::Tcp((ip, PORT).into()));
-        }
-        let found = text.to_socket_addrs().or_else(|_| (text, PORT).to_socket_addrs());
-        match found.map(|mut addresses| addresses.next()) {
-            Ok(Some(address)) => Ok(Address::Tcp(address)),
-            Ok(None) => Err(format!("{text:?} has no address; {hint}")),
-            Err(error) => Err(format!("{error}; {hint}")),
-        }
+        let hint = "write HOST, HOST:PORT or /PATH, for example 127.0.0.1:11211";
+        resolve(text, PORT).map(Address::Tcp).map_err(|error| format!("{error}; {hint}"))
     }
+}
+
+/// The address of `HOST` or `HOST:PORT`.
+///
+/// # Errors
+/// The resolver's, or that there is none.
+pub fn resolve(text: &str, port: u16) -> io::Result<SocketAddr> {
+    // A bare IPv6 address has colons of its own.
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok((ip, port).into());
+    }
+    let mut found = text.to_socket_addrs().or_else(|_| (text, port).to_socket_addrs())?;
+    let none = || io::Error::new(io::ErrorKind::NotFound, format!("{text:?} has no address"));
+    found.next().ok_or_else(none)
 }
 
 impl From<SocketAddr> for Address {

@@ -19,12 +19,12 @@ pub(crate) enum Answer {
     Refused,
 }
 
-/// Who is told of what comes.
+/// Who is told of what comes; values are of no interest to all.
 pub(crate) trait Sink {
     /// A value of so many bytes begins; `unique` is its CAS number, or 0.
-    fn value(&mut self, key: &[u8], length: usize, unique: u64);
+    fn value(&mut self, _key: &[u8], _length: usize, _unique: u64) {}
     /// The next bytes of the value.
-    fn bytes(&mut self, bytes: &[u8]);
+    fn bytes(&mut self, _bytes: &[u8]) {}
     /// An answer is complete.
     fn answer(&mut self, answer: Answer) -> Result<(), Error>;
 }

@@ -52,7 +52,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Notes that there is nothing more to ask.
-    pub(crate) fn is_exhausted(&self, now: Instant) {
+    pub(crate) fn exhaust(&self, now: Instant) {
         self.exhausted.set(self.exhausted.get().or(Some(now)));
     }
 
@@ -247,7 +247,7 @@ impl Connection {
         let Some(asked) = shared.requests.borrow_mut().next(&mut self.out.borrow_mut()) else {
             // A trace is over.
             shared.stopping.set(true);
-            shared.is_exhausted(now);
+            shared.exhaust(now);
             self.waiting.borrow_mut().clear();
             return None;
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use crate::address::Address;
-use crate::agents::{Crew, Weight};
+use crate::agents::Crew;
 use crate::batches::{Estimate, of};
 use crate::config::Config;
 use crate::error::Error;
@@ -67,7 +67,7 @@ pub struct Comparison {
 /// # Errors
 /// As [`run`](crate::run()).
 pub async fn compare(
-    (crew, weight): (&mut Crew, Weight),
+    crew: &mut Crew,
     config: &Config,
     servers: &[Address],
     rounds: usize,
@@ -87,7 +87,7 @@ pub async fn compare(
                 ..config.clone()
             };
             let name = format!("round {} of {rounds}, {server}", round + 1);
-            let report = match crew.run(&config, weight, stop, |seen| progress(&name, seen)).await {
+            let report = match crew.run(&config, stop, |seen| progress(&name, seen)).await {
                 Ok(report) => report,
                 // The first tells of what can't be done at all.
                 Err(error) if round == 0 => return Err(error),

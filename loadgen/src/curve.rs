@@ -18,14 +18,14 @@ const UNREACHED: u8 = 5;
 
 pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
     create(flags.plot.as_deref())?;
-    let (mut crew, weight) = call(flags).await?;
+    let mut crew = call(flags).await?;
     let stop = prepare(flags, config).await?;
     if stop.load(Ordering::Relaxed) {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(goal) = flags.search {
         let mut live = Live::new(flags.quiet, Duration::ZERO);
-        let crew = (&mut crew, weight);
+        let crew = &mut crew;
         let found = loadgen::search(crew, config, goal, &stop, |what, seen| live.show_at(what, seen)).await;
         live.end();
         return print_found(flags, &found?, stop.load(Ordering::Relaxed));
@@ -37,7 +37,7 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
         let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
         let mut live = Live::new(flags.quiet, Duration::ZERO);
         let name = format!("at {rate:.0}/s");
-        let report = crew.run(&config, weight, &stop, |seen| live.show_at(&name, seen)).await;
+        let report = crew.run(&config, &stop, |seen| live.show_at(&name, seen)).await;
         live.end();
         let report = match report {
             Ok(report) => report,

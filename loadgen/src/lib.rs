@@ -76,8 +76,8 @@ mod value;
 mod worker;
 mod workload;
 
-pub use address::Address;
-pub use agents::{AGENT_PORT, Agent, AgentOptions, Crew, Weight};
+pub use address::{Address, resolve};
+pub use agents::{AGENT_PORT, Agent, AgentOptions, Crew};
 pub use batches::Estimate;
 pub use compare::{Comparison, Contender, Ratio, Turn, compare};
 pub use config::{Apart, Config, Credentials, Loop, Protocol, TlsFiles, WarmUp};

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, FromArgMatches};
-use loadgen::{Agent, AgentOptions, Config, Crew, Report, WarmUp, Weight};
+use loadgen::{Agent, AgentOptions, Config, Crew, Report, WarmUp};
 
 use crate::flags::Flags;
 use crate::live::Live;
@@ -187,15 +187,14 @@ fn be_agent(flags: &Flags) -> Result<ExitCode, Failure> {
     })
 }
 
-/// The agents that take part, and the master's weight.
-async fn call(flags: &Flags) -> Result<(Crew, Weight), Failure> {
+/// The agents that take part.
+async fn call(flags: &Flags) -> Result<Crew, Failure> {
     let agents: Result<Vec<_>, String> = flags
         .agents
         .iter()
         .map(|text| parse_agent(text, flags.agent_port).map(|agent| (agent.name, agent.address)))
         .collect();
-    let crew = Crew::call(&agents?, flags.secret()?.as_deref()).await?;
-    Ok((crew, Weight(flags.lambda_mul)))
+    Ok(Crew::call(&agents?, flags.secret()?.as_deref(), flags.lambda_mul).await?)
 }
 
 /// Stores the records, as far as that is asked for. The flag is set by an interrupt.
@@ -226,7 +225,7 @@ async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, Fail
 
 /// `None` where there was nothing to measure.
 async fn measure(flags: &Flags, config: &Config) -> Result<Option<Report>, Failure> {
-    let (mut crew, weight) = call(flags).await?;
+    let mut crew = call(flags).await?;
     let stop = prepare(flags, config).await?;
     if flags.loadonly || stop.load(Ordering::Relaxed) {
         return Ok(None);
@@ -236,7 +235,7 @@ async fn measure(flags: &Flags, config: &Config) -> Result<Option<Report>, Failu
         WarmUp::UntilSteady => Duration::ZERO,
     };
     let mut live = Live::new(flags.quiet, before + config.duration);
-    let report = crew.run(config, weight, &stop, |progress| live.show(progress)).await;
+    let report = crew.run(config, &stop, |progress| live.show(progress)).await;
     live.end();
     if stop.load(Ordering::Relaxed) {
         eprintln!("loadgen: interrupted; what follows was measured until then");

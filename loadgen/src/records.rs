@@ -131,10 +131,6 @@ struct Stored {
 }
 
 impl Sink for Stored {
-    fn value(&mut self, _: &[u8], _: usize, _: u64) {}
-
-    fn bytes(&mut self, _: &[u8]) {}
-
     fn answer(&mut self, answer: Answer) -> Result<(), Error> {
         let left = self.asked.checked_sub(1);
         let unasked = || Error::Protocol("an answer came that nothing was asked for".to_owned());

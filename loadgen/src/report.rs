@@ -242,11 +242,13 @@ impl Report {
         let until = over.map_or(piece_seconds * f64::from(end), |over| over.as_secs_f64());
         let seconds = (until - piece_seconds * f64::from(pieces.start)).max(0.0);
         let total = timeline.total(pieces.clone());
-        let counts = everyone.total(pieces.clone()).counts;
         let histogram = total.latency();
         let cpu = total.counts.cpu as f64 / 1e9;
         let cpu_requests = histogram.len().saturating_sub(total.counts.unanswered);
-        let requests = everyone.total(pieces.clone()).latency().len().saturating_sub(counts.unanswered);
+        let others = apart.then(|| everyone.total(pieces.clone()));
+        let counts = others.as_ref().unwrap_or(&total).counts;
+        let noted = others.as_ref().map_or(histogram.len(), |others| others.latency().len());
+        let requests = noted.saturating_sub(counts.unanswered);
         let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
         let seen = |measure| {
             let histogram = total.measure(measure);

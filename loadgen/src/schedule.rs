@@ -146,7 +146,7 @@ impl Schedule {
     fn next(&mut self) -> Option<Instant> {
         let next = self.times.next(&self.shared).and_then(|at| self.begun.checked_add(at));
         if next.is_none() {
-            self.shared.is_exhausted(Instant::now());
+            self.shared.exhaust(Instant::now());
         }
         next
     }

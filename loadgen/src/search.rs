@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use crate::agents::{Crew, Weight};
+use crate::agents::Crew;
 use crate::batches::Estimate;
 use crate::config::{Config, Loop};
 use crate::error::Error;
@@ -114,7 +114,7 @@ const KEPT: f64 = 0.98;
 /// # Errors
 /// As [`run`](crate::run()).
 pub async fn search(
-    (crew, weight): (&mut Crew, Weight),
+    crew: &mut Crew,
     config: &Config,
     goal: Goal,
     stop: &AtomicBool,
@@ -125,14 +125,14 @@ pub async fn search(
         _ => Arrival::EXPONENTIAL,
     };
     let closed = Config { pacing: Loop::Closed, skip: false, moderate: false, ..config.clone() };
-    let peak = crew.run(&closed, weight, stop, |seen| progress("at its peak", seen)).await?.qps;
+    let peak = crew.run(&closed, stop, |seen| progress("at its peak", seen)).await?.qps;
     let (mut low, mut high) = (0.0, peak);
     let mut found = Found { goal, peak, rate: None, failed: None, tried: Vec::new() };
     while found.tried.len() < STEPS && high > low * NEAR && peak > 0.0 && !stop.load(Ordering::Relaxed) {
         // The peak itself is tried first: many goals are reached there.
         let rate = if found.tried.is_empty() { high } else { (low + high) / 2.0 };
         let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
-        let tried = try_rate((crew, weight), &config, rate, goal, stop, &mut progress).await?;
+        let tried = try_rate(crew, &config, rate, goal, stop, &mut progress).await?;
         if stop.load(Ordering::Relaxed) {
             break;
         }
@@ -152,7 +152,7 @@ pub async fn search(
 }
 
 async fn try_rate(
-    (crew, weight): (&mut Crew, Weight),
+    crew: &mut Crew,
     config: &Config,
     rate: f64,
     goal: Goal,
@@ -163,7 +163,7 @@ async fn try_rate(
     let mut seen: Vec<(f64, Option<Estimate>)> = Vec::new();
     loop {
         let config = Config { seed: config.seed.wrapping_add(seen.len() as u64 * 1000), ..config.clone() };
-        let report = crew.run(&config, weight, stop, |seen| progress(&name, seen)).await?;
+        let report = crew.run(&config, stop, |seen| progress(&name, seen)).await?;
         let missed = report.qps < rate * KEPT - by_chance(rate, report.seconds);
         let fault = if missed || report.has_failures() {
             Some(Verdict::NotReached)

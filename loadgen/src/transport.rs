@@ -167,10 +167,6 @@ impl Connector {
 struct Heard(Option<Answer>);
 
 impl Sink for Heard {
-    fn value(&mut self, _: &[u8], _: usize, _: u64) {}
-
-    fn bytes(&mut self, _: &[u8]) {}
-
     fn answer(&mut self, answer: Answer) -> Result<(), Error> {
         self.0 = self.0.or(Some(answer));
         Ok(())

@@ -13,11 +13,11 @@ use crate::values::Format;
 use crate::{FAILURES, Failure, INVALID, call, prepare};
 
 pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Failure> {
-    let (mut crew, weight) = call(flags).await?;
+    let mut crew = call(flags).await?;
     let stop = prepare(flags, config).await?;
     let mut live = Live::new(flags.quiet, Duration::ZERO);
     let (servers, rounds) = (&flags.compare, flags.rounds as usize);
-    let compared = loadgen::compare((&mut crew, weight), config, servers, rounds, &stop, |what, seen| {
+    let compared = loadgen::compare(&mut crew, config, servers, rounds, &stop, |what, seen| {
         live.show_at(what, seen);
     })
     .await;

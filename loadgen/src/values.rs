@@ -1,6 +1,6 @@
 //! The flags' values.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -96,11 +96,8 @@ pub struct AgentAddress {
 }
 
 pub fn parse_agent(text: &str, port: u16) -> Result<AgentAddress, String> {
-    // A bare IPv6 address has colons of its own.
-    let alone = text.parse().map(|ip: IpAddr| vec![SocketAddr::from((ip, port))].into_iter());
-    let found = alone.or_else(|_| text.to_socket_addrs()).or_else(|_| (text, port).to_socket_addrs());
-    let address = found.ok().and_then(|mut addresses| addresses.next());
-    let address = address.ok_or_else(|| format!("{text:?} has no address; write HOST or HOST:PORT"))?;
+    let address = loadgen::resolve(text, port)
+        .map_err(|_| format!("{text:?} has no address; write HOST or HOST:PORT"))?;
     Ok(AgentAddress { name: text.to_owned(), address })
 }
 

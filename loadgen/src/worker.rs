@@ -20,7 +20,7 @@ use crate::trace::TracedRequests;
 use crate::transport::{Connector, Wire};
 
 /// Answers of an open loop that are still out when the time is over are waited for so long.
-pub(crate) const STRAGGLERS: Duration = Duration::from_secs(2);
+const STRAGGLERS: Duration = Duration::from_secs(2);
 
 /// What lets the workers of a run begin and end at the same time.
 #[derive(Debug, Default)]

@@ -25,10 +25,6 @@ const ASKED: usize = 10;
 /// From the last preparation to the beginning: time to tell everybody.
 const AHEAD: Duration = Duration::from_millis(200);
 
-/// How much of the rate goes to whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weight(pub u32);
-
 /// What came of an agent's run.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -55,8 +51,10 @@ struct Member {
 }
 
 /// Agents that take part; none is a crew as well, whose master does all.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Crew {
+    /// The master's share of the rate for each of its connections.
+    weight: u32,
     members: Vec<Member>,
     /// Those that were lost, and why.
     lost: Vec<(String, String)>,
@@ -135,41 +133,31 @@ impl Member {
 }
 
 impl Crew {
-    /// Calls agents together; a name is for people, an address is where it listens.
+    /// Calls agents together; a name is for people, an address is where it listens. `weight` is the master's
+    /// share of the rate for each of its connections, as each agent has one of its own.
     ///
     /// # Errors
     /// Where one can't be reached, speaks another version, has another secret, or works for somebody else.
     pub async fn call(
         agents: &[(String, std::net::SocketAddr)],
         secret: Option<&str>,
+        weight: u32,
     ) -> Result<Self, Error> {
-        let mut crew = Self::default();
+        let mut crew = Self { weight, members: Vec::new(), lost: Vec::new() };
         for (name, address) in agents {
             crew.members.push(meet(name, *address, secret.unwrap_or_default()).await?);
         }
         Ok(crew)
     }
 
-    /// How many take part, without the master.
-    pub fn len(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Whether the master is alone.
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
-    /// Runs a load together with all agents, as [`run_until`](crate::run_until) does alone. `weight` is the
-    /// master's share of the rate for each of its connections. Where an agent is lost, the report says so,
-    /// and that the load was not what was asked for.
+    /// Runs a load together with all agents, as [`run_until`](crate::run_until) does alone. Where an
+    /// agent is lost, the report says so, and that the load was not what was asked for.
     ///
     /// # Errors
     /// As [`run_until`](crate::run_until), and where an agent can't prepare the load.
     pub async fn run(
         &mut self,
         config: &Config,
-        weight: Weight,
         stop: &AtomicBool,
         progress: impl FnMut(Progress),
     ) -> Result<Report, Error> {
@@ -177,7 +165,7 @@ impl Crew {
         if let Some((name, reason)) = self.lost.first() {
             return Err(failed(name, reason));
         }
-        let plan = Plan::new(config, weight, &self.members);
+        let plan = Plan::new(config, self.weight, &self.members);
         let load = match self.gather(&plan, stop).await {
             Ok(load) => load,
             Err(error) => {
@@ -227,9 +215,7 @@ impl Crew {
         }
         Ok(Report::new(config, measured?, parts))
     }
-}
 
-impl Crew {
     /// Has everybody prepare, and begin at the same time.
     async fn gather(&mut self, plan: &Plan, stop: &AtomicBool) -> Result<Load, Error> {
         let mut first = runtime::workers();
@@ -304,7 +290,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(config: &Config, Weight(own): Weight, members: &[Member]) -> Self {
+    fn new(config: &Config, own: u32, members: &[Member]) -> Self {
         let mut mine = config.clone();
         let apart = config.apart;
         if !members.is_empty() {

@@ -11,8 +11,8 @@ mod crew;
 mod messages;
 
 pub use agent::{Agent, AgentOptions};
+pub use crew::Crew;
 pub(crate) use crew::Part;
-pub use crew::{Crew, Weight};
 
 /// Where an agent listens unless told otherwise; mutilate's port.
 pub const AGENT_PORT: u16 = 5556;
