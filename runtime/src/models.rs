@@ -1,5 +1,5 @@
 //! Models of what crosses threads, checked in every order of steps:
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p runtime --lib models`.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p lull-runtime --lib models`.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The store beside caches from the registry: `cargo bench -p servers`.
+//! The store beside caches from the registry: `cargo bench -p lull-servers`.
 //!
 //! Each candidate runs the same accesses (Zipf 0.99 over a million keys of 30 bytes, values of 200 bytes, a
 //! limit of 64 MB) in interleaved rounds; medians, with the extremes. Two loads: reads with writes, where a

@@ -1,12 +1,10 @@
 //! The `policies` command: what the host has, what a policy would set, set it, put it back.
 
-mod cli {
-    mod echo;
-    pub mod prometheus;
-    pub mod tables;
-    pub mod tune;
-    pub mod watch;
-}
+mod echo;
+mod prometheus;
+mod tables;
+mod tune;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -18,8 +16,7 @@ use policies::{
 };
 use serde_json::json;
 
-use crate::cli::tables::{list_table, show, show_explanation, show_plan, show_reports};
-use crate::cli::{prometheus, tune, watch};
+use crate::tables::{list_table, show, show_explanation, show_plan, show_reports};
 
 /// Network polling policies: show, plan, apply and restore what they set on the host
 #[derive(Parser)]
