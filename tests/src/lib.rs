@@ -10,7 +10,6 @@
 
 pub mod capture;
 pub mod load;
-pub mod loopback;
 pub mod memcached;
 pub mod testbed;
 

@@ -27,7 +27,7 @@ pub fn in_own_process_on(drivers: &[DriverKind], name: &str) -> bool {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for driver in drivers {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture", "--test-threads=1"])
+            .args([name, "--nocapture", "--test-threads=1"])
             .env("INSIDE", driver.to_string())
             .output()
             .unwrap();

@@ -127,7 +127,7 @@ fn comparable_packets(mut answer: &[u8]) -> String {
 
 #[test]
 fn answers_are_those_of_memcached_1_6_45() {
-    let recorded = include_str!("../conversations.txt");
+    let recorded = include_str!("conversations.txt");
     let lines: Vec<&str> = recorded.lines().filter(|line| !line.starts_with('#')).collect();
     let server = Memcached::start(&[]);
     let mut wrong = Vec::new();

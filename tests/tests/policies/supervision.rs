@@ -44,7 +44,7 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
     let hold = |policy: Policy| {
         use std::io::BufRead;
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture", "--test-threads=1"])
+            .args([name, "--nocapture", "--test-threads=1"])
             .env("APPLY", policy.name())
             .stdout(std::process::Stdio::piped())
             .spawn()

@@ -1,5 +1,7 @@
 //! Futures, streams and listeners dropped at random points: no byte and no descriptor is lost.
 
+mod common;
+
 use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
@@ -8,7 +10,8 @@ use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use tests::loopback::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
+
+use common::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
 
 /// How often futures are dropped in the randomized tests; `DROPS` in the environment asks for more.
 fn drops() -> u32 {

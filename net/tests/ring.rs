@@ -1,5 +1,7 @@
 //! What operations that outlive their futures must keep: bytes, buffers, descriptors, answers.
 
+mod common;
+
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -7,7 +9,8 @@ use net::{TcpListener, TcpStream};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use runtime::{Builder, DriverKind};
-use tests::loopback::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
+
+use common::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
 
 #[runtime::test]
 async fn what_was_written_arrives_though_the_stream_was_dropped_at_once() {
@@ -235,7 +238,7 @@ fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
     }
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(CONNECTIONS as u64 + 100), maximum });
-    if tests::require("limit of 10,100 descriptors", raised.ok()).is_none() {
+    if common::require("limit of 10,100 descriptors", raised.ok()).is_none() {
         return;
     }
     if let Ok(address) = std::env::var("CLIENTS_OF") {

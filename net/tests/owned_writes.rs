@@ -1,5 +1,7 @@
 //! Writes of bytes that are given away: they arrive, and their memory is freed.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +10,8 @@ use bytes::Bytes;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use tests::loopback::{DRIVERS, one_worker, pair};
+
+use common::{DRIVERS, one_worker, pair};
 
 /// Counts how many buffers there are.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);

@@ -1,4 +1,5 @@
-//! What tests over loopback share.
+//! What the tests over loopback share.
+#![allow(dead_code, reason = "each test binary uses its part of this")]
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
@@ -68,4 +69,17 @@ pub fn alone(name: &str) -> bool {
     again.args([name, "--exact", "--nocapture", "--test-threads=1"]).env("ALONE", "1");
     assert!(again.status().unwrap().success());
     false
+}
+
+/// What a test needs, or `None`, with the reason printed, where it is missing. With `LULL_REQUIRE_ALL` set a
+/// missing one fails the test.
+pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
+    if found.is_none() {
+        assert!(
+            std::env::var_os("LULL_REQUIRE_ALL").is_none(),
+            "LULL_REQUIRE_ALL is set, and there is no {what}"
+        );
+        eprintln!("skipped: no {what}");
+    }
+    found
 }

@@ -1,0 +1,6 @@
+//! The load generator against memcached, against servers whose behavior is known, and against a packet capture.
+
+mod agents;
+mod measurement;
+mod transports;
+mod wire;

@@ -1,0 +1,6 @@
+//! The memcached server as a process, and real clients against it.
+
+mod clients;
+mod operating;
+mod overload;
+mod proxy;

@@ -1,0 +1,5 @@
+//! Policies on the two-namespace testbed.
+
+mod crash_recovery;
+mod kernel_polling;
+mod supervision;
