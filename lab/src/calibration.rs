@@ -56,7 +56,7 @@ pub fn calibrate(
     turns.extend(adapted.then_some(None));
     let settle = if adapted { SEARCH } else { Duration::ZERO };
     let blocks = Blocks { turns: turns.clone(), rounds, length, settle };
-    let grace_time = if adapted { GraceTime::ADAPTED } else { GraceTime::Fixed(fixed[0]) };
+    let grace_time = if adapted { GraceTime::ADAPTIVE } else { GraceTime::Fixed(fixed[0]) };
     // The load outlasts the turns, whatever each oversleeps.
     let duration = blocks.duration().as_secs_f64() * 1.1 + 0.5;
     let round = bench.measure(polling, grace_time, None, WARM_UP, duration, Some(blocks))?;

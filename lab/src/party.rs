@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use loadgen::{Arrival, Config as LoadConfig, Loop, Report as LoadReport, WarmUp, Workload};
-use policies::counters::{CpuTime, Delta, Model, Observed, PerfCounters, Snapshot, thread_cpu_time};
+use policies::counters::{
+    CpuTime, Delta, PerfCounters, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
+};
 use policies::{Applied, Change, Cpus, GraceTime, Policy, host};
 use runtime::{AsyncFd, Builder, Direction, DriverKind, Runtime, SourceKind, WaitStrategy, WorkerReport};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal, setpriority_process};
@@ -232,7 +234,7 @@ fn follow_orders(server: &Server, watch: &Watch, thread: i32) -> Result<(), Box<
     for line in io::stdin().lock().lines() {
         match line?.as_str() {
             "begin" => {
-                let perf = PerfCounters::start(Observed::Cpu(core)).ok();
+                let perf = PerfCounters::start(PerfTarget::Cpu(core)).ok();
                 let cpu = thread_cpu_time(thread)?;
                 begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf));
                 if let Some(turns) = &watch.blocks {
@@ -245,7 +247,7 @@ fn follow_orders(server: &Server, watch: &Watch, thread: i32) -> Result<(), Box<
                 let requests = server.requests() - requests;
                 let thread_cpu = (thread_cpu_time(thread)? - cpu).as_secs_f64();
                 let perf = perf.and_then(|mut perf| perf.read().ok());
-                let model = Model::new(requests, delta.elapsed, perf);
+                let model = PerformanceModel::new(requests, delta.elapsed, perf);
                 let mut side = server_side(server, &delta, core, requests, thread_cpu, model);
                 side.grace_time = Some(grace_time());
                 side.grace_blocks = blocks.take();
@@ -263,7 +265,7 @@ fn server_side(
     core: u32,
     requests: u64,
     thread_cpu: f64,
-    model: Model,
+    model: PerformanceModel,
 ) -> ServerSide {
     let packets = delta.packets_per_interrupt();
     let busy = |cpu: &CpuTime| cpu.busy.as_secs_f64();

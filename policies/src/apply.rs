@@ -339,7 +339,7 @@ fn refuse_taken(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(
             .copied()
             .filter(|queue| !others.iter().any(|other| other.queues.contains(queue)))
             .collect();
-        return Err(Error::Taken {
+        return Err(Error::QueuesInUse {
             interface: plan.interface.clone(),
             policy: other.policy,
             pid: other.writer.pid,

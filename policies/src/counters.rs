@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use procfs::{CurrentSI, KernelStats};
 use serde::Serialize;
 
-pub use crate::perf::{Observed, PerfCounters, PerfReading};
+pub use crate::perf::{PerfCounters, PerfReading, PerfTarget};
 
 use crate::netlink::netdev::Netdev;
 use crate::netlink::route;
@@ -218,7 +218,7 @@ impl Delta {
 
 /// The paper's performance model (section 3.1): `QPT = CPT × IPC / IPQ`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Model {
+pub struct PerformanceModel {
     /// Queries a second.
     pub qpt: f64,
     /// Cycles a second; `None` where the machine has no performance counters ("not supported").
@@ -229,7 +229,7 @@ pub struct Model {
     pub ipc: Option<f64>,
 }
 
-impl Model {
+impl PerformanceModel {
     /// Works the model out for a run.
     pub fn new(queries: u64, elapsed: Duration, perf: Option<PerfReading>) -> Self {
         let seconds = elapsed.as_secs_f64();
@@ -360,10 +360,10 @@ mod tests {
     #[test]
     fn the_model_is_consistent_with_its_equation() {
         let perf = PerfReading { cycles: 3_000_000, instructions: 1_500_000 };
-        let model = Model::new(1000, Duration::from_millis(10), Some(perf));
+        let model = PerformanceModel::new(1000, Duration::from_millis(10), Some(perf));
         let right = model.cpt.unwrap() * model.ipc.unwrap() / model.ipq.unwrap();
         assert!((model.qpt - right).abs() / model.qpt < 1e-9);
-        assert_eq!(Model::new(1, Duration::from_secs(1), None).ipc, None);
+        assert_eq!(PerformanceModel::new(1, Duration::from_secs(1), None).ipc, None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub enum Error {
          take other queues{}",
         .free.as_ref().map(|free| format!(" ({free} are free)")).unwrap_or_default()
     )]
-    Taken {
+    QueuesInUse {
         /// The interface.
         interface: String,
         /// The policy that it has.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// polls after an empty one, before its timer polls.
 ///
 /// A longer one means fewer wake-ups, and packets that wait longer where the application sleeps. Which
-/// is best depends on the load: see [`GraceTime::Adapted`].
+/// is best depends on the load: see [`GraceTime::Adaptive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GraceTime {
@@ -18,7 +18,7 @@ pub enum GraceTime {
     Fixed(Duration),
     /// Found while running, for each NAPI: the shortest under which its worker receives as much as
     /// under any other, tried in turns under the load that there is. Starts with the shortest.
-    Adapted {
+    Adaptive {
         /// No shorter than this.
         shortest: Duration,
         /// No longer than this.
@@ -28,19 +28,21 @@ pub enum GraceTime {
 
 impl GraceTime {
     /// What is adapted unless told otherwise: 50 to 400 µs.
-    pub const ADAPTED: Self =
-        Self::Adapted { shortest: Duration::from_micros(50), longest: Duration::from_micros(400) };
+    pub const ADAPTIVE: Self =
+        Self::Adaptive { shortest: Duration::from_micros(50), longest: Duration::from_micros(400) };
     /// The longest that can be asked for; the kernel takes 32 bits of nanoseconds.
     pub const LONGEST: Duration = Duration::from_secs(1);
     /// The longest that is tried where it is adapted: each trial leaves a queue that much longer.
-    pub const LONGEST_ADAPTED: Duration = Duration::from_millis(1);
+    pub const LONGEST_ADAPTIVE: Duration = Duration::from_millis(1);
 
     /// Whether it can be had: not zero, no longer than allowed, and bounds in their order.
     pub fn is_valid(self) -> bool {
         match self {
             Self::Fixed(time) => Duration::ZERO < time && time <= Self::LONGEST,
-            Self::Adapted { shortest, longest } => {
-                Duration::from_micros(1) <= shortest && shortest < longest && longest <= Self::LONGEST_ADAPTED
+            Self::Adaptive { shortest, longest } => {
+                Duration::from_micros(1) <= shortest
+                    && shortest < longest
+                    && longest <= Self::LONGEST_ADAPTIVE
             }
         }
     }
@@ -49,7 +51,7 @@ impl GraceTime {
     pub fn first(self) -> Duration {
         match self {
             Self::Fixed(time) => time,
-            Self::Adapted { shortest, .. } => shortest,
+            Self::Adaptive { shortest, .. } => shortest,
         }
     }
 
@@ -57,13 +59,13 @@ impl GraceTime {
     pub(crate) fn bounds(self) -> Option<(u64, u64)> {
         match self {
             Self::Fixed(_) => None,
-            Self::Adapted { shortest, longest } => Some((nanos(shortest), nanos(longest))),
+            Self::Adaptive { shortest, longest } => Some((nanos(shortest), nanos(longest))),
         }
     }
 
     /// What may be tried: from the shortest to the longest in equal steps of about two, at most eight.
     pub(crate) fn candidates(self) -> Vec<Duration> {
-        let Self::Adapted { shortest, longest } = self else { return vec![self.first()] };
+        let Self::Adaptive { shortest, longest } = self else { return vec![self.first()] };
         let span = longest.as_secs_f64() / shortest.as_secs_f64();
         let steps = span.log2().round().clamp(1.0, 7.0) as i32;
         (0..=steps)
@@ -84,7 +86,7 @@ impl fmt::Display for GraceTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(time) => write!(f, "{}", time.as_micros()),
-            Self::Adapted { shortest, longest } => {
+            Self::Adaptive { shortest, longest } => {
                 write!(f, "auto:{}-{}", shortest.as_micros(), longest.as_micros())
             }
         }
@@ -107,12 +109,12 @@ impl FromStr for GraceTime {
         let parse = || {
             let micros = |text: &str| text.parse().ok().map(Duration::from_micros);
             if text == "auto" {
-                return Some(Self::ADAPTED);
+                return Some(Self::ADAPTIVE);
             }
             let Some(bounds) = text.strip_prefix("auto:") else { return micros(text).map(Self::Fixed) };
             let (shortest, longest) = bounds.split_once('-')?;
             let (shortest, longest) = (micros(shortest)?, micros(longest)?);
-            Some(Self::Adapted { shortest, longest })
+            Some(Self::Adaptive { shortest, longest })
         };
         parse().filter(|grace| grace.is_valid()).ok_or_else(|| InvalidGraceTime { given: text.to_owned() })
     }
@@ -127,7 +129,7 @@ mod tests {
         for text in ["200", "auto:20-500", "auto:50-400"] {
             assert_eq!(text.parse::<GraceTime>().unwrap().to_string(), text);
         }
-        assert_eq!("auto".parse(), Ok(GraceTime::ADAPTED));
+        assert_eq!("auto".parse(), Ok(GraceTime::ADAPTIVE));
     }
 
     #[test]

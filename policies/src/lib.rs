@@ -27,7 +27,6 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-mod adapter;
 mod apply;
 mod cores;
 pub mod counters;
@@ -35,12 +34,13 @@ mod cpus;
 mod device;
 mod error;
 pub mod explain;
-mod grace_search;
 mod grace_time;
+mod grace_time_search;
+mod grace_time_tuner;
 pub mod host;
 mod irq;
 mod journal;
-mod keeper;
+
 mod knob;
 pub mod neighbours;
 pub mod netlink;
@@ -51,6 +51,7 @@ mod policy;
 mod restore;
 pub mod signals;
 pub mod status;
+mod supervisor;
 
 pub use apply::{Applied, Guard, Outcome, apply};
 pub use cores::nearest_cores;
@@ -59,9 +60,9 @@ pub use error::Error;
 pub use grace_time::{GraceTime, InvalidGraceTime};
 pub use host::{Interface, RxQueue, TxQueue};
 pub use journal::{JournalDir, Lifetime};
-pub use keeper::{Affinity, Change, Keeper, Progress};
 pub use knob::{Knob, Value};
 pub use permission::{may_set, missing_capabilities};
 pub use plan::{Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, UnknownPolicy};
 pub use restore::{RestoreReport, Restored, recover, restore_all};
+pub use supervisor::{Affinity, Change, Supervisor, SupervisorHooks};

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// What to count cycles and instructions of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Observed {
+pub enum PerfTarget {
     /// Everything on one CPU: the application and the softirqs beside it. Needs `CAP_PERFMON`.
     Cpu(u32),
     /// One thread.
@@ -39,15 +39,15 @@ impl PerfCounters {
     /// # Errors
     /// `Unsupported`, with "not supported" in words, where the machine (often a virtual one) has no
     /// such counters; `PermissionDenied` where `perf_event_paranoid` forbids it.
-    pub fn start(observed: Observed) -> io::Result<Self> {
+    pub fn start(observed: PerfTarget) -> io::Result<Self> {
         let open = |event| {
             let mut builder = Builder::new(event);
             // The paper's point is what happens in the kernel, which the crate leaves out by default.
             builder.include_kernel();
             match observed {
-                Observed::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),
-                Observed::Thread(thread) => builder.observe_pid(thread).any_cpu(),
-                Observed::ThisThread => builder.observe_self().any_cpu(),
+                PerfTarget::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),
+                PerfTarget::Thread(thread) => builder.observe_pid(thread).any_cpu(),
+                PerfTarget::ThisThread => builder.observe_self().any_cpu(),
             };
             let mut counter = builder.build()?;
             counter.enable()?;
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn counters_count_or_say_that_they_are_not_supported() {
-        match PerfCounters::start(Observed::ThisThread) {
+        match PerfCounters::start(PerfTarget::ThisThread) {
             Ok(mut counters) => assert!(counters.read().unwrap().instructions > 0),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 assert!(error.to_string().contains("not supported"));

@@ -66,7 +66,7 @@ pub struct Settings {
     pub defer_hard_irqs: u64,
     /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty
     /// poll and the timer's own poll. Adapted under kernel polling only, and only by a process that keeps
-    /// the policy ([`Keeper`](crate::Keeper)).
+    /// the policy ([`Supervisor`](crate::Supervisor)).
     pub gro_flush_timeout: GraceTime,
     /// `irq_suspend_timeout` under kernel polling: the net below an application that stops polling.
     pub irq_suspend_timeout: Duration,

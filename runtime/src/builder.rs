@@ -259,7 +259,7 @@ impl Builder {
             layered(self.grace_time, "RUNTIME_GRACE_TIME", &environment, "grace_time", None, |text| {
                 GraceTime::from_str(text).map_err(|error: InvalidGraceTime| error.to_string())
             })?;
-        let adapted = (policy == Policy::KernelPolling).then_some(GraceTime::ADAPTED);
+        let adapted = (policy == Policy::KernelPolling).then_some(GraceTime::ADAPTIVE);
         if let Some(time) = grace_time.filter(|time| !time.is_valid()) {
             let reason = format!("{time:?} is no grace time: its bounds are out of order or out of range");
             return Err(BuildError::Setting { source_name: "grace_time".to_owned(), reason });

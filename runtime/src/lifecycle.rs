@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use policies::status::{StatusFile, WorkerStatus};
-use policies::{Affinity, Applied, Change, Cpus, Guard, Keeper, Lifetime, Plan, Progress, host};
+use policies::{Affinity, Applied, Change, Cpus, Guard, Lifetime, Plan, Supervisor, SupervisorHooks, host};
 
 use crate::builder::{BuildError, Config};
 use crate::driver::{Driver, DriverKind, EpollParams};
@@ -57,7 +57,7 @@ impl Shared {
 pub struct Runtime {
     shared: Arc<Shared>,
     threads: Vec<thread::JoinHandle<()>>,
-    keeper: Option<Keeper>,
+    supervisor: Option<Supervisor>,
 }
 
 impl Runtime {
@@ -90,7 +90,7 @@ impl Runtime {
         }
         let shared =
             Arc::new(Shared { config, workers, napis, applied, host_notes, failure: Mutex::default() });
-        let mut runtime = Self { shared, threads: Vec::new(), keeper: None };
+        let mut runtime = Self { shared, threads: Vec::new(), supervisor: None };
         // Worker 0 opens its driver only when it runs, and then it is late for an error.
         runtime.probe_driver().map_err(|source| BuildError::Worker { worker: 0, source })?;
         for index in 1..count {
@@ -100,7 +100,7 @@ impl Runtime {
             runtime.threads.push(handle);
         }
         if let Some(guard) = guard {
-            runtime.keeper = Some(
+            runtime.supervisor = Some(
                 keep(&runtime.shared, guard, tell)
                     .map_err(|source| BuildError::Worker { worker: 0, source })?,
             );
@@ -170,7 +170,7 @@ impl Drop for Runtime {
             let _ = thread.join();
         }
         // Restores the host.
-        self.keeper.take();
+        self.supervisor.take();
     }
 }
 
@@ -203,7 +203,7 @@ fn prepare_host(config: &Config, interface: &policies::Interface) -> Prepared {
     }
     match policies::apply(&plan, Lifetime::Process, &config.journals) {
         Ok(guard) => Prepared { guard: Some(guard), ..Prepared::default() },
-        Err(error @ policies::Error::Taken { .. }) => take_free_queues(config, interface, &error),
+        Err(error @ policies::Error::QueuesInUse { .. }) => take_free_queues(config, interface, &error),
         Err(error) => Prepared { notes: vec![error.to_string()], ..Prepared::default() },
     }
 }
@@ -211,7 +211,7 @@ fn prepare_host(config: &Config, interface: &policies::Interface) -> Prepared {
 /// Two that poll one queue cancel each other: what another process holds is left to it.
 fn take_free_queues(config: &Config, interface: &policies::Interface, taken: &policies::Error) -> Prepared {
     let mut notes = vec![taken.to_string()];
-    let policies::Error::Taken { free: Some(free), .. } = taken else {
+    let policies::Error::QueuesInUse { free: Some(free), .. } = taken else {
         return Prepared { notes, queues: Some(Vec::new()), ..Prepared::default() };
     };
     let queues: Vec<u32> = free.iter().collect();
@@ -234,7 +234,7 @@ fn take_free_queues(config: &Config, interface: &policies::Interface, taken: &po
 pub(crate) type Tell = Box<dyn FnMut(&Change) + Send>;
 
 /// Has the policy kept, and what the workers do shown.
-fn keep(shared: &Arc<Shared>, guard: Guard, mut tell: Option<Tell>) -> io::Result<Keeper> {
+fn keep(shared: &Arc<Shared>, guard: Guard, mut tell: Option<Tell>) -> io::Result<Supervisor> {
     let file = StatusFile::new(&shared.config.journals, guard.plan().ifindex);
     let queues = guard.plan().queues.clone();
     let affinity = shared.config.affinity;
@@ -244,17 +244,17 @@ fn keep(shared: &Arc<Shared>, guard: Guard, mut tell: Option<Tell>) -> io::Resul
         all.workers.get(position % all.workers.len()).cloned()
     };
     let polling = worker_of.clone();
-    let progress = Progress {
-        received: Box::new(move |queue| {
+    let hooks = SupervisorHooks {
+        received_bytes: Box::new(move |queue| {
             polling(queue).map_or(0, |worker| worker.metrics.read().received_bytes)
         }),
-        tick: Box::new(move || {
+        on_tick: Box::new(move || {
             // Only for others to look at: a folder that can't be written costs no more than that.
             let _ = file.write(seen.workers.iter().map(status).collect());
         }),
     };
     let tell = move |change: &Change| {
-        if let Change::Moved { queue, core } = change
+        if let Change::InterruptMoved { queue, core } = change
             && let Some(worker) = worker_of(*queue)
         {
             worker.follow(*core);
@@ -263,7 +263,7 @@ fn keep(shared: &Arc<Shared>, guard: Guard, mut tell: Option<Tell>) -> io::Resul
             tell(change);
         }
     };
-    Keeper::start(guard, affinity, tell, progress)
+    Supervisor::start(guard, affinity, tell, hooks)
 }
 
 fn status(worker: &Arc<WorkerShared>) -> WorkerStatus {

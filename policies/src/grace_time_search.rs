@@ -26,7 +26,7 @@ const ANOTHER_LOAD: usize = 4;
 /// queue or by what is tried on another, meets all alike. Candidates are compared by the ratio within each
 /// round: what differs between rounds (the load, a busy machine) cancels out.
 #[derive(Debug)]
-pub(crate) struct GraceSearch {
+pub(crate) struct GraceTimeSearch {
     candidates: Vec<Duration>,
     /// For each round, the logarithm of what was received a second under each candidate.
     rounds: VecDeque<Vec<f64>>,
@@ -36,7 +36,7 @@ pub(crate) struct GraceSearch {
     leaning: (usize, usize),
 }
 
-impl GraceSearch {
+impl GraceTimeSearch {
     /// Candidates in ascending order, at least one; starts with the first. Searches that run at the same
     /// time have different seeds, and so different orders.
     pub(crate) fn new(candidates: Vec<Duration>, seed: u64) -> Self {
@@ -152,14 +152,14 @@ mod tests {
     use super::*;
 
     /// A load that is received at `rate(candidate)` times a noise of up to `noise` of it.
-    fn search(rounds: usize, noise: f64, rate: impl Fn(usize, usize) -> f64) -> GraceSearch {
-        let mut search = GraceSearch::new([50, 100, 200, 400].map(Duration::from_micros).into(), 0);
+    fn search(rounds: usize, noise: f64, rate: impl Fn(usize, usize) -> f64) -> GraceTimeSearch {
+        let mut search = GraceTimeSearch::new([50, 100, 200, 400].map(Duration::from_micros).into(), 0);
         continue_with(&mut search, rounds, noise, rate);
         search
     }
 
     fn continue_with(
-        search: &mut GraceSearch,
+        search: &mut GraceTimeSearch,
         rounds: usize,
         noise: f64,
         rate: impl Fn(usize, usize) -> f64,
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn each_candidate_comes_to_each_place_and_two_searches_go_their_own_ways() {
-        let search = |seed| GraceSearch::new([50, 100, 200, 400].map(Duration::from_micros).into(), seed);
+        let search = |seed| GraceTimeSearch::new([50, 100, 200, 400].map(Duration::from_micros).into(), seed);
         let (mut one, mut other) = (search(0), search(1));
         let mut places = vec![vec![0_u32; 4]; 4];
         let mut alike = 0;
@@ -241,8 +241,9 @@ mod tests {
     fn equals_are_hardly_ever_taken_for_better_whatever_the_noise_brings() {
         let mut longer = 0;
         for seed in 0..200_u64 {
-            let mut search = GraceSearch::new([50, 100, 200, 400].map(Duration::from_micros).into(), seed);
-            let mut noise = GraceSearch::new(vec![Duration::ZERO], seed ^ 0xabcd);
+            let mut search =
+                GraceTimeSearch::new([50, 100, 200, 400].map(Duration::from_micros).into(), seed);
+            let mut noise = GraceTimeSearch::new(vec![Duration::ZERO], seed ^ 0xabcd);
             for _ in 0..96 {
                 // About normal, with a deviation of 4 %: what some thousand requests vary by.
                 let mut rate = || {

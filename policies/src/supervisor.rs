@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::Adapter;
+use crate::grace_time_tuner::GraceTimeTuner;
 use crate::netlink::route::{self, LinkMonitor};
 use crate::{Guard, Knob, host};
 
@@ -46,15 +46,15 @@ impl std::str::FromStr for Affinity {
 #[non_exhaustive]
 pub enum Change {
     /// The link went down.
-    Down,
+    LinkDown,
     /// The link came up.
-    Up,
+    LinkUp,
     /// The interface is gone, or in another network namespace; nothing is kept any more.
-    Gone,
+    InterfaceGone,
     /// The interface has another name.
     Renamed(String),
     /// A knob had lost its value, and was turned again; or could not be.
-    SetAgain {
+    Reapplied {
         /// What was turned, and how it went.
         what: String,
         /// What it had.
@@ -68,7 +68,7 @@ pub enum Change {
         time: Duration,
     },
     /// The grace time can't be adapted, and stays.
-    NotAdapted {
+    TuningStopped {
         /// The receive queue.
         queue: u32,
         /// The grace time.
@@ -77,7 +77,7 @@ pub enum Change {
         reason: String,
     },
     /// A queue's interrupt goes to another core.
-    Moved {
+    InterruptMoved {
         /// The receive queue.
         queue: u32,
         /// The core.
@@ -88,21 +88,21 @@ pub enum Change {
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Change::Down => write!(f, "the link is down"),
-            Change::Up => write!(f, "the link is up"),
-            Change::Gone => write!(f, "the interface is gone, and the policy with it"),
+            Change::LinkDown => write!(f, "the link is down"),
+            Change::LinkUp => write!(f, "the link is up"),
+            Change::InterfaceGone => write!(f, "the interface is gone, and the policy with it"),
             Change::Renamed(name) => write!(f, "the interface is called {name} now"),
-            Change::SetAgain { what, had: Some(had) } => write!(f, "{what} (somebody had made it {had})"),
-            Change::SetAgain { what, had: None } => write!(f, "{what}"),
+            Change::Reapplied { what, had: Some(had) } => write!(f, "{what} (somebody had made it {had})"),
+            Change::Reapplied { what, had: None } => write!(f, "{what}"),
             Change::GraceTime { queue, time } => {
                 write!(f, "rx-{queue} waits {} µs after an empty poll now", time.as_micros())
             }
-            Change::NotAdapted { queue, time, reason } => write!(
+            Change::TuningStopped { queue, time, reason } => write!(
                 f,
                 "rx-{queue} goes on waiting {} µs after an empty poll, whatever the load: {reason}",
                 time.as_micros()
             ),
-            Change::Moved { queue, core } => write!(f, "rx-{queue} interrupts core {core} now"),
+            Change::InterruptMoved { queue, core } => write!(f, "rx-{queue} interrupts core {core} now"),
         }
     }
 }
@@ -110,39 +110,39 @@ impl std::fmt::Display for Change {
 /// How often interrupts are looked at; no message tells when one is moved.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the application's side gives a keeper.
-pub struct Progress {
+/// What the application's side gives a supervisor.
+pub struct SupervisorHooks {
     /// Bytes that the worker of a receive queue has received so far: what grace times are compared by.
-    pub received: Box<dyn FnMut(u32) -> u64 + Send>,
+    pub received_bytes: Box<dyn FnMut(u32) -> u64 + Send>,
     /// Called about once a second.
-    pub tick: Box<dyn FnMut() + Send>,
+    pub on_tick: Box<dyn FnMut() + Send>,
 }
 
-impl std::fmt::Debug for Progress {
+impl std::fmt::Debug for SupervisorHooks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Progress")
+        f.write_str("SupervisorHooks")
     }
 }
 
 /// A thread that keeps a guard's policy, until it is dropped; then the guard restores the host.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Supervisor {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<Guard>>,
 }
 
-impl Keeper {
-    /// Starts to keep a policy. `tell` hears of each change, on the keeper's thread.
+impl Supervisor {
+    /// Starts to keep a policy. `tell` hears of each change, on the supervisor's thread.
     pub fn start(
         guard: Guard,
         affinity: Affinity,
         tell: impl FnMut(&Change) + Send + 'static,
-        progress: Progress,
+        hooks: SupervisorHooks,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
-        let Progress { received, mut tick } = progress;
-        let mut adapter = Adapter::new(&guard, received);
+        let SupervisorHooks { received_bytes, mut on_tick } = hooks;
+        let mut adapter = GraceTimeTuner::new(&guard, received_bytes);
         let mut watch = Watch {
             cores: BTreeMap::new(),
             up: true,
@@ -153,13 +153,13 @@ impl Keeper {
             tell: Box::new(tell),
         };
         let told = Arc::clone(&stop);
-        let thread = thread::Builder::new().name("lull-keeper".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("lull-supervisor".to_owned()).spawn(move || {
             let mut heard = true;
             while !told.load(Ordering::Acquire) {
                 if !watch.gone {
                     watch.look(heard);
                 }
-                tick();
+                on_tick();
                 if !watch.gone && watch.up {
                     adapter.run(&mut watch.guard, &told, &mut watch.tell);
                 }
@@ -192,7 +192,7 @@ fn watch_until(monitor: &LinkMonitor, stop: &AtomicBool) -> bool {
     false
 }
 
-impl Drop for Keeper {
+impl Drop for Supervisor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -221,18 +221,18 @@ impl Watch {
         let Ok(links) = route::links() else { return };
         let Some(link) = links.into_iter().find(|link| link.index == index) else {
             self.gone = true;
-            (self.tell)(&Change::Gone);
+            (self.tell)(&Change::InterfaceGone);
             return;
         };
         if link.name != self.guard.plan().interface {
             (self.tell)(&Change::Renamed(link.name.clone()));
             if let Err(error) = self.guard.rename(&link.name) {
-                (self.tell)(&Change::SetAgain { what: error.to_string(), had: None });
+                (self.tell)(&Change::Reapplied { what: error.to_string(), had: None });
             }
         }
         if link.up != self.up {
             self.up = link.up;
-            (self.tell)(if link.up { &Change::Up } else { &Change::Down });
+            (self.tell)(if link.up { &Change::LinkUp } else { &Change::LinkDown });
         }
         if !link.up {
             return;
@@ -256,7 +256,7 @@ impl Watch {
             } else if self.failed.insert(knob, what.clone()).as_ref() == Some(&what) {
                 continue;
             }
-            (self.tell)(&Change::SetAgain { what, had });
+            (self.tell)(&Change::Reapplied { what, had });
         }
     }
 
@@ -266,7 +266,7 @@ impl Watch {
             let core = queue.irq_effective.as_ref().and_then(|cpus| cpus.iter().next());
             let Some(core) = core else { continue };
             if self.cores.insert(queue.index, core) != Some(core) {
-                (self.tell)(&Change::Moved { queue: queue.index, core });
+                (self.tell)(&Change::InterruptMoved { queue: queue.index, core });
             }
         }
     }

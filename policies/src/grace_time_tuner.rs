@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::device::Device;
-use crate::grace_search::GraceSearch;
 use crate::grace_time::{GraceTime, nanos};
-use crate::keeper::Change;
+use crate::grace_time_search::GraceTimeSearch;
 use crate::netlink::netdev::{NapiSetting, Netdev};
+use crate::supervisor::Change;
 use crate::{Guard, Knob, Policy, Value};
 
 /// How long a candidate is in force before what it brings is counted: connections that wait for each
@@ -27,7 +27,7 @@ const LOAD: f64 = 100_000.0;
 /// Bytes that the worker of a receive queue has received so far.
 pub(crate) type Received = Box<dyn FnMut(u32) -> u64 + Send>;
 
-pub(crate) struct Adapter {
+pub(crate) struct GraceTimeTuner {
     queues: Vec<Adapted>,
     received: Received,
     looked: Instant,
@@ -38,7 +38,7 @@ struct Adapted {
     queue: u32,
     /// `None` while it has none.
     napi: Option<u32>,
-    search: GraceSearch,
+    search: GraceTimeSearch,
     /// What is in force between trials.
     held: Duration,
     /// What had been received when it was last looked at.
@@ -51,19 +51,19 @@ struct Adapted {
 /// After so many looks without a load it is gone, and the shortest is best.
 const GONE_AFTER: u32 = 2;
 
-impl Adapter {
+impl GraceTimeTuner {
     /// For the queues whose grace time the guard has set, where it is to be adapted.
     pub(crate) fn new(guard: &Guard, mut received: Received) -> Self {
         let grace = guard.plan().settings.gro_flush_timeout;
         let adapts =
-            guard.plan().policy == Policy::KernelPolling && matches!(grace, GraceTime::Adapted { .. });
+            guard.plan().policy == Policy::KernelPolling && matches!(grace, GraceTime::Adaptive { .. });
         let set = guard.applied().iter().filter(|applied| adapts && applied.outcome.is_ok());
         let queues = set
             .filter_map(|applied| match (&applied.knob, &applied.target) {
                 (Knob::NapiGroFlushTimeout { queue }, Value::Number(nanos)) => Some(Adapted {
                     queue: *queue,
                     napi: None,
-                    search: GraceSearch::new(grace.candidates(), u64::from(*queue)),
+                    search: GraceTimeSearch::new(grace.candidates(), u64::from(*queue)),
                     held: Duration::from_nanos(*nanos),
                     received: received(*queue),
                     loaded: false,
@@ -106,7 +106,7 @@ impl Adapter {
         {
             for adapted in self.queues.drain(..) {
                 let (queue, time) = (adapted.queue, adapted.held);
-                tell(&Change::NotAdapted { queue, time, reason: error.to_string() });
+                tell(&Change::TuningStopped { queue, time, reason: error.to_string() });
             }
         }
         for adapted in &self.queues {
@@ -139,11 +139,11 @@ impl Adapter {
             adapted.napi = napi.as_ref().map(|napi| napi.id);
             let Some(nanos) = napi.and_then(|napi| napi.gro_flush_timeout) else { return true };
             let now = Duration::from_nanos(nanos);
-            // 0 is what a device has that has forgotten; the keeper sees to that.
+            // 0 is what a device has that has forgotten; the supervisor sees to that.
             let own = now.is_zero() || now == adapted.held || adapted.search.candidates().contains(&now);
             if !own {
                 let reason = format!("somebody has made it {} µs", now.as_micros());
-                tell(&Change::NotAdapted { queue: adapted.queue, time: now, reason });
+                tell(&Change::TuningStopped { queue: adapted.queue, time: now, reason });
             }
             own
         });
