@@ -18,7 +18,8 @@ use policies::counters::{
     CpuTime, Delta, PerfCounters, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
 };
 use policies::{Applied, Change, Cpus, GraceTime, Policy, host};
-use runtime::{AsyncFd, Builder, Direction, DriverKind, Runtime, SourceKind, WaitStrategy, WorkerReport};
+use runtime::io::{AsyncFd, Direction, SourceKind};
+use runtime::{Builder, DriverKind, Runtime, WaitStrategy, WorkerReport};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal, setpriority_process};
 use serde::{Deserialize, Serialize};
 use servers::memcached::{Config as ServerConfig, Server};

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use runtime::{AsyncFd, Direction, SourceKind};
+use runtime::io::{AsyncFd, Direction, SourceKind};
 
 use crate::client::Connection;
 use crate::decoder::Decoder;
@@ -88,7 +88,7 @@ impl Datagrams {
             let Poll::Ready(received) = received else { break };
             let (length, now) = (received.map_err(Error::Connection)?, Instant::now());
             // A short datagram says nothing of the next.
-            self.socket.has_read(length, length);
+            self.socket.record_read(length, length);
             self.take(connection, length, now)?;
             self.issue(connection, now)?;
         }

@@ -14,7 +14,7 @@ use nix::libc;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, TimestampingFlag, Timestamps, recvmsg, setsockopt, sockopt,
 };
-use runtime::{AsyncFd, Direction, SourceKind};
+use runtime::io::{AsyncFd, Direction, SourceKind};
 
 use crate::transport::{Chunk, Stamp, Transport};
 
@@ -135,7 +135,7 @@ impl AsyncBufRead for Stamped {
         if begin == end {
             let read = fd.poll_io(Direction::Read, context, |socket| receive(socket, buffer, control));
             let (length, seen) = ready!(read)?;
-            fd.has_read(length, CHUNK);
+            fd.record_read(length, CHUNK);
             (*begin, *end, *stamp) = (0, length, seen);
         }
         Poll::Ready(Ok(&buffer[*begin..*end]))

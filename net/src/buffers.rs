@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io::{self, Read};
 
-use runtime::Received;
+use runtime::io::Received;
 
 /// The size of one read buffer.
 pub(crate) const SIZE: usize = 16 << 10;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use runtime::{AsyncFd, Direction, RingListener, SourceKind};
+use runtime::io::{AsyncFd, Direction, RingListener, SourceKind};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::stream::{Stream, Tcp, Unix, internet_address};
@@ -48,7 +48,7 @@ const FREED_STEP: Duration = Duration::from_millis(2);
 impl<K> Listener<K> {
     pub(crate) fn from_socket(socket: Socket, backlog: i32) -> io::Result<Self> {
         let socket = Arc::new(socket);
-        let transport = match runtime::ring_listener(Arc::clone(&socket)) {
+        let transport = match runtime::io::ring_listener(Arc::clone(&socket)) {
             Some(ring) => Transport::Ring(ring, socket),
             None => {
                 let socket = Arc::into_inner(socket).expect("a ring that there is not keeps nothing");

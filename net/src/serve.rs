@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use runtime::{AbortHandle, JoinHandle, Load};
+use runtime::io::CountedConnection;
+use runtime::{AbortHandle, JoinHandle};
 use serde::Serialize;
 use slab::Slab;
 use socket2::Socket;
@@ -277,7 +278,7 @@ async fn accept_all<K, H, F>(
         match listener.accept_socket().await {
             Ok(socket) => {
                 let napi = sockopt::incoming_napi_id(&socket);
-                let owner = runtime::worker_of_napi(napi);
+                let owner = runtime::io::worker_of_napi(napi);
                 if let Some(steering) = steering.as_ref().filter(|_| napi != 0) {
                     steering.observe(listener.socket(), here, owner);
                 }
@@ -308,12 +309,13 @@ where
     H: Fn(Stream<K>) -> F + Send + 'static,
     F: Future<Output = ()> + 'static,
 {
-    let load = Load::on(owner);
+    let counted = CountedConnection::on(owner);
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let connection = Connection { number, socket: Arc::downgrade(&socket), task: None };
     let key = lock(&shared.connections).insert(connection);
     let place = Place { shared: Arc::clone(shared), key };
-    let serve = move || Served { handled: place.shared.begin(socket, handler), _place: place, _load: load };
+    let serve =
+        move || Served { handled: place.shared.begin(socket, handler), _place: place, _counted: counted };
     let task = if owner == here { runtime::spawn(serve()) } else { runtime::spawn_on(owner, serve) };
     let mut connections = lock(&shared.connections);
     if let Some(connection) = connections.get_mut(key).filter(|connection| connection.number == number) {
@@ -329,7 +331,7 @@ pin_project! {
         #[pin]
         handled: Option<F>,
         _place: Place,
-        _load: Load,
+        _counted: CountedConnection,
     }
 }
 
@@ -371,7 +373,7 @@ impl Shared {
         let napi = stream.incoming_napi_id();
         if napi == 0 {
             add(&self.counters.without_napi);
-        } else if napi == runtime::own_napi() {
+        } else if napi == runtime::io::own_napi() {
             add(&self.counters.aligned);
         } else {
             add(&self.counters.misaligned);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
-use runtime::{AsyncFd, Direction, RingSocket, SourceKind};
+use runtime::io::{AsyncFd, Direction, RingSocket, SourceKind};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::buffers::ReadBuffer;
@@ -81,7 +81,7 @@ impl<K> Io<K> {
         let length = buffer.len();
         let result = ready!(fd.poll_io(Direction::Read, context, |socket| (&**socket).read(buffer)));
         if let Ok(read) = result {
-            fd.has_read(read, length);
+            fd.record_read(read, length);
         }
         Poll::Ready(result)
     }
@@ -93,7 +93,7 @@ impl<K> Io<K> {
         match &self.transport {
             Transport::Ready(fd) => {
                 let read = ready!(fd.poll_io(Direction::Read, context, |socket| unread.fill(&**socket)))?;
-                fd.has_read(read, crate::buffers::SIZE);
+                fd.record_read(read, crate::buffers::SIZE);
             }
             Transport::Ring(ring, _) => {
                 if let Some(received) = ready!(ring.poll_receive(context))? {
@@ -157,7 +157,7 @@ impl<K> Io<K> {
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if let Transport::Ring(ring, _) = &self.transport
             && how != Shutdown::Read
-            && ring.end_after_sends()
+            && ring.shutdown_after_sends()
         {
             return if how == Shutdown::Both { self.socket().shutdown(Shutdown::Read) } else { Ok(()) };
         }
@@ -198,12 +198,12 @@ fn end_writing(socket: &Socket) -> io::Result<()> {
 impl<K> Stream<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver. Its kind goes by its NAPI.
     pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
-        if let Some(time) = runtime::socket_busy_poll() {
+        if let Some(time) = runtime::io::socket_busy_poll() {
             // Refused only by old kernels without CAP_NET_ADMIN; the worker's report tells the step.
             let _ = sockopt::set_busy_poll(&socket, u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
         }
         let kind = source_kind(&socket);
-        let transport = match runtime::ring_socket(Arc::clone(&socket), kind)? {
+        let transport = match runtime::io::ring_socket(Arc::clone(&socket), kind)? {
             Some(ring) => Transport::Ring(ring, socket),
             None => Transport::Ready(AsyncFd::new(socket, kind)?),
         };
@@ -438,7 +438,7 @@ macro_rules! reads {
                         fd.poll_io(Direction::Read, context, |socket| (&**socket).read_vectored(buffers))
                     );
                     if let Ok(read) = result {
-                        fd.has_read(read, length);
+                        fd.record_read(read, length);
                     }
                     return Poll::Ready(result);
                 }

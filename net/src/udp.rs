@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use runtime::{AsyncFd, Direction, SourceKind};
+use runtime::io::{AsyncFd, Direction, SourceKind};
 use socket2::{Domain, Socket, Type};
 
 /// A UDP socket on its worker's driver.
@@ -56,7 +56,7 @@ impl UdpSocket {
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (length, sender) = self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await?;
         // A short datagram says nothing of the next.
-        self.fd.has_read(length, length);
+        self.fd.record_read(length, length);
         Ok((length, sender))
     }
 

@@ -264,8 +264,8 @@ fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
                     assert!(status.success());
                 });
                 finished.set_nonblocking(true).unwrap();
-                let finished = runtime::AsyncFd::new(finished, runtime::SourceKind::Other).unwrap();
-                finished.ready(runtime::Direction::Read).await;
+                let finished = runtime::io::AsyncFd::new(finished, runtime::io::SourceKind::Other).unwrap();
+                finished.ready(runtime::io::Direction::Read).await;
                 clients.join().unwrap();
                 drop(finished);
                 let give_up = std::time::Instant::now() + Duration::from_secs(20);

@@ -38,10 +38,10 @@ compile_error!(
 // Lets the attributes' expansion, which names `::runtime`, be used in this crate's own tests.
 extern crate self as runtime;
 
-mod async_fd;
 mod builder;
 mod driver;
 mod inbox;
+pub mod io;
 mod lifecycle;
 mod linger;
 mod metrics;
@@ -58,11 +58,9 @@ mod timer;
 mod wait;
 mod worker;
 
-pub use async_fd::AsyncFd;
 pub use builder::{BuildError, Builder};
-pub use driver::{
-    Direction, DriverKind, EpollParams, Received, RingListener, RingSocket, SourceKind, UnknownDriver,
-};
+pub use driver::{DriverKind, EpollParams, UnknownDriver};
+pub use io::AsyncFd;
 pub use lifecycle::Runtime;
 pub use metrics::Metrics;
 pub use policies::Policy;
@@ -74,9 +72,7 @@ pub use wait::{UnknownWaitStrategy, WaitStrategy};
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Duration;
 
 use inbox::Remote;
 use task::Unborn;
@@ -169,87 +165,6 @@ pub fn metrics() -> Vec<Metrics> {
 /// Outside of a runtime.
 pub fn policy() -> Policy {
     worker::with(|worker| worker.runtime.config.policy)
-}
-
-/// The worker that a connection of this NAPI belongs to; id 0 goes to the least loaded one.
-///
-/// # Panics
-/// Outside of a runtime.
-pub fn worker_of_napi(napi: u32) -> usize {
-    worker::with(|worker| worker.runtime.owner_of(napi))
-}
-
-/// The NAPI that this worker polls (or would, under a policy that polls); 0 is none.
-///
-/// # Panics
-/// Outside of a runtime.
-pub fn own_napi() -> u32 {
-    worker::with(|worker| worker.shared.napi.load(Ordering::Relaxed))
-}
-
-/// For how long sockets should ask to be busy-polled by `SO_BUSY_POLL`: only where the worker's epoll
-/// instance can't be told to.
-///
-/// # Panics
-/// Outside of a runtime.
-#[doc(alias = "SO_BUSY_POLL")]
-pub fn socket_busy_poll() -> Option<Duration> {
-    worker::with(|worker| lifecycle::socket_busy_poll(&worker.runtime, &worker.shared))
-}
-
-/// Takes a connected stream socket onto this worker's ring; `None` where the worker's driver has none
-/// ([`DriverKind::Epoll`]), and an [`AsyncFd`] is to be used.
-///
-/// # Errors
-/// Where the kernel refuses to watch it.
-///
-/// # Panics
-/// Outside of a runtime.
-pub fn ring_socket(
-    descriptor: Arc<impl std::os::fd::AsFd + 'static>,
-    kind: SourceKind,
-) -> std::io::Result<Option<RingSocket>> {
-    worker::with(|worker| {
-        let Some(ring) = worker.driver.ring() else { return Ok(None) };
-        let in_napi = match kind {
-            SourceKind::Napi(id) => ring.polls_by_epoll() && id == worker.shared.napi.load(Ordering::Relaxed),
-            SourceKind::Other => false,
-        };
-        RingSocket::new(std::rc::Rc::clone(ring), descriptor, in_napi).map(Some)
-    })
-}
-
-/// Takes a listening socket onto this worker's ring; `None` where the worker's driver has none.
-///
-/// # Panics
-/// Outside of a runtime.
-pub fn ring_listener(descriptor: Arc<impl std::os::fd::AsFd + 'static>) -> Option<RingListener> {
-    worker::with(|worker| {
-        let ring = worker.driver.ring()?;
-        Some(RingListener::new(std::rc::Rc::clone(ring), descriptor))
-    })
-}
-
-/// Counts a connection as this worker's load while it lives.
-#[derive(Debug)]
-pub struct Load(Arc<shared::WorkerShared>);
-
-impl Load {
-    /// Adds one to the load of a worker of this runtime.
-    ///
-    /// # Panics
-    /// Outside of a runtime, or if there is no such worker.
-    pub fn on(worker: usize) -> Self {
-        let shared = worker::with(|current| Arc::clone(&current.runtime.workers[worker]));
-        shared.load.fetch_add(1, Ordering::Relaxed);
-        Self(shared)
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.0.load.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 #[doc(hidden)]

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use runtime::{AsyncFd, Direction, SourceKind};
+use runtime::io::{AsyncFd, Direction, SourceKind};
 
 fn pair() -> (AsyncFd<UnixStream>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -35,7 +35,7 @@ async fn a_close_seen_with_the_data_is_not_forgotten_after_a_short_read() {
     drop(theirs);
     let mut buffer = [0; 64];
     assert_eq!(ours.io(Direction::Read, |mut stream| stream.read(&mut buffer)).await.unwrap(), 3);
-    ours.has_read(3, buffer.len());
+    ours.record_read(3, buffer.len());
     let end = ours.io(Direction::Read, |mut stream| stream.read(&mut buffer));
     assert_eq!(runtime::timeout(Duration::from_secs(5), end).await.unwrap().unwrap(), 0);
 }

@@ -292,7 +292,7 @@ async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>, peer: St
     stats.total_connections.add(1);
     match stream.incoming_napi_id() {
         0 => stats.without_napi.add(1),
-        napi if napi == runtime::own_napi() => stats.aligned.add(1),
+        napi if napi == runtime::io::own_napi() => stats.aligned.add(1),
         _ => stats.misaligned.add(1),
     }
     place.list(peer, local);

@@ -13,7 +13,8 @@ use net::{TcpListener, TcpStream};
 use policies::counters::Snapshot;
 use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
-use runtime::{AsyncFd, Direction, Running, Runtime, SourceKind};
+use runtime::io::{AsyncFd, Direction, SourceKind};
+use runtime::{Running, Runtime};
 use tests::testbed::{enter, in_own_process, server_runtime};
 
 /// Echoes on the server's side until the sender goes; `client` runs on the other side.

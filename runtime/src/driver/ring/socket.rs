@@ -353,7 +353,7 @@ impl RingSocket {
 
     /// Has the writing end (`shutdown(2)`, `SHUT_WR`) once all that was written is sent. `false` where
     /// nothing is left to be sent, and the caller can end it at once.
-    pub fn end_after_sends(&self) -> bool {
+    pub fn shutdown_after_sends(&self) -> bool {
         let mut send = self.state.send.borrow_mut();
         send.ends = send.unsent() > 0;
         send.ends

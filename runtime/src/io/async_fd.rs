@@ -95,7 +95,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// Tells what a read brought of so many bytes that were asked for. They are counted; and after less
     /// than was asked for, the next read is not tried before an event. Where the peer has closed it is:
     /// no event would come again (`epoll(7)`, question 9).
-    pub fn has_read(&self, bytes: usize, asked: usize) {
+    pub fn record_read(&self, bytes: usize, asked: usize) {
         self.registration.worker.shared.metrics.received_bytes.add(bytes as u64);
         if 0 < bytes && bytes < asked && !self.registration.source.is_closed() {
             self.registration.source.clear(Direction::Read);

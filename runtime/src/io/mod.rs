@@ -1,0 +1,14 @@
+//! What networking libraries build sockets from.
+//!
+//! A socket either takes its operations to the worker's io_uring ([`RingSocket`], [`RingListener`]) or,
+//! where the worker's driver has no ring, waits for readiness ([`AsyncFd`]). [`worker_of_napi`],
+//! [`own_napi`] and [`CountedConnection`] say which worker a connection belongs to.
+
+mod async_fd;
+mod placement;
+mod ring;
+
+pub use self::async_fd::AsyncFd;
+pub use self::placement::{CountedConnection, own_napi, socket_busy_poll, worker_of_napi};
+pub use self::ring::{ring_listener, ring_socket};
+pub use crate::driver::{Direction, Received, RingListener, RingSocket, SourceKind};

@@ -1,0 +1,59 @@
+//! Which worker a connection belongs to.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::shared::WorkerShared;
+use crate::{lifecycle, worker};
+
+/// The worker that polls this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and gives the worker with
+/// the fewest connections ([`CountedConnection`]).
+///
+/// # Panics
+/// Outside of a runtime.
+#[doc(alias = "SO_INCOMING_NAPI_ID")]
+pub fn worker_of_napi(napi: u32) -> usize {
+    worker::with(|worker| worker.runtime.owner_of(napi))
+}
+
+/// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn own_napi() -> u32 {
+    worker::with(|worker| worker.shared.napi.load(Ordering::Relaxed))
+}
+
+/// The value that sockets of this worker should set `SO_BUSY_POLL` to. `None` unless the policy busy-polls
+/// and the kernel can't set the worker's epoll instance to do so (Linux before 6.9).
+///
+/// # Panics
+/// Outside of a runtime.
+#[doc(alias = "SO_BUSY_POLL")]
+pub fn socket_busy_poll() -> Option<Duration> {
+    worker::with(|worker| lifecycle::socket_busy_poll(&worker.runtime, &worker.shared))
+}
+
+/// Counts as one connection of a worker while it lives. [`worker_of_napi`] gives connections without a
+/// NAPI to the worker with the fewest.
+#[derive(Debug)]
+pub struct CountedConnection(Arc<WorkerShared>);
+
+impl CountedConnection {
+    /// Adds one to the connections of a worker of this runtime.
+    ///
+    /// # Panics
+    /// Outside of a runtime, or if there is no such worker.
+    pub fn on(worker: usize) -> Self {
+        let shared = worker::with(|current| Arc::clone(&current.runtime.workers[worker]));
+        shared.load.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        self.0.load.fetch_sub(1, Ordering::Relaxed);
+    }
+}

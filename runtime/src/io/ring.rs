@@ -1,0 +1,40 @@
+//! Sockets on the worker's io_uring.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::driver::{RingListener, RingSocket, SourceKind};
+use crate::worker;
+
+/// Takes a connected stream socket onto this worker's ring. `None` where the worker's driver has no ring
+/// ([`DriverKind::Epoll`](crate::DriverKind::Epoll)): use an [`AsyncFd`](crate::io::AsyncFd) there.
+///
+/// # Errors
+/// If the kernel refuses to add the socket to the worker's epoll instance.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> io::Result<Option<RingSocket>> {
+    worker::with(|worker| {
+        let Some(ring) = worker.driver.ring() else { return Ok(None) };
+        let in_napi = match kind {
+            SourceKind::Napi(id) => ring.polls_by_epoll() && id == worker.shared.napi.load(Ordering::Relaxed),
+            SourceKind::Other => false,
+        };
+        RingSocket::new(Rc::clone(ring), descriptor, in_napi).map(Some)
+    })
+}
+
+/// Takes a listening socket onto this worker's ring. `None` where the worker's driver has no ring.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListener> {
+    worker::with(|worker| {
+        let ring = worker.driver.ring()?;
+        Some(RingListener::new(Rc::clone(ring), descriptor))
+    })
+}
