@@ -4,12 +4,13 @@ use std::io;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
+use loadgen::medians::{Interval, median, median_interval};
+use loadgen::rounds::{figures, ratios};
 use policies::{GraceTime, Policy};
 use serde::Serialize;
 
 use crate::experiment::Bench;
 use crate::grace_blocks::Blocks;
-use crate::statistics::{Interval, interval, median};
 
 /// A grace time this near to the best is as good, and the shorter the better for thin traffic.
 const AS_GOOD: f64 = 0.99;
@@ -61,16 +62,13 @@ pub fn calibrate(
     let duration = blocks.duration().as_secs_f64() * 1.1 + 0.5;
     let round = bench.measure(polling, grace_time, None, WARM_UP, duration, Some(blocks))?;
     let seen = round.server.grace_blocks.ok_or_else(|| io::Error::other("the server took no turns"))?;
-    let of = |turn: usize| seen.iter().filter_map(move |round| round[turn]).collect::<Vec<f64>>();
-    let best = (0..fixed.len()).max_by(|&a, &b| median(&of(a)).total_cmp(&median(&of(b)))).unwrap_or(0);
+    let qps = |turn: usize| median(&figures(&seen, turn, |rate| *rate));
+    let best = (0..fixed.len()).max_by(|&a, &b| qps(a).total_cmp(&qps(b))).unwrap_or(0);
     let trials: Vec<Trial> = (0..turns.len())
-        .map(|turn| {
-            let ratios = seen.iter().filter_map(|round| Some(round[turn]? / round[best]?));
-            Trial {
-                grace_time: turns[turn],
-                qps: median(&of(turn)),
-                over_best: interval(&ratios.collect::<Vec<_>>()),
-            }
+        .map(|turn| Trial {
+            grace_time: turns[turn],
+            qps: qps(turn),
+            over_best: median_interval(&ratios(&seen, turn, best, |rate| *rate)),
         })
         .collect();
     let as_good = trials.iter().filter(|trial| trial.over_best.median >= AS_GOOD);

@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use loadgen::medians::{Interval, median, median_interval};
+use loadgen::rounds::{self, Conditions, DisturbedTurn, RepeatPolicy, Rounds, figures, ratios};
 use policies::{Cpus, GraceTime, Policy};
 use runtime::DriverKind;
 use serde::Serialize;
 
 use crate::grace_blocks::Blocks;
 use crate::party::{LOOPBACK, LoadOrder, LoadSide, Party, Role, ServerOrder, ServerSide};
-use crate::statistics::{Interval, interval, median};
 use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 
 /// How much is measured.
@@ -179,7 +180,8 @@ pub struct Bench {
     pub repeated: Vec<String>,
     /// Rounds that were spoilt and could not be run again, for lack of time.
     pub spoilt: Vec<String>,
-    spent_repeating: Duration,
+    /// Time left for repeating disturbed rounds.
+    repeat_budget: Duration,
 }
 
 impl Bench {
@@ -188,45 +190,17 @@ impl Bench {
         Self {
             testbed,
             cores,
+            repeat_budget: Duration::from_secs_f64(plan.repeat_budget),
             plan,
             grace_time,
             repeated: Vec::new(),
             spoilt: Vec::new(),
-            spent_repeating: Duration::ZERO,
         }
     }
 
     /// Whether this is the testbed, not loopback.
     pub fn has_testbed(&self) -> bool {
         self.testbed.is_some()
-    }
-
-    /// Runs one measurement, again if the hypervisor spoilt it.
-    pub fn round(
-        &mut self,
-        contestant: Contestant,
-        rate: Option<f64>,
-        warm_up: f64,
-        duration: f64,
-    ) -> io::Result<Round> {
-        loop {
-            let started = Instant::now();
-            let round = self.measure(contestant, self.grace_time, rate, warm_up, duration, None)?;
-            if round.server.steal <= STEAL_LIMIT {
-                return Ok(round);
-            }
-            let at = rate.map_or_else(String::new, |rate| format!(" at {rate:.0}/s"));
-            let what = format!(
-                "{contestant}{at}: the hypervisor stole {:.1} % of a core",
-                round.server.steal * 100.0
-            );
-            if self.spent_repeating.as_secs_f64() >= self.plan.repeat_budget {
-                self.spoilt.push(what);
-                return Ok(round);
-            }
-            self.repeated.push(what);
-            self.spent_repeating += started.elapsed();
-        }
     }
 
     /// Runs one measurement; with `blocks`, grace times are taken in turns meanwhile.
@@ -282,53 +256,55 @@ impl Bench {
         })
     }
 
-    /// All contestants in rounds, each round beginning with another one.
+    /// All contestants in rounds, each round beginning with another one; rounds that the hypervisor spoilt are
+    /// run again.
     pub fn compare(
         &mut self,
         rate: Option<f64>,
-        rounds: usize,
+        count: usize,
         duration: f64,
         mut tick: impl FnMut(&str),
-    ) -> io::Result<Vec<Vec<Round>>> {
+    ) -> io::Result<Vec<rounds::Round<Round>>> {
         let contestants = self.plan.contestants.clone();
-        let mut all = Vec::new();
-        for round in 0..rounds {
-            let mut results = Vec::new();
-            for turn in 0..contestants.len() {
-                let contestant = contestants[(turn + round) % contestants.len()];
-                let at = rate.map_or_else(|| "saturated".to_owned(), |rate| format!("{rate:.0}/s"));
-                tick(&format!("{contestant}, {at}, round {} of {rounds}", round + 1));
-                results.push(self.round(contestant, rate, self.plan.warm_up, duration)?);
+        let at = rate.map_or_else(|| "saturated".to_owned(), |rate| format!("{rate:.0}/s"));
+        let mut rounds = Rounds::new(contestants.len(), count)
+            .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(self.repeat_budget));
+        while let Some(turn) = rounds.next_turn() {
+            let contestant = contestants[turn.contestant()];
+            if !turn.is_repeat() {
+                tick(&format!("{contestant}, {at}, round {} of {count}", turn.round() + 1));
             }
-            all.push(results);
+            let round = self.measure(contestant, self.grace_time, rate, self.plan.warm_up, duration, None)?;
+            let conditions = Conditions::with_steal(round.server.steal);
+            rounds.finish_turn(turn, Some(round), conditions);
         }
-        Ok(all)
+        let finished = rounds.finish();
+        self.repeat_budget = self.repeat_budget.saturating_sub(finished.repeated_time);
+        let at = rate.map_or_else(String::new, |rate| format!(" at {rate:.0}/s"));
+        for DisturbedTurn { contestant, conditions, repeated, .. } in finished.disturbed {
+            let what = format!(
+                "{}{at}: the hypervisor stole {:.1} % of a core",
+                contestants[contestant],
+                conditions.steal * 100.0
+            );
+            if repeated { &mut self.repeated } else { &mut self.spoilt }.push(what);
+        }
+        Ok(finished.rounds)
     }
 }
 
 /// Puts rounds together, a row a contestant.
-pub fn rows(contestants: &[Contestant], rounds: &[Vec<Round>]) -> Vec<Row> {
-    let Some(&reference) = contestants.first() else { return Vec::new() };
-    contestants.iter().filter_map(|&contestant| row(contestant, reference, rounds)).collect()
+pub fn rows(contestants: &[Contestant], rounds: &[rounds::Round<Round>]) -> Vec<Row> {
+    (0..contestants.len()).filter_map(|index| row(contestants[index], index, rounds)).collect()
 }
 
-fn row(contestant: Contestant, reference: Contestant, rounds: &[Vec<Round>]) -> Option<Row> {
-    let of = |round: &[Round], who: Contestant| {
-        round.iter().position(|one| one.asked == who.policy && one.driver == who.driver)
-    };
-    let mine: Vec<&Round> =
-        rounds.iter().filter_map(|round| of(round, contestant).map(|index| &round[index])).collect();
-    let first = mine.first()?;
-    let ratios = |figure: &dyn Fn(&Round) -> f64| -> Interval {
-        let ratio = |round: &Vec<Round>| {
-            Some(figure(&round[of(round, contestant)?]) / figure(&round[of(round, reference)?]))
-        };
-        interval(&rounds.iter().filter_map(ratio).collect::<Vec<_>>())
-    };
-    let of_all =
-        |figure: &dyn Fn(&Round) -> f64| median(&mine.iter().map(|round| figure(round)).collect::<Vec<_>>());
+fn row(contestant: Contestant, index: usize, rounds: &[rounds::Round<Round>]) -> Option<Row> {
+    let first = rounds.iter().find_map(|round| round.value(index))?;
+    let of_all = |figure: fn(&Round) -> f64| median(&figures(rounds, index, figure));
+    let over_first = |figure: fn(&Round) -> f64| median_interval(&ratios(rounds, index, 0, figure));
     // Rounds that ran different things under one name would make the row mean nothing.
-    let mut ran: Vec<&str> = mine.iter().map(|round| round.ran.as_str()).collect();
+    let mut ran: Vec<&str> =
+        rounds.iter().filter_map(|round| round.value(index)).map(|round| round.ran.as_str()).collect();
     ran.sort_unstable();
     ran.dedup();
     Some(Row {
@@ -336,18 +312,18 @@ fn row(contestant: Contestant, reference: Contestant, rounds: &[Vec<Round>]) -> 
         driver: contestant.driver,
         ran: ran.join(" or "),
         asked_qps: first.rate,
-        qps: of_all(&|round| round.load.qps),
-        p50_us: of_all(&|round| round.load.latency.p50),
-        p99_us: of_all(&|round| round.load.latency.p99),
-        p999_us: of_all(&|round| round.load.latency.p999),
-        cpu_us_per_request: of_all(&Round::cpu_us),
-        thread_cpu_us_per_request: of_all(&|round| {
+        qps: of_all(|round| round.load.qps),
+        p50_us: of_all(|round| round.load.latency.p50),
+        p99_us: of_all(|round| round.load.latency.p99),
+        p999_us: of_all(|round| round.load.latency.p999),
+        cpu_us_per_request: of_all(Round::cpu_us),
+        thread_cpu_us_per_request: of_all(|round| {
             round.server.thread_cpu * 1e6 / round.server.requests.max(1) as f64
         }),
-        packets_per_softirq: of_all(&|round| round.server.packets_per_event),
-        busy_poll_share: of_all(&|round| round.server.busy_poll_share),
-        client_busy: of_all(&|round| round.load.client_busy),
-        ratio_to_vanilla: ratios(&|round| round.load.qps),
-        cpu_ratio_to_vanilla: ratios(&Round::cpu_us),
+        packets_per_softirq: of_all(|round| round.server.packets_per_event),
+        busy_poll_share: of_all(|round| round.server.busy_poll_share),
+        client_busy: of_all(|round| round.load.client_busy),
+        ratio_to_vanilla: over_first(|round| round.load.qps),
+        cpu_ratio_to_vanilla: over_first(Round::cpu_us),
     })
 }

@@ -9,13 +9,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
+use loadgen::medians::{Interval, median_interval};
+use loadgen::rounds::{Conditions, Rounds, TurnOrder, figures, ratios};
 use procfs::process::Process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
 use crate::experiment::Cores;
 use crate::report::Machine;
-use crate::statistics::{Interval, interval};
 
 /// What is compared, and how.
 #[derive(Debug, Clone, Serialize)]
@@ -280,28 +281,28 @@ pub fn run(plan: &Plan, cores: Cores, mut tell: impl FnMut(&str)) -> io::Result<
         );
         std::fs::write(&crusher, conf).map_err(|error| failed(&crusher, error))?;
         let all = generators(plan, depth, address, &crusher);
-        let mut turns = vec![Vec::new(); all.len()];
-        let measured = (0..plan.rounds).try_for_each(|round| {
-            for (generator, turns) in all.iter().zip(&mut turns) {
-                tell(&format!("depth {depth}, round {}, {}", round + 1, generator.name));
-                turns.push(turn(generator, address, cores.client)?);
+        let mut rounds = Rounds::new(all.len(), plan.rounds).order(TurnOrder::Fixed);
+        let mut measure = || -> io::Result<()> {
+            while let Some(next) = rounds.next_turn() {
+                let generator = &all[next.contestant()];
+                tell(&format!("depth {depth}, round {}, {}", next.round() + 1, generator.name));
+                let seen = turn(generator, address, cores.client)?;
+                rounds.finish_turn(next, Some(seen), Conditions::default());
             }
-            Ok::<_, io::Error>(())
-        });
+            Ok(())
+        };
+        let measured = measure();
         // It is in nobody's way, but it is ours.
         let _ = std::fs::remove_file(&crusher);
         measured?;
-        let figures = |turns: &[(f64, f64)], figure: fn(&(f64, f64)) -> f64| -> Vec<f64> {
-            turns.iter().map(figure).collect()
-        };
-        for (index, (generator, own)) in all.iter().zip(&turns).enumerate() {
-            let ratios: Vec<f64> = own.iter().zip(&turns[0]).map(|(own, first)| first.1 / own.1).collect();
+        let rounds = rounds.finish().rounds;
+        for (index, generator) in all.iter().enumerate() {
             rows.push(Row {
                 generator: generator.name.to_owned(),
                 depth,
-                qps: interval(&figures(own, |turn| turn.0)),
-                cpu_us: interval(&figures(own, |turn| turn.1)),
-                ratio: (index > 0).then(|| interval(&ratios)),
+                qps: median_interval(&figures(&rounds, index, |turn| turn.0)),
+                cpu_us: median_interval(&figures(&rounds, index, |turn| turn.1)),
+                ratio: (index > 0).then(|| median_interval(&ratios(&rounds, index, 0, |turn| 1.0 / turn.1))),
             });
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use loadgen::rounds::{Conditions, Round, Rounds, TurnOrder};
 use policies::host;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ impl Blocks {
         server: &Server,
         interface: &str,
         own: impl Fn() -> Duration,
-    ) -> io::Result<Vec<Vec<Option<f64>>>> {
+    ) -> io::Result<Vec<Round<f64>>> {
         let interface = host::interface(interface).map_err(io::Error::other)?;
         let napi = interface.queues.iter().find_map(|queue| queue.napi.as_ref());
         let napi = napi.ok_or_else(|| io::Error::other("the interface has no NAPI"))?.id;
@@ -60,30 +61,23 @@ impl Blocks {
         napi: u32,
         netdev: &mut Netdev,
         own: impl Fn() -> Duration,
-    ) -> io::Result<Vec<Vec<Option<f64>>>> {
+    ) -> io::Result<Vec<Round<f64>>> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         thread::sleep(self.settle);
-        let mut rounds = Vec::new();
-        for round in 0..self.rounds {
-            let count = self.turns.len();
-            let mut rates = vec![None; count];
-            for position in 0..count {
-                // From another one on each time, and every other time backwards.
-                let place = if round % 2 == 0 { position } else { count - 1 - position };
-                let turn = (place + round / 2) % count;
-                let time = self.turns[turn].unwrap_or_else(&own);
-                netdev.set_napi(napi, NapiSetting::GroFlushTimeout, nanos(time))?;
-                thread::sleep(SETTLE);
-                let (start, before) = (Instant::now(), server.requests());
-                thread::sleep(self.length);
-                let rate = (server.requests() - before) as f64 / start.elapsed().as_secs_f64();
-                let disturbed =
-                    self.turns[turn].is_some() && netdev.napi(napi)?.gro_flush_timeout != Some(nanos(time));
-                // Where nothing came the load was over, or had not begun.
-                rates[turn] = (!disturbed && rate > 0.0).then_some(rate);
-            }
-            rounds.push(rates);
+        let mut rounds = Rounds::new(self.turns.len(), self.rounds).order(TurnOrder::RotatedPairs);
+        while let Some(turn) = rounds.next_turn() {
+            let fixed = self.turns[turn.contestant()];
+            let time = fixed.unwrap_or_else(&own);
+            netdev.set_napi(napi, NapiSetting::GroFlushTimeout, nanos(time))?;
+            thread::sleep(SETTLE);
+            let (start, before) = (Instant::now(), server.requests());
+            thread::sleep(self.length);
+            let rate = (server.requests() - before) as f64 / start.elapsed().as_secs_f64();
+            let overwritten = fixed.is_some() && netdev.napi(napi)?.gro_flush_timeout != Some(nanos(time));
+            // Without requests the load was over, or had not begun.
+            let valid = !overwritten && rate > 0.0;
+            rounds.finish_turn(turn, valid.then_some(rate), Conditions::default());
         }
-        Ok(rounds)
+        Ok(rounds.finish().rounds)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! // How sure five rounds can make one of a median.
-//! let interval = lab::statistics::interval(&[1.7, 1.9, 1.8, 1.6, 2.0]);
+//! let interval = loadgen::medians::median_interval(&[1.7, 1.9, 1.8, 1.6, 2.0]);
 //! assert_eq!((interval.median, interval.low, interval.high), (1.8, 1.6, 2.0));
 //! assert!(interval.confidence > 0.93);
 //! ```
@@ -24,5 +24,4 @@ pub mod namespace;
 pub mod party;
 pub mod peers;
 pub mod report;
-pub mod statistics;
 pub mod testbed;

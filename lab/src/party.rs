@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use loadgen::rounds::Round;
 use loadgen::{Arrival, Config as LoadConfig, Loop, Report as LoadReport, WarmUp, Workload};
 use policies::counters::{
     CpuTime, Delta, PerfCounters, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
@@ -137,7 +138,7 @@ pub struct ServerSide {
     /// The grace time that its worker had at the end.
     pub grace_time: Option<Duration>,
     /// Requests a second in each turn of each round.
-    pub grace_blocks: Option<Vec<Vec<Option<f64>>>>,
+    pub grace_blocks: Option<Vec<Round<f64>>>,
 }
 
 /// Runs this process as a party. Returns when the lab closes its end.

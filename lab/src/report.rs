@@ -3,12 +3,13 @@
 use std::fs;
 
 use comfy_table::{CellAlignment, Table, presets};
+use loadgen::medians::Interval;
+use loadgen::rounds;
 use policies::{GraceTime, Policy};
 use serde::Serialize;
 
 use crate::calibration::Calibration;
 use crate::experiment::{Bench, Cores, Plan, Round, Row};
-use crate::statistics::Interval;
 
 /// The machine that it was measured on.
 #[derive(Debug, Clone, Serialize)]
@@ -78,11 +79,16 @@ impl Report {
     pub fn new(
         bench: &Bench,
         grace_tried: Option<Calibration>,
-        rounds: Vec<Vec<Round>>,
-        curve_rounds: Vec<Vec<Round>>,
+        rounds: Vec<rounds::Round<Round>>,
+        curve_rounds: Vec<rounds::Round<Round>>,
         curve: Vec<Row>,
     ) -> Self {
         let rows = crate::experiment::rows(&bench.plan.contestants, &rounds);
+        let in_order = |round: rounds::Round<Round>| -> Vec<Round> {
+            round.turns.into_iter().filter_map(|turn| turn.value).collect()
+        };
+        let rounds: Vec<Vec<Round>> = rounds.into_iter().map(in_order).collect();
+        let curve_rounds: Vec<Vec<Round>> = curve_rounds.into_iter().map(in_order).collect();
         let notes = notes(bench, &rows, &rounds, &curve_rounds);
         Self {
             machine: Machine::read(),

@@ -6,10 +6,12 @@ use serde::Serialize;
 
 use crate::address::Address;
 use crate::agents::Crew;
-use crate::batches::{Estimate, of};
+use crate::batches::Estimate;
 use crate::config::Config;
 use crate::error::Error;
 use crate::progress::Progress;
+use crate::stats::medians::median;
+use crate::stats::rounds::{self, Conditions, Round, Rounds, TurnOrder, mean_ratio, ratios};
 
 /// What a server showed in one round.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -74,93 +76,51 @@ pub async fn compare(
     stop: &AtomicBool,
     mut progress: impl FnMut(&str, Progress),
 ) -> Result<Comparison, Error> {
-    let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); servers.len()];
-    let (mut left_out, mut invalid, mut failures, mut broken) = (0, None, 0, None);
-    'rounds: for round in 0..rounds {
-        let mut this = vec![None; servers.len()];
-        for place in 0..servers.len() {
-            let index = if round % 2 == 0 { place } else { servers.len() - 1 - place };
-            let server = &servers[index];
-            let config = Config {
-                servers: vec![server.clone()],
-                seed: config.seed.wrapping_add(round as u64 * 1000),
-                ..config.clone()
-            };
-            let name = format!("round {} of {rounds}, {server}", round + 1);
-            let report = match crew.run(&config, stop, |seen| progress(&name, seen)).await {
-                Ok(report) => report,
-                // The first tells of what can't be done at all.
-                Err(error) if round == 0 => return Err(error),
-                Err(error) => {
-                    broken = Some(error);
-                    break 'rounds;
-                }
-            };
-            failures += report.errors + report.wrong + report.unanswered;
-            this[index] = Some(Turn { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 })
-                .filter(|_| report.invalid.is_none());
-            invalid = report.invalid.or(invalid);
-        }
-        if stop.load(Ordering::Relaxed) {
+    let mut turns = Rounds::new(servers.len(), rounds).order(TurnOrder::Alternating);
+    let (mut invalid, mut failures, mut broken) = (None, 0, None);
+    while let Some(turn) = turns.next_turn() {
+        let server = &servers[turn.contestant()];
+        let config = Config {
+            servers: vec![server.clone()],
+            seed: config.seed.wrapping_add(turn.round() as u64 * 1000),
+            ..config.clone()
+        };
+        let name = format!("round {} of {rounds}, {server}", turn.round() + 1);
+        let report = match crew.run(&config, stop, |seen| progress(&name, seen)).await {
+            Ok(report) => report,
+            // An error in the first round is one of the configuration.
+            Err(error) if turn.round() == 0 => return Err(error),
+            Err(error) => {
+                broken = Some(error);
+                break;
+            }
+        };
+        failures += report.errors + report.wrong + report.unanswered;
+        let value = Turn { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 };
+        let valid = report.invalid.is_none();
+        invalid = report.invalid.or(invalid);
+        if turn.is_last_of_round() && stop.load(Ordering::Relaxed) {
             break;
         }
-        // A round is a comparison, or it is none.
-        match this.into_iter().collect::<Option<Vec<Turn>>>() {
-            Some(this) => this.into_iter().zip(&mut turns).for_each(|(turn, all)| all.push(turn)),
-            None => left_out += 1,
-        }
+        turns.finish_turn(turn, valid.then_some(value), Conditions::default());
     }
-    let servers = servers.iter().zip(&turns).enumerate().map(|(index, (server, own))| Contender {
+    // A round compares all servers or none.
+    let (valid, left_out): (Vec<_>, Vec<_>) = turns.finish().rounds.into_iter().partition(Round::is_valid);
+    let median_of = |index, figure: fn(&Turn) -> f64| median(&rounds::figures(&valid, index, figure));
+    let ratio_of = |index, figure: fn(&Turn) -> f64| mean_ratio(&ratios(&valid, index, 0, figure));
+    let servers = servers.iter().enumerate().map(|(index, server)| Contender {
         server: server.clone(),
         median: Turn {
-            qps: median(own, |turn| turn.qps),
-            p50: median(own, |turn| turn.p50),
-            p99: median(own, |turn| turn.p99),
+            qps: median_of(index, |turn| turn.qps),
+            p50: median_of(index, |turn| turn.p50),
+            p99: median_of(index, |turn| turn.p99),
         },
         ratio: (index > 0).then(|| Ratio {
-            qps: ratio(own, &turns[0], |turn| turn.qps),
-            p50: ratio(own, &turns[0], |turn| turn.p50),
-            p99: ratio(own, &turns[0], |turn| turn.p99),
+            qps: ratio_of(index, |turn| turn.qps),
+            p50: ratio_of(index, |turn| turn.p50),
+            p99: ratio_of(index, |turn| turn.p99),
         }),
-        turns: own.clone(),
+        turns: valid.iter().filter_map(|round| round.value(index).copied()).collect(),
     });
-    Ok(Comparison { servers: servers.collect(), left_out, invalid, failures, error: broken })
-}
-
-fn median(turns: &[Turn], figure: impl Fn(&Turn) -> f64) -> f64 {
-    let mut figures: Vec<f64> = turns.iter().map(figure).collect();
-    figures.sort_unstable_by(f64::total_cmp);
-    let middle = |at: usize| figures.get(at).copied().unwrap_or(0.0);
-    match figures.len() {
-        0 => 0.0,
-        count => (middle((count - 1) / 2) + middle(count / 2)) / 2.0,
-    }
-}
-
-/// The geometric mean of the rounds' ratios, with its 95 % interval; `None` below two rounds.
-fn ratio(own: &[Turn], first: &[Turn], figure: impl Fn(&Turn) -> f64) -> Option<Estimate> {
-    let logarithms: Vec<f64> =
-        own.iter().zip(first).map(|(own, first)| (figure(own) / figure(first)).ln()).collect();
-    let sure = logarithms.iter().all(|logarithm| logarithm.is_finite());
-    let Estimate { mean, low, high, batches } = of(&logarithms).filter(|_| sure)?;
-    Some(Estimate { mean: mean.exp(), low: low.exp(), high: high.exp(), batches })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn turns(rates: &[f64]) -> Vec<Turn> {
-        rates.iter().map(|&qps| Turn { qps, p50: 1.0, p99: 0.0 }).collect()
-    }
-
-    #[test]
-    fn a_ratio_that_holds_in_each_round_is_sure_however_rounds_differ() {
-        let (first, own) = (turns(&[100.0, 50.0, 200.0]), turns(&[201.0, 99.0, 400.0]));
-        let found = ratio(&own, &first, |turn| turn.qps).unwrap();
-        assert!((1.99..2.01).contains(&found.mean) && found.low > 1.95 && found.high < 2.05, "{found:?}");
-        assert_eq!(ratio(&own, &first, |turn| turn.p99).map(|it| it.mean), None);
-        assert_eq!(ratio(&own[..1], &first, |turn| turn.qps).map(|it| it.mean), None);
-        assert_eq!((median(&first, |turn| turn.qps), median(&first[..2], |turn| turn.qps)), (100.0, 75.0));
-    }
+    Ok(Comparison { servers: servers.collect(), left_out: left_out.len(), invalid, failures, error: broken })
 }

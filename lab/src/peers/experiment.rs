@@ -2,13 +2,14 @@
 
 use std::io;
 
+use loadgen::medians::{Interval, median, median_interval};
+use loadgen::rounds::{Conditions, RepeatPolicy, Round, Rounds, TurnOutcome, figures};
 use serde::Serialize;
 
 use super::client::EchoSeen;
 use super::{EchoLoad, EchoOrder, Peer, Shape};
 use crate::experiment::{Cores, STEAL_LIMIT};
 use crate::party::{Party, Role};
-use crate::statistics::{Interval, interval, median};
 
 /// How much is measured.
 #[derive(Debug, Clone, Serialize)]
@@ -91,61 +92,53 @@ pub fn run(plan: &Plan, cores: Cores, mut tick: impl FnMut(&str)) -> io::Result<
     let mut rows = Vec::new();
     for &shape in &plan.shapes {
         for &connections in &plan.connections {
-            let mut rounds: Vec<Vec<Seen>> = Vec::new();
-            for round in 0..plan.rounds {
-                let mut seen: Vec<Option<Seen>> = Peer::ALL.iter().map(|_| None).collect();
-                for turn in 0..Peer::ALL.len() {
-                    let index = (turn + round) % Peer::ALL.len();
-                    let peer = Peer::ALL[index];
-                    tick(&format!("{}, {shape}, {connections} connections", peer.name()));
-                    let load = |server| EchoLoad {
-                        server,
-                        core: cores.client,
-                        shape,
-                        connections,
-                        warm_up: plan.warm_up,
-                        duration: plan.duration,
-                    };
-                    let (first, stolen) = measure(peer, cores, shape, load)?;
-                    seen[index] = Some(if stolen > STEAL_LIMIT {
-                        let what = format!("{}, {shape}, {connections} connections", peer.name());
-                        notes.push(format!(
-                            "repeated: {what}: the hypervisor stole {:.1} % of a core",
-                            stolen * 100.0
-                        ));
-                        measure(peer, cores, shape, load)?.0
-                    } else {
-                        first
-                    });
+            let mut rounds =
+                Rounds::new(Peer::ALL.len(), plan.rounds).repeat_above(STEAL_LIMIT, RepeatPolicy::Once);
+            while let Some(turn) = rounds.next_turn() {
+                let peer = Peer::ALL[turn.contestant()];
+                let what = format!("{}, {shape}, {connections} connections", peer.name());
+                if !turn.is_repeat() {
+                    tick(&what);
                 }
-                rounds.push(seen.into_iter().flatten().collect());
+                let load = |server| EchoLoad {
+                    server,
+                    core: cores.client,
+                    shape,
+                    connections,
+                    warm_up: plan.warm_up,
+                    duration: plan.duration,
+                };
+                let (seen, steal) = measure(peer, cores, shape, load)?;
+                let outcome = rounds.finish_turn(turn, Some(seen), Conditions::with_steal(steal));
+                if outcome == TurnOutcome::Repeated {
+                    let percent = steal * 100.0;
+                    notes.push(format!("repeated: {what}: the hypervisor stole {percent:.1} % of a core"));
+                }
             }
-            rows.extend(rows_of(shape, connections, &rounds, &idle));
+            rows.extend(rows_of(shape, connections, &rounds.finish().rounds, &idle));
         }
     }
     Ok((rows, notes))
 }
 
-fn rows_of(shape: Shape, connections: usize, rounds: &[Vec<Seen>], idle: &[f64]) -> Vec<Row> {
-    let best_other = |round: &[Seen]| {
-        let others = Peer::ALL.iter().zip(round).filter(|(peer, _)| peer.is_other());
-        others.map(|(_, seen)| seen.cpu_us).fold(f64::INFINITY, f64::min)
+fn rows_of(shape: Shape, connections: usize, rounds: &[Round<Seen>], idle: &[f64]) -> Vec<Row> {
+    let best_other = |round: &Round<Seen>| {
+        let others = Peer::ALL.iter().enumerate().filter(|(_, peer)| peer.is_other());
+        others.filter_map(|(index, _)| Some(round.value(index)?.cpu_us)).fold(f64::INFINITY, f64::min)
     };
     let row = |(index, peer): (usize, &Peer)| {
-        let of = |figure: &dyn Fn(&Seen) -> f64| {
-            median(&rounds.iter().map(|round| figure(&round[index])).collect::<Vec<_>>())
-        };
-        let ratios: Vec<f64> = rounds.iter().map(|round| round[index].cpu_us / best_other(round)).collect();
+        let of = |figure: fn(&Seen) -> f64| median(&figures(rounds, index, figure));
+        let ratios = rounds.iter().filter_map(|round| Some(round.value(index)?.cpu_us / best_other(round)));
         Row {
             name: peer.name(),
             workload: shape.to_string(),
             connections,
-            qps: of(&|seen| seen.client.answers as f64 / seen.client.seconds),
-            p99_us: of(&|seen| seen.client.p99_us),
-            cpu_us_per_request: of(&|seen| seen.cpu_us),
-            cpu_ratio_to_best_other: interval(&ratios),
-            allocations_per_request: of(&|seen| seen.allocations),
-            client_busy: of(&|seen| seen.client.busy),
+            qps: of(|seen| seen.client.answers as f64 / seen.client.seconds),
+            p99_us: of(|seen| seen.client.p99_us),
+            cpu_us_per_request: of(|seen| seen.cpu_us),
+            cpu_ratio_to_best_other: median_interval(&ratios.collect::<Vec<_>>()),
+            allocations_per_request: of(|seen| seen.allocations),
+            client_busy: of(|seen| seen.client.busy),
             bytes_per_idle_connection: idle[index],
         }
     };

@@ -1,0 +1,4 @@
+//! Statistics of measurements.
+
+pub mod medians;
+pub mod rounds;
