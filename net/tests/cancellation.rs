@@ -11,7 +11,9 @@ use net::{TcpListener, TcpStream};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use common::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
+use tests_macros::isolated;
+
+use common::{DRIVERS, local, one_worker, open_descriptors, pair, serve_echo};
 
 /// How often futures are dropped in the randomized tests; `DROPS` in the environment asks for more.
 fn drops() -> u32 {
@@ -116,11 +118,9 @@ async fn reads_dropped_at_random_points_lose_no_byte() {
 }
 
 #[test]
+#[isolated]
 fn connections_dropped_at_random_points_leave_no_descriptor() {
     // Other tests open descriptors too.
-    if !alone("connections_dropped_at_random_points_leave_no_descriptor") {
-        return;
-    }
     for driver in DRIVERS {
         let before = open_descriptors();
         let mut runtime = one_worker(driver);
@@ -158,10 +158,8 @@ fn connections_dropped_at_random_points_leave_no_descriptor() {
 }
 
 #[test]
+#[isolated]
 fn connections_that_come_while_a_listener_is_dropped_leave_no_descriptor() {
-    if !alone("connections_that_come_while_a_listener_is_dropped_leave_no_descriptor") {
-        return;
-    }
     for driver in DRIVERS {
         one_worker(driver).block_on(async {
             let before = open_descriptors();

@@ -10,7 +10,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use runtime::{Builder, DriverKind};
 
-use common::{DRIVERS, alone, local, one_worker, open_descriptors, pair, serve_echo};
+use tests_macros::isolated;
+
+use common::{DRIVERS, local, one_worker, open_descriptors, pair, serve_echo};
 
 #[runtime::test]
 async fn what_was_written_arrives_though_the_stream_was_dropped_at_once() {
@@ -230,12 +232,9 @@ fn be_clients(address: std::net::SocketAddr) {
 }
 
 #[test]
+#[isolated]
 fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
-    const NAME: &str = "ten_thousand_connections_come_idle_and_go_and_leave_nothing";
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    if !alone(NAME) {
-        return;
-    }
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(CONNECTIONS as u64 + 100), maximum });
     if common::require("limit of 10,100 descriptors", raised.ok()).is_none() {
@@ -255,11 +254,7 @@ fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
             for _ in 0..3 {
                 let (done, finished) = std::os::unix::net::UnixStream::pair().unwrap();
                 let clients = std::thread::spawn(move || {
-                    let mut clients = std::process::Command::new(std::env::current_exe().unwrap());
-                    clients
-                        .args([NAME, "--exact", "--test-threads=1"])
-                        .env("CLIENTS_OF", address.to_string());
-                    let status = clients.status().unwrap();
+                    let status = common::once_more().env("CLIENTS_OF", address.to_string()).status().unwrap();
                     drop(done);
                     assert!(status.success());
                 });

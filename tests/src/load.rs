@@ -1,18 +1,9 @@
 //! Runs of the load generator.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loadgen::{Address, Arrival, Config, Error, Loop, Report, WarmUp};
-
-/// One at a time: they measure delays, and there may be two cores.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Half a second of a closed loop by one connection, without a warm-up.
 pub fn config(server: impl Into<Address>) -> Config {
@@ -66,47 +57,4 @@ pub fn loadgen(arguments: &[&str]) -> Command {
     let mut command = Command::new(crate::own_program("loadgen"));
     command.args(arguments);
     command
-}
-
-/// A server that has no record, and notes when lines come.
-#[derive(Debug)]
-pub struct Noting {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// On which connection, by number, and when.
-    lines: Arc<Mutex<Vec<(usize, Instant)>>>,
-}
-
-impl Noting {
-    /// Starts one, which ends with the process.
-    ///
-    /// # Panics
-    /// Where there is no port for it.
-    pub fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&lines);
-        std::thread::spawn(move || {
-            for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
-                let noted = Arc::clone(&noted);
-                std::thread::spawn(move || {
-                    for _ in BufReader::new(&stream).lines().map_while(Result::ok) {
-                        let now = Instant::now();
-                        noted.lock().unwrap_or_else(PoisonError::into_inner).push((number, now));
-                        // Fails where the client has gone.
-                        let _ = (&stream).write_all(b"END\r\n");
-                    }
-                });
-            }
-        });
-        Self { address, lines }
-    }
-
-    /// When lines came, in order, and on which connection.
-    pub fn lines(&self) -> Vec<(usize, Instant)> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        lines.sort_unstable_by_key(|(_, at)| *at);
-        lines
-    }
 }

@@ -1,52 +1,17 @@
-//! Tests inside the two-namespace testbed. Each moves its own child process into a namespace, so that they
-//! run side by side and nothing of the host is touched.
-
-use std::process::Command;
+//! Tests inside the two-namespace testbed. Each one's process enters a namespace, so that nothing of the host
+//! is touched.
 
 use lab::namespace::Namespace;
 use lab::testbed::{SERVER_INTERFACE, Testbed};
 use policies::{Cpus, Policy};
-use runtime::{Builder, DriverKind, Runtime};
+use runtime::{Builder, Runtime};
 
-/// Runs the test `name` again in a process of its own, where `INSIDE` is set; `true` in there. It runs
-/// on each driver that can poll with suspension, one after the other.
-pub fn in_own_process(name: &str) -> bool {
-    in_own_process_on(&[DriverKind::Epoll, DriverKind::Hybrid], name)
-}
+use crate::isolated::driver;
 
-/// Likewise, on these drivers.
-pub fn in_own_process_on(drivers: &[DriverKind], name: &str) -> bool {
-    if std::env::var_os("INSIDE").is_some() {
-        return true;
-    }
-    if crate::root().is_none() {
-        return false;
-    }
-    // One at a time: they measure delays, and there may be two cores.
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for driver in drivers {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--nocapture", "--test-threads=1"])
-            .env("INSIDE", driver.to_string())
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "on {driver}: {}\n{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    false
-}
-
-/// The driver that this process is to test.
-pub fn driver() -> DriverKind {
-    std::env::var("INSIDE").unwrap().parse().unwrap()
-}
-
-/// Makes the testbed, and this process a citizen of the server's side.
+/// Makes the testbed, and moves the calling thread to the server's side.
+///
+/// # Panics
+/// If the testbed can't be made.
 pub fn enter(queues: u32) -> Testbed {
     let testbed = Testbed::new(queues).unwrap();
     // The test harness has threads, so only this one moves; runtimes are made from it.
@@ -56,11 +21,17 @@ pub fn enter(queues: u32) -> Testbed {
 }
 
 /// A runtime on the server's side, its workers on core 0.
+///
+/// # Panics
+/// If it can't be built.
 pub fn server_runtime(policy: Policy, workers: usize) -> Runtime {
     server_builder(policy, workers).build().unwrap()
 }
 
-/// What [`server_runtime`] is built by.
+/// The builder of [`server_runtime`].
+///
+/// # Panics
+/// Outside of an isolated test with drivers.
 pub fn server_builder(policy: Policy, workers: usize) -> Builder {
     Builder::new()
         .ignore_environment()

@@ -57,18 +57,12 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Runs the calling test again in a process of its own; `true` in there.
-///
-/// # Panics
-/// When it fails there.
-pub fn alone(name: &str) -> bool {
-    if std::env::var_os("ALONE").is_some() {
-        return true;
-    }
-    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    again.args([name, "--exact", "--nocapture", "--test-threads=1"]).env("ALONE", "1");
-    assert!(again.status().unwrap().success());
-    false
+/// A command that runs the calling test, which is isolated, in one more process.
+pub fn once_more() -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    // An isolated process is started with the arguments that select its test.
+    command.args(std::env::args_os().skip(1));
+    command
 }
 
 /// What a test needs, or `None`, with the reason printed, where it is missing. With `LULL_REQUIRE_ALL` set a

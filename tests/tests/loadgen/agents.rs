@@ -7,7 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tests::load::{Noting, alone, loadgen};
+use serial_test::serial;
+use tests::fake_server::FakeServer;
+use tests::load::loadgen;
 use tests::memcached::{Memcached, free_port, wait_until};
 
 /// An agent's process, with what it tells.
@@ -100,8 +102,8 @@ fn errors(output: &Output) -> String {
 }
 
 #[test]
+#[serial]
 fn what_three_agents_and_their_master_counted_is_what_the_server_counted() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let agents = [Agent::start(&[]), Agent::start(&["-T", "2"]), Agent::start(&["-l", "3"])];
     let all: Vec<&Agent> = agents.iter().collect();
@@ -127,8 +129,8 @@ fn what_three_agents_and_their_master_counted_is_what_the_server_counted() {
 }
 
 #[test]
+#[serial]
 fn the_measuring_client_is_apart_and_its_latencies_are_its_own() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let apart = ["-q", "2000", "-t", "1", "-w", "0", "-c", "8", "-C", "1", "-Q", "100", "-D", "1"];
@@ -140,9 +142,9 @@ fn the_measuring_client_is_apart_and_its_latencies_are_its_own() {
 }
 
 #[test]
+#[serial]
 fn all_begin_at_the_same_time() {
-    let _alone = alone();
-    let server = Noting::start();
+    let server = FakeServer::recording();
     let agents = [Agent::start(&[]), Agent::start(&[])];
     let all: Vec<&Agent> = agents.iter().collect();
     let output = master(server.address, &all, &["--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
@@ -155,8 +157,8 @@ fn all_begin_at_the_same_time() {
 }
 
 #[test]
+#[serial]
 fn an_agent_that_is_lost_makes_the_run_invalid_and_the_rest_is_told() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let (mut lost, kept) = (Agent::start(&[]), Agent::start(&[]));
     let arguments = ["-q", "600", "-t", "2", "-w", "0"];
@@ -175,8 +177,8 @@ fn an_agent_that_is_lost_makes_the_run_invalid_and_the_rest_is_told() {
 }
 
 #[test]
+#[serial]
 fn an_agent_that_is_interrupted_makes_the_run_invalid_too() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "2", "-w", "0"];
@@ -192,8 +194,8 @@ fn an_agent_that_is_interrupted_makes_the_run_invalid_too() {
 }
 
 #[test]
+#[serial]
 fn it_is_the_master_who_says_when_figures_are_sure() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     // By so much an agent of hundreds is sure at once, and a master of few is not.
@@ -207,8 +209,8 @@ fn it_is_the_master_who_says_when_figures_are_sure() {
 }
 
 #[test]
+#[serial]
 fn an_interrupt_of_the_master_ends_the_agents_runs_and_what_was_measured_is_printed() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "60", "-w", "0"];
@@ -232,8 +234,8 @@ fn an_interrupt_of_the_master_ends_the_agents_runs_and_what_was_measured_is_prin
 }
 
 #[test]
+#[serial]
 fn who_has_not_the_secret_gets_nothing_done() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -261,8 +263,8 @@ fn who_has_not_the_secret_gets_nothing_done() {
 }
 
 #[test]
+#[serial]
 fn an_agent_that_is_none_or_busy_or_of_another_version_is_named_with_the_reason() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let refused = |name: &str, word: &str| {
@@ -295,8 +297,8 @@ fn an_agent_that_is_none_or_busy_or_of_another_version_is_named_with_the_reason(
 }
 
 #[test]
+#[serial]
 fn nonsense_makes_an_agent_neither_end_nor_work() {
-    let _alone = alone();
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let address = SocketAddr::from(([127, 0, 0, 1], agent.port));

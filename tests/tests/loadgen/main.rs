@@ -1,6 +1,9 @@
 //! The load generator against memcached, against servers whose behavior is known, and against a packet capture.
 
 mod agents;
+mod command;
 mod measurement;
+mod operations;
 mod transports;
 mod wire;
+mod workloads;

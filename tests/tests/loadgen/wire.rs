@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use loadgen::{Arrival, Config, Loop};
 use runtime::WaitStrategy;
+use serial_test::serial;
 use tests::capture::{Capture, Packet};
-use tests::load::{alone, config};
+use tests::load::config;
 use tests::memcached::Memcached;
 
 /// Runs a load while the wire is watched. The generator spins: what a sleeping processor takes to wake is not
@@ -36,8 +37,8 @@ fn took(packets: &[Packet]) -> Vec<f64> {
 }
 
 #[test]
+#[serial]
 fn latency_on_the_wire_is_what_a_packet_capture_of_the_same_run_has() {
-    let _alone = alone();
     if tests::root().is_none() {
         return;
     }
@@ -64,8 +65,8 @@ fn latency_on_the_wire_is_what_a_packet_capture_of_the_same_run_has() {
 }
 
 #[test]
+#[serial]
 fn gaps_on_the_wire_are_exponential_at_half_of_the_highest_rate() {
-    let _alone = alone();
     if tests::root().is_none() {
         return;
     }

@@ -4,9 +4,11 @@
 use std::io::{Read, Write};
 use std::process::Command;
 
+use serial_test::parallel;
 use tests::memcached::Memcached;
 
 #[test]
+#[parallel]
 fn memccapable_passes_its_tests_of_both_protocols() {
     let Some(memccapable) = tests::program("memccapable") else { return };
     let server = Memcached::start(&[]);
@@ -22,6 +24,7 @@ fn memccapable_passes_its_tests_of_both_protocols() {
 }
 
 #[test]
+#[parallel]
 fn pymemcache_stores_reads_counts_and_deletes() {
     let Some(python) = tests::program("python3") else { return };
     let importable =
@@ -126,6 +129,7 @@ fn comparable_packets(mut answer: &[u8]) -> String {
 }
 
 #[test]
+#[parallel]
 fn answers_are_those_of_memcached_1_6_45() {
     let recorded = include_str!("conversations.txt");
     let lines: Vec<&str> = recorded.lines().filter(|line| !line.starts_with('#')).collect();
@@ -148,6 +152,7 @@ fn answers_are_those_of_memcached_1_6_45() {
 
 /// Large values are read straight to where they stay; in the binary protocol nothing follows them.
 #[test]
+#[parallel]
 fn large_values_come_in_and_go_out_whole_by_both_protocols() {
     let server = Memcached::start(&["-I", "8m"]);
     let mut stream = server.connect();

@@ -8,9 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serial_test::parallel;
 use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
 
 #[test]
+#[parallel]
 fn sigterm_lets_the_server_finish_and_exit_cleanly() {
     let mut server = Memcached::start(&[]);
     let idle = server.connect();
@@ -21,6 +23,7 @@ fn sigterm_lets_the_server_finish_and_exit_cleanly() {
 }
 
 #[test]
+#[parallel]
 fn a_killed_server_can_be_started_again_at_once() {
     let binary = binary();
     let port = free_port();
@@ -45,6 +48,7 @@ fn a_killed_server_can_be_started_again_at_once() {
 }
 
 #[test]
+#[parallel]
 fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -74,6 +78,7 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
 }
 
 #[test]
+#[parallel]
 fn the_unix_socket_has_the_mode_that_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -85,6 +90,7 @@ fn the_unix_socket_has_the_mode_that_was_asked_for() {
 }
 
 #[test]
+#[parallel]
 fn a_daemon_is_ready_when_its_start_returns_and_tells_its_ports() {
     let folder = tempfile::tempdir().unwrap();
     let (pidfile, ports) = (folder.path().join("pid"), folder.path().join("ports"));
@@ -111,6 +117,7 @@ fn a_daemon_is_ready_when_its_start_returns_and_tells_its_ports() {
 }
 
 #[test]
+#[parallel]
 fn a_daemon_that_can_not_start_says_so_and_fails() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -120,6 +127,7 @@ fn a_daemon_that_can_not_start_says_so_and_fails() {
 }
 
 #[test]
+#[parallel]
 fn a_server_started_by_root_runs_as_the_user_it_is_told() {
     let Some(()) = tests::root() else { return };
     let server = Memcached::start(&["-u", "nobody"]);
@@ -135,6 +143,7 @@ fn a_server_started_by_root_runs_as_the_user_it_is_told() {
 }
 
 #[test]
+#[parallel]
 fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
     for (arguments, reason) in [
         (&["-L"][..], "-L is refused"),
@@ -165,6 +174,7 @@ fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
 }
 
 #[test]
+#[parallel]
 fn users_are_asked_for_and_read_again_on_sighup() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
@@ -181,6 +191,7 @@ fn users_are_asked_for_and_read_again_on_sighup() {
 }
 
 #[test]
+#[parallel]
 fn a_client_that_says_nothing_is_let_go_after_the_idle_timeout() {
     let server = Memcached::start(&["-o", "idle_timeout=1"]);
     let mut idle = server.connect();
@@ -193,6 +204,7 @@ fn a_client_that_says_nothing_is_let_go_after_the_idle_timeout() {
 }
 
 #[test]
+#[parallel]
 fn shutdown_is_obeyed_where_it_is_allowed() {
     let server = Memcached::start(&[]);
     assert_eq!(server.talk(b"shutdown\r\n"), b"SERVER_ERROR: shutdown not enabled\r\n");
@@ -203,6 +215,7 @@ fn shutdown_is_obeyed_where_it_is_allowed() {
 }
 
 #[test]
+#[parallel]
 fn gets_are_answered_by_udp_in_frames() {
     let port = free_port();
     let server = Memcached::start(&["-U", &port.to_string()]);
@@ -238,6 +251,7 @@ fn gets_are_answered_by_udp_in_frames() {
 
 /// As systemd does it: the socket is descriptor 3, and readiness is told to a socket.
 #[test]
+#[parallel]
 fn a_socket_that_systemd_passes_is_served_and_readiness_told() {
     let Some(python) = tests::program("python3") else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -265,6 +279,7 @@ fn a_socket_that_systemd_passes_is_served_and_readiness_told() {
 }
 
 #[test]
+#[parallel]
 fn stats_tell_what_monitoring_reads_and_what_each_worker_runs() {
     let server = Memcached::start(&[]);
     assert_eq!(server.talk(b"set k 0 0 5\r\nvalue\r\nget k\r\nget nosuch\r\n").len(), 38);

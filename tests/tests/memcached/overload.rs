@@ -5,9 +5,11 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use serial_test::{parallel, serial};
 use tests::memcached::{Memcached, expect, wait_until};
 
 #[test]
+#[parallel]
 fn random_bytes_never_stop_the_server() {
     let server = Memcached::start(&["-c", "64"]);
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
@@ -45,6 +47,7 @@ fn random_bytes_never_stop_the_server() {
 }
 
 #[test]
+#[parallel]
 fn a_client_that_never_reads_is_held_and_the_others_served() {
     let server = Memcached::start(&[]);
     let value = [b"set k 0 0 500000\r\n".to_vec(), vec![b'v'; 500_000], b"\r\n".to_vec()].concat();
@@ -69,6 +72,7 @@ fn a_client_that_never_reads_is_held_and_the_others_served() {
 /// Within 5 % of the limit, whatever the sizes and however they change, beside what a server without
 /// items takes.
 #[test]
+#[parallel]
 fn the_memory_limit_holds_in_resident_memory() {
     const LIMIT_MIB: u64 = 64;
     let server = Memcached::start(&["-m", "64"]);
@@ -97,6 +101,7 @@ fn the_memory_limit_holds_in_resident_memory() {
 }
 
 #[test]
+#[parallel]
 fn one_connection_too_many_is_told_so_and_there_is_room_again_later() {
     let server = Memcached::start(&["-c", "3"]);
     // The start-up probe's connection may still be counted for a moment.
@@ -117,6 +122,7 @@ fn one_connection_too_many_is_told_so_and_there_is_room_again_later() {
 }
 
 #[test]
+#[parallel]
 fn a_connection_too_many_waits_where_it_is_told_to() {
     let server = Memcached::start(&["-c", "2", "-o", "no_maxconns_fast"]);
     wait_until("the probe's connection is gone", || server.stat("curr_connections") <= 1);
@@ -176,6 +182,7 @@ fn with_other_item() -> Memcached {
 }
 
 #[test]
+#[serial]
 fn clients_that_send_byte_by_byte_or_half_a_value_do_not_hold_up_others() {
     let server = with_other_item();
     let p99 = p99_while(&server, || {
@@ -201,6 +208,7 @@ fn clients_that_send_byte_by_byte_or_half_a_value_do_not_hold_up_others() {
 }
 
 #[test]
+#[serial]
 fn ten_thousand_idle_connections_leave_others_served_and_memory_bounded() {
     let server = with_other_item();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -229,6 +237,7 @@ fn ten_thousand_idle_connections_leave_others_served_and_memory_bounded() {
 }
 
 #[test]
+#[serial]
 fn a_gigabyte_of_garbage_is_refused_and_leaves_others_served() {
     let server = with_other_item();
     let p99 = p99_while(&server, || {
@@ -256,6 +265,7 @@ fn a_gigabyte_of_garbage_is_refused_and_leaves_others_served() {
 }
 
 #[test]
+#[parallel]
 fn many_clients_that_announce_large_values_can_not_take_all_memory() {
     let server = with_other_item();
     let mut halves: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();

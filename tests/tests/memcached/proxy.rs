@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serial_test::parallel;
 use tests::memcached::{Memcached, expect, free_port, wait_until};
 
 /// Killed with its test.
@@ -49,6 +50,7 @@ fn value(key: usize) -> String {
 }
 
 #[test]
+#[parallel]
 fn twemproxy_loses_nothing_that_the_other_servers_hold_when_one_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();

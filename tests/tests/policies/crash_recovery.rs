@@ -10,8 +10,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Policy, host};
-use runtime::DriverKind;
-use tests::testbed::{enter, in_own_process_on};
+use serial_test::serial;
+use tests::isolated;
+use tests::testbed::enter;
 
 /// What a process calls to leave a trace: between two of these it may be killed anywhere, and the outcome
 /// is the same. Messages to the kernel are among them, also those that only ask. Opening is not: what it
@@ -102,12 +103,9 @@ fn settings() -> serde_json::Value {
 }
 
 #[test]
+#[serial]
+#[isolated(root)]
 fn a_killed_apply_leaves_nothing_that_restore_does_not_put_back_wherever_it_was() {
-    let name = "a_killed_apply_leaves_nothing_that_restore_does_not_put_back_wherever_it_was";
-    // No runtime takes part.
-    if !in_own_process_on(&[DriverKind::Epoll], name) {
-        return;
-    }
     let _testbed = enter(1);
     // Values of somebody's own, that nothing but a restore would bring back.
     let mut netdev = Netdev::open().unwrap();

@@ -15,7 +15,9 @@ use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Running, Runtime};
-use tests::testbed::{enter, in_own_process, server_runtime};
+use serial_test::serial;
+use tests::isolated;
+use tests::testbed::{enter, server_runtime};
 
 /// Echoes on the server's side until the sender goes; `client` runs on the other side.
 fn echo_with<T: Send + 'static>(
@@ -103,10 +105,9 @@ fn worst_round_trip(address: std::net::SocketAddr, pause: Duration, time: Durati
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn kernel_polling_gets_most_packets_by_polling_and_vanilla_none() {
-    if !in_own_process("kernel_polling_gets_most_packets_by_polling_and_vanilla_none") {
-        return;
-    }
     // Saturation by the real pair of server and load, as `lab` runs them; medians of three rounds.
     let output = Command::new(tests::own_program("lab"))
         .args(["--quick", "--rounds", "3", "--format", "json", "--gro-flush-timeout", "50"])
@@ -125,10 +126,9 @@ fn kernel_polling_gets_most_packets_by_polling_and_vanilla_none() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn a_packet_in_an_unpolled_gap_is_not_delayed_by_the_loop() {
-    if !in_own_process("a_packet_in_an_unpolled_gap_is_not_delayed_by_the_loop") {
-        return;
-    }
     let testbed = enter(1);
     let runtime = server_runtime(Policy::KernelPolling, 1);
     // The loop polls, finds nothing, and leaves a gap: the packet comes into that.
@@ -141,10 +141,9 @@ fn a_packet_in_an_unpolled_gap_is_not_delayed_by_the_loop() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn a_storm_of_cross_thread_wakes_does_not_starve_the_network() {
-    if !in_own_process("a_storm_of_cross_thread_wakes_does_not_starve_the_network") {
-        return;
-    }
     static WAKES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let testbed = enter(1);
     let runtime = server_runtime(Policy::KernelPolling, 1);
@@ -176,10 +175,9 @@ fn a_storm_of_cross_thread_wakes_does_not_starve_the_network() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn a_descriptor_that_is_always_ready_does_not_starve_the_network() {
-    if !in_own_process("a_descriptor_that_is_always_ready_does_not_starve_the_network") {
-        return;
-    }
     let testbed = enter(1);
     let runtime = server_runtime(Policy::KernelPolling, 1);
     let always_ready = async {
@@ -201,10 +199,9 @@ fn a_descriptor_that_is_always_ready_does_not_starve_the_network() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn with_two_queues_every_connection_is_on_its_napis_worker() {
-    if !in_own_process("with_two_queues_every_connection_is_on_its_napis_worker") {
-        return;
-    }
     let testbed = enter(2);
     let runtime = server_runtime(Policy::KernelPolling, 2);
     assert_eq!(runtime.reports().first().map(|report| report.running), Some(Running::KernelPolling));
@@ -218,10 +215,9 @@ fn with_two_queues_every_connection_is_on_its_napis_worker() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn the_testbed_is_gone_when_it_is_dropped() {
-    if !in_own_process("the_testbed_is_gone_when_it_is_dropped") {
-        return;
-    }
     let testbed = Testbed::new(2).unwrap();
     let queues = testbed.client.run(|| Ok(host::interface(CLIENT_INTERFACE).unwrap().queues.len())).unwrap();
     assert_eq!(queues, 2);
@@ -233,10 +229,9 @@ fn the_testbed_is_gone_when_it_is_dropped() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn grace_times_are_tried_under_load_within_their_bounds() {
-    if !in_own_process("grace_times_are_tried_under_load_within_their_bounds") {
-        return;
-    }
     let testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
     let id = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];

@@ -9,15 +9,15 @@ use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{Policy, host};
 use runtime::{Builder, Running, Runtime};
 use rustix::thread::CapabilitySet;
+use serial_test::serial;
+use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, in_own_process, server_builder, server_runtime};
+use tests::testbed::{enter, server_builder, server_runtime};
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn what_a_killed_process_left_is_put_back_by_the_next_start() {
-    let name = "what_a_killed_process_left_is_put_back_by_the_next_start";
-    if std::env::var_os("APPLY").is_none() && !in_own_process(name) {
-        return;
-    }
     if let Ok(policy) = std::env::var("APPLY") {
         // In the grandchild, which inherits the namespaces: hold the policy until killed.
         let runtime = server_runtime(policy.parse().unwrap(), 1);
@@ -43,8 +43,7 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
     let fresh = state();
     let hold = |policy: Policy| {
         use std::io::BufRead;
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--nocapture", "--test-threads=1"])
+        let mut child = isolated::once_more()
             .env("APPLY", policy.name())
             .stdout(std::process::Stdio::piped())
             .spawn()
@@ -77,10 +76,9 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn what_someone_else_set_meanwhile_is_left_alone() {
-    if !in_own_process("what_someone_else_set_meanwhile_is_left_alone") {
-        return;
-    }
     let _testbed = enter(1);
     let runtime = server_runtime(Policy::KernelPolling, 1);
     let mut netdev = Netdev::open().unwrap();
@@ -94,10 +92,9 @@ fn what_someone_else_set_meanwhile_is_left_alone() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
-    if !in_own_process("a_second_process_is_told_that_all_queues_are_taken_and_polls_none") {
-        return;
-    }
     let _testbed = enter(1);
     let first = server_runtime(Policy::KernelPolling, 1);
     let mut second = server_runtime(Policy::Suppression, 1);
@@ -111,10 +108,9 @@ fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn a_second_process_takes_the_queues_that_the_first_has_left() {
-    if !in_own_process("a_second_process_takes_the_queues_that_the_first_has_left") {
-        return;
-    }
     let _testbed = enter(2);
     let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
     let settings = policies::Settings { queues: Some(vec![0]), ..policies::Settings::default() };
@@ -135,10 +131,9 @@ fn a_second_process_takes_the_queues_that_the_first_has_left() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
-    if !in_own_process("what_a_reopened_link_has_forgotten_is_set_again_and_told") {
-        return;
-    }
     let _testbed = enter(1);
     let (runtime, changes) = polling_and_heard();
     let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
@@ -166,10 +161,9 @@ fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back() {
-    if !in_own_process("a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back") {
-        return;
-    }
     let _testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
     let id = napi().id;
@@ -192,10 +186,9 @@ fn a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back() {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it() {
-    if !in_own_process("an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it") {
-        return;
-    }
     let _testbed = enter(1);
     let fresh = napi();
     let (runtime, changes) = polling_and_heard();
@@ -215,10 +208,9 @@ fn an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it() 
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_back() {
-    if !in_own_process("an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_back") {
-        return;
-    }
     let testbed = enter(1);
     let (runtime, changes) = polling_and_heard();
     let elsewhere = std::os::fd::AsRawFd::as_raw_fd(testbed.client.file());
@@ -247,10 +239,9 @@ fn ip(arguments: &[&str]) {
 }
 
 #[test]
+#[serial]
+#[isolated(root, drivers = "epoll, hybrid")]
 fn a_server_without_rights_runs_kernel_polling_on_a_host_that_was_prepared_for_it() {
-    if !in_own_process("a_server_without_rights_runs_kernel_polling_on_a_host_that_was_prepared_for_it") {
-        return;
-    }
     let _testbed = enter(1);
     let fresh = napi();
     let settings = policies::Settings { worker_cores: vec![0], ..policies::Settings::default() };

@@ -1,0 +1,50 @@
+//! What a test needs of the machine it runs on.
+
+use std::path::{Path, PathBuf};
+
+use rustix::thread::CapabilitySet;
+
+/// Returns `found`, or prints that the test is skipped for lack of `what`.
+///
+/// # Panics
+/// If it is missing and `LULL_REQUIRE_ALL` is set.
+pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
+    if found.is_none() {
+        let all = std::env::var_os("LULL_REQUIRE_ALL").is_some();
+        assert!(!all, "LULL_REQUIRE_ALL is set, and this is missing: {what}");
+        eprintln!("skipped, as this is missing: {what}");
+    }
+    found
+}
+
+/// Requires the capabilities to make the testbed's namespaces.
+///
+/// # Panics
+/// See [`require`].
+pub fn root() -> Option<()> {
+    let sets = rustix::thread::capabilities(None).ok()?;
+    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+    require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", sets.effective.contains(needed).then_some(()))
+}
+
+/// The path of one of the workspace's binaries, in the build that the running test belongs to.
+///
+/// # Panics
+/// If it was not built.
+pub fn own_program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap_or_default();
+    let folder = test.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+    let program = folder.join(name);
+    assert!(program.is_file(), "build the {name} command first: cargo build --workspace");
+    program
+}
+
+/// Requires a program, and finds it on the path.
+///
+/// # Panics
+/// See [`require`].
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
+    require(&format!("program {name}"), found)
+}

@@ -1,0 +1,232 @@
+//! The `loadgen` command: exit codes, output formats, searches, comparisons.
+
+use std::fs;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serial_test::serial;
+use tests::fake_server::{FakeServer, MISS};
+use tests::load::loadgen;
+use tests::memcached::Memcached;
+
+#[test]
+#[serial]
+fn a_generator_that_is_late_says_that_its_figures_are_invalid_and_exits_so() {
+    let server = FakeServer::missing().address.to_string();
+    let arguments = ["-s", &server, "--noload", "-q", "1000", "-t", "2", "-w", "0", "-d", "1000"];
+    let child = loadgen(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    // As if somebody else had its processor.
+    std::thread::sleep(Duration::from_millis(700));
+    signal(rustix::process::Signal::STOP);
+    std::thread::sleep(Duration::from_millis(600));
+    signal(rustix::process::Signal::CONT);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("INVALID: the generator itself was late"), "{text}");
+}
+
+#[test]
+#[serial]
+fn failures_have_an_exit_code_of_their_own() {
+    let server = FakeServer::answering(|_| b"ERROR\r\n".to_vec()).address.to_string();
+    let output = loadgen(&["-s", &server, "--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let nobody = loadgen(&["-s", "127.0.0.1:1", "-t", "1"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("cannot connect to 127.0.0.1:1"), "{nobody:?}");
+    assert_eq!(loadgen(&["--mix", "x"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+#[serial]
+fn what_was_measured_until_an_interrupt_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let series = folder.path().join("series.csv");
+    let server = FakeServer::missing().address.to_string();
+    let child = loadgen(&["-s", &server, "--noload", "-t", "600", "-w", "0", "--format", "json", "--series"])
+        .arg(&series)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let seconds = report["seconds"].as_f64().unwrap();
+    assert!((0.5..5.0).contains(&seconds), "{seconds}");
+    let series = std::fs::read_to_string(series).unwrap();
+    assert_eq!(series.lines().count(), 1 + (seconds * 10.0).round() as usize, "{series}");
+    let busy = series.lines().skip(1).filter(|line| !line.contains(",0.0,0.0,0.0,0.0,")).count();
+    assert!(busy > 3, "{series}");
+}
+
+#[test]
+#[serial]
+fn the_output_has_the_lines_of_mutilate_where_it_has_them() {
+    let server = Memcached::start(&[]);
+    let address = server.address.to_string();
+    let output = loadgen(&["-s", &address, "-t", "0.5", "-w", "0", "-u", "0.2", "-c", "4"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = |start: &str| -> Vec<String> {
+        let line =
+            text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {text}"));
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(words("#type")[1..9], ["avg", "std", "min", "5th", "10th", "90th", "95th", "99th"]);
+    for row in ["read", "update", "op_q"] {
+        let figures: Vec<f64> = words(row)[1..].iter().map(|figure| figure.parse().unwrap()).collect();
+        assert_eq!(figures.len(), 11, "{text}");
+        assert!(figures[2..8].is_sorted() && figures[0] > 0.0, "{row}: {text}");
+    }
+    let total = words("Total QPS");
+    let qps: f64 = total[3].parse().unwrap();
+    let count: f64 = total[4].trim_start_matches('(').parse().unwrap();
+    assert!((qps * 0.5 / count - 1.0).abs() < 0.01, "{text}");
+    assert_eq!(words("Misses")[..3], ["Misses", "=", "0"]);
+    assert_eq!(words("Skipped")[..4], ["Skipped", "TXs", "=", "0"]);
+    for direction in ["RX", "TX"] {
+        assert_eq!(words(direction)[2..4], ["bytes", ":"]);
+    }
+}
+
+#[test]
+#[serial]
+fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
+    // One answer in two milliseconds: five hundred a second, whatever the machine.
+    let server = FakeServer::answering(|_| {
+        std::thread::sleep(Duration::from_millis(2));
+        MISS.to_vec()
+    })
+    .address;
+    let address = server.to_string();
+    let arguments = ["-s", &address, "--noload", "-t", "1", "-i", "fixed", "--search", "90:20000"];
+    let output = loadgen(&[&arguments[..], &["--format", "json"]].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (rate, peak) = (found["rate"].as_f64().unwrap(), found["peak"].as_f64().unwrap());
+    assert!((250.0..=500.0).contains(&peak), "{found}");
+    assert!((peak * 0.4..=peak).contains(&rate), "{found}");
+    let verdict =
+        |verdict: &str| found["tried"].as_array().unwrap().iter().any(|it| it["verdict"] == verdict);
+    assert!(verdict("below"), "{found}");
+    // Below the time that one answer takes no rate is, and where requests get too few to tell that is said.
+    let arguments = ["-s", &address, "--noload", "-t", "2", "--search", "90:1000", "--format", "json"];
+    let output = loadgen(&arguments).output().unwrap();
+    // 1 where requests get too few to tell before a rate is too slow.
+    assert!(matches!(output.status.code(), Some(1 | 5)), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("too few requests") || said.contains("no rate keeps p90"), "{said}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["rate"].is_null() && !found["tried"].as_array().unwrap().is_empty(), "{found}");
+}
+
+#[test]
+#[serial]
+fn a_scan_has_a_line_for_each_rate() {
+    let server = FakeServer::missing().address.to_string();
+    let arguments =
+        ["-s", &server, "--noload", "-t", "0.4", "-w", "0", "-i", "fixed", "--scan", "200:600:200"];
+    let output = loadgen(&[&arguments[..], &["--format", "csv"]].concat()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    let column = |name: &str| rows[0].iter().position(|cell| *cell == name).unwrap();
+    for (row, rate) in rows[1..].iter().zip([200.0, 400.0, 600.0]) {
+        assert_eq!(row.len(), rows[0].len(), "{text}");
+        assert_eq!(row[column("asked_qps")].parse(), Ok(rate), "{text}");
+        let qps: f64 = row[column("qps")].parse().unwrap();
+        assert!((qps / rate - 1.0).abs() < 0.35, "{text}");
+    }
+}
+
+#[test]
+#[serial]
+fn a_comparison_tells_which_server_is_slower_and_by_how_much() {
+    let (fast, slow) = (Memcached::start(&[]), Memcached::start(&[]));
+    let servers = [fast.address.to_string(), slow.address.to_string()];
+    // Twice the values' bytes would tell nothing for sure; a server that is stopped half of the time does.
+    let pid = slow.child.id().to_string();
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&over);
+    let stopper = std::thread::spawn(move || {
+        let kill = |signal: &str| Command::new("kill").args([signal, &pid]).status().unwrap();
+        while !ends.load(Ordering::Relaxed) {
+            kill("-STOP");
+            std::thread::sleep(Duration::from_millis(40));
+            kill("-CONT");
+            std::thread::sleep(Duration::from_millis(40));
+        }
+    });
+    let output = loadgen(&["--compare", &servers[0], &servers[1], "--rounds", "4", "-t", "0.4", "-w", "0"])
+        .args(["-r", "100", "--format", "json"])
+        .output()
+        .unwrap();
+    over.store(true, Ordering::Relaxed);
+    stopper.join().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let compared: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ratio = &compared["servers"][1]["ratio"]["qps"];
+    assert_eq!(compared["servers"][0]["turns"].as_array().unwrap().len(), 4, "{text}");
+    assert!(ratio["mean"].as_f64().unwrap() < 0.8, "{ratio}");
+    assert!(ratio["low"].as_f64().unwrap() < ratio["mean"].as_f64().unwrap(), "{ratio}");
+}
+
+#[test]
+#[serial]
+fn each_request_is_saved_and_a_run_drawn() {
+    let server = Memcached::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (samples, plot) = (file("samples"), file("plot.svg"));
+    let address = server.address.to_string();
+    let output = loadgen(&["-s", &address, "-q", "500", "-t", "1", "-w", "0", "-i", "fixed", "-r", "10"])
+        .args(["--save", &samples, "--plot", &plot, "--format", "json"])
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut latencies: Vec<f64> = fs::read_to_string(&samples)
+        .unwrap()
+        .lines()
+        .map(|line| line.split_once(' ').unwrap().1.parse().unwrap())
+        .collect();
+    latencies.sort_unstable_by(f64::total_cmp);
+    assert_eq!(latencies.len() as u64, report["requests"].as_u64().unwrap());
+    let (exact, told) = (latencies[latencies.len() / 2 - 1], report["latency"]["p50"].as_f64().unwrap());
+    assert!((exact / told - 1.0).abs() < 0.002, "{exact} {told}");
+    assert!(fs::read_to_string(&plot).unwrap().contains("</svg>"));
+    for (flag, word) in [("--save", "/nowhere/x"), ("--plot", "/nowhere/x"), ("--workload", "/nowhere/x")] {
+        let output = loadgen(&["-s", &address, flag, "/nowhere/x"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn a_file_of_a_workload_is_what_its_dump_says_and_the_shell_has_its_completions() {
+    let output = loadgen(&["-q", "100", "--mix", "get=1,set=1", "--dump-workload"]).output().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("workload.toml");
+    fs::write(&path, &output.stdout).unwrap();
+    let path = path.to_str().unwrap();
+    let again = loadgen(&["--workload", path, "--dump-workload"]).output().unwrap();
+    assert_eq!(output.stdout, again.stdout);
+    let other = loadgen(&["--workload", path, "-q", "7", "--dump-workload"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&other.stdout).contains("qps = 7\n"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = loadgen(&["--completions", shell]).output().unwrap().stdout;
+        assert!(String::from_utf8_lossy(&script).contains("kernel-timestamps"), "{shell}");
+    }
+    let man = loadgen(&["--man"]).output().unwrap().stdout;
+    assert!(String::from_utf8_lossy(&man).contains(".SH OPTIONS"));
+}
