@@ -1,0 +1,62 @@
+# Short names for the commands of CONTRIBUTING.md. `just` lists them; each also runs by hand.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# List the recipes.
+default:
+    @just --list --unsorted
+
+# Compare the four policies on this machine (root: two network namespaces; otherwise loopback).
+lab *ARGS:
+    cargo run --release -p lab -- {{ARGS}}
+
+# Run the README's test command. LULL_REQUIRE_ALL=1 makes a missing privilege or program fail.
+test:
+    cargo build --workspace && cargo test --workspace
+
+# Format, clippy and documentation, with warnings denied.
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+# Run every example. Each one ends by itself.
+examples:
+    .ci/examples
+
+# Build the book into target/book (needs mdbook: cargo install mdbook --no-default-features).
+book:
+    mdbook build docs
+
+# Compare the executor with tokio, async-executor and monoio, and the store with quick_cache and moka.
+bench:
+    cargo bench -p lab --bench executor
+    cargo bench -p lull-servers --bench store
+
+# Try every order of the steps that threads do to each other (loom).
+loom:
+    .ci/loom
+
+# Licences, banned crates and sources (needs cargo-deny); the advisories where their database can be fetched.
+deny:
+    .ci/deny
+
+# Compile every published crate from the package that crates.io would get.
+package:
+    .ci/package
+
+# Fuzz one target for some seconds.
+fuzz TARGET SECONDS="60":
+    fuzz/run {{TARGET}} {{SECONDS}}
+
+# List the public items of a crate (needs cargo-public-api; it reads rustdoc's JSON, which stable hides).
+public-api CRATE="lull-runtime":
+    RUSTC_BOOTSTRAP=1 cargo public-api -p {{CRATE}} --simplified
+
+# Compare a crate's public items with a git revision (needs cargo-semver-checks).
+semver REV CRATE="lull-runtime":
+    cargo semver-checks -p {{CRATE}} --baseline-rev {{REV}}
+
+# Everything that has to pass before a change lands.
+ci:
+    .ci/run
