@@ -1,0 +1,161 @@
+//! The pages: README, the book under `docs/`, CONTRIBUTING and the others. Every relative link leads to a file and a
+//! heading that exist, every page of the book is in its summary, and the README stays short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+#[test]
+fn every_relative_link_leads_to_a_file_and_a_heading() {
+    let root = root();
+    let pages = markdown_files(&root);
+    assert!(pages.len() > 5, "only {} pages below {}", pages.len(), root.display());
+    let contents: BTreeMap<PathBuf, Page> =
+        pages.iter().map(|path| (path.clone(), Page::read(path))).collect();
+    let mut broken = Vec::new();
+    let mut checked = 0;
+    for (path, page) in &contents {
+        for link in &page.links {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            checked += 1;
+            if let Some(fault) = fault_of(path, link, &contents) {
+                let name = path.strip_prefix(&root).unwrap_or(path);
+                broken.push(format!("{}: ({link}) {fault}", name.display()));
+            }
+        }
+    }
+    assert!(checked > 20, "only {checked} relative links were found");
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_of_the_book_is_in_its_summary() {
+    let docs = root().join("docs");
+    let listed: BTreeSet<PathBuf> = Page::read(&docs.join("SUMMARY.md"))
+        .links
+        .iter()
+        .map(|link| docs.join(link).canonicalize().unwrap_or_else(|_| docs.join(link)))
+        .collect();
+    let unlisted: Vec<PathBuf> = markdown_files(&docs)
+        .into_iter()
+        .filter(|path| !path.ends_with("SUMMARY.md") && !listed.contains(path))
+        .collect();
+    assert!(unlisted.is_empty(), "not in docs/SUMMARY.md: {unlisted:?}");
+}
+
+#[test]
+fn every_file_that_a_page_of_the_book_includes_exists() {
+    let mut missing = Vec::new();
+    for page in markdown_files(&root().join("docs")) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for include in text.split("{{#").skip(1).filter_map(|rest| rest.split("}}").next()) {
+            let Some((_, file)) = include.split_once(' ') else { continue };
+            let file = file.split(':').next().unwrap_or(file).trim();
+            if !page.parent().unwrap().join(file).is_file() {
+                missing.push(format!("{}: {file}", page.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "included but not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn the_readme_has_at_most_150_lines() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let lines = readme.lines().count();
+    assert!(lines <= 150, "README.md has {lines} lines: what goes deeper belongs into the book");
+}
+
+/// A Markdown file's links and the anchors of its headings.
+struct Page {
+    links: Vec<String>,
+    anchors: BTreeSet<String>,
+}
+
+impl Page {
+    fn read(path: &Path) -> Self {
+        let text =
+            std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut page = Self { links: Vec::new(), anchors: BTreeSet::new() };
+        let mut heading: Option<String> = None;
+        for event in Parser::new_ext(&text, Options::ENABLE_TABLES) {
+            match event {
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    page.links.push(dest_url.into_string());
+                }
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::End(TagEnd::Heading(_)) => {
+                    let anchor = anchor(&heading.take().unwrap_or_default());
+                    // The second heading of a name gets a number, as GitHub and mdBook give it.
+                    let repeated = (1..).map(|number| format!("{anchor}-{number}"));
+                    let free = std::iter::once(anchor.clone())
+                        .chain(repeated)
+                        .find(|name| !page.anchors.contains(name));
+                    page.anchors.extend(free);
+                }
+                Event::Text(text) | Event::Code(text) => {
+                    if let Some(heading) = &mut heading {
+                        heading.push_str(&text);
+                    }
+                }
+                _ => {}
+            }
+        }
+        page
+    }
+}
+
+/// The anchor that GitHub and mdBook give a heading.
+fn anchor(heading: &str) -> String {
+    heading
+        .to_lowercase()
+        .chars()
+        .filter_map(|char| match char {
+            ' ' => Some('-'),
+            '-' | '_' => Some(char),
+            _ => char.is_alphanumeric().then_some(char),
+        })
+        .collect()
+}
+
+/// Why a relative link of a page leads nowhere; `None` where it leads somewhere.
+fn fault_of(page: &Path, link: &str, pages: &BTreeMap<PathBuf, Page>) -> Option<String> {
+    let (file, heading) = link.split_once('#').map_or((link, None), |(file, heading)| (file, Some(heading)));
+    let target = if file.is_empty() { page.to_owned() } else { page.parent()?.join(file) };
+    let Ok(target) = target.canonicalize() else { return Some("there is no such file".to_owned()) };
+    let heading = heading?;
+    match pages.get(&target) {
+        Some(page) if page.anchors.contains(heading) => None,
+        Some(_) => Some("the page has no such heading".to_owned()),
+        None => Some("only Markdown pages have headings to link to".to_owned()),
+    }
+}
+
+/// The Markdown files below a folder, but for what builds and other projects have put there.
+fn markdown_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in
+            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path.canonicalize().unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
