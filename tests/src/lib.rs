@@ -10,6 +10,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod book;
 pub mod capture;
 pub mod fake_server;
 pub mod isolated;

@@ -1,0 +1,51 @@
+//! The Rust examples of the README and of the book, as doctests: `cargo test -p tests --doc`.
+//!
+//! Each page with Rust blocks is listed here.
+
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/getting-started.md")]
+mod getting_started {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/requirements-and-fallback.md")]
+mod requirements_and_fallback {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/from-tokio.md")]
+mod from_tokio {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/drivers.md")]
+mod runtime_drivers {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/policies.md")]
+mod runtime_policies {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/waiting.md")]
+mod runtime_waiting {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/configuration.md")]
+mod runtime_configuration {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/testing.md")]
+mod runtime_testing {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/loadgen/quickstart.md")]
+mod loadgen_quickstart {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/policies/cli.md")]
+mod policies_cli {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/internals/alignment.md")]
+mod internals_alignment {}
