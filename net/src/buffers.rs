@@ -1,51 +1,49 @@
-//! Read buffers, lent to streams while they hold data: an idle connection has none.
+//! Read buffers. A stream has one only while it holds unread data: an idle connection has none.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
 
 use runtime::io::Received;
 
-/// The size of one read buffer.
-pub(crate) const SIZE: usize = 16 << 10;
-/// How many free buffers a thread keeps: 1 MiB.
-const KEPT: usize = 64;
+pub(crate) const READ_BUFFER_SIZE: usize = 16 << 10;
+/// The most free buffers that a thread keeps: 1 MiB.
+const MAX_FREE_BUFFERS: usize = 64;
 
 thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-fn take() -> Box<[u8]> {
+fn take_buffer() -> Box<[u8]> {
     FREE.try_with(|free| free.borrow_mut().pop())
         .ok()
         .flatten()
-        .unwrap_or_else(|| vec![0; SIZE].into_boxed_slice())
+        .unwrap_or_else(|| vec![0; READ_BUFFER_SIZE].into_boxed_slice())
 }
 
-fn give_back(buffer: Box<[u8]>) {
-    // While a thread ends its pool may be gone already.
+fn return_buffer(buffer: Box<[u8]>) {
+    // The pool of a thread that ends may be gone already.
     let _ = FREE.try_with(|free| {
         let mut free = free.borrow_mut();
-        if free.len() < KEPT {
+        if free.len() < MAX_FREE_BUFFERS {
             free.push(buffer);
         }
     });
 }
 
-/// What a stream has read and its user not yet consumed.
+/// Bytes that a stream has received and its user has not consumed.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     buffer: Option<Buffer>,
-    // Of 32 bits: idle connections keep them, and what is received at once is far less than 4 GiB.
+    // 32 bits each: idle connections keep them, and what is received at once is far less than 4 GiB.
     start: u32,
     end: u32,
 }
 
-/// Whose memory it is.
 #[derive(Debug)]
 enum Buffer {
-    /// This thread's, read into.
+    /// Of this thread's pool, filled by a read.
     Pooled(Box<[u8]>),
-    /// The ring's, received into by the kernel: no copy was made.
+    /// Of the ring, filled by the kernel: no copy was made.
     Ring(Received),
 }
 
@@ -69,31 +67,31 @@ impl ReadBuffer {
         self.start == self.end
     }
 
-    /// Fills an empty buffer by one read. Holds no buffer after an error or at the end.
+    /// Fills an empty buffer by one read. After an error or at the end of the stream it holds no memory.
     pub(crate) fn fill(&mut self, mut reader: impl Read) -> io::Result<usize> {
         debug_assert!(self.is_empty());
-        let mut buffer = take();
+        let mut buffer = take_buffer();
         match reader.read(&mut buffer) {
             Ok(length @ 1..) => {
                 (self.buffer, self.start, self.end) = (Some(Buffer::Pooled(buffer)), 0, length as u32);
                 Ok(length)
             }
             result => {
-                give_back(buffer);
+                return_buffer(buffer);
                 result
             }
         }
     }
 
-    /// Takes over what a ring has received.
+    /// Takes over bytes that a ring has received.
     pub(crate) fn hold(&mut self, received: Received) {
         debug_assert!(self.is_empty());
-        // At the most the ring's limit of unread bytes and a buffer: some hundred KiB.
+        // At most the ring's limit of unread bytes plus one buffer: some hundred KiB.
         (self.start, self.end) = (0, received.len() as u32);
         self.buffer = Some(Buffer::Ring(received));
     }
 
-    /// Copies out as much as there is and fits.
+    /// Copies as many bytes as there are and fit.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> usize {
         let unread = self.unread();
         let length = unread.len().min(into.len());
@@ -103,7 +101,7 @@ impl ReadBuffer {
     }
 
     pub(crate) fn consume(&mut self, amount: usize) {
-        assert!(amount <= self.unread().len(), "more was consumed than had been read");
+        assert!(amount <= self.unread().len(), "consumed more bytes than were buffered");
         self.start += amount as u32;
         if self.is_empty() {
             self.release();
@@ -113,7 +111,7 @@ impl ReadBuffer {
     fn release(&mut self) {
         (self.start, self.end) = (0, 0);
         if let Some(Buffer::Pooled(buffer)) = self.buffer.take() {
-            give_back(buffer);
+            return_buffer(buffer);
         }
     }
 }

@@ -28,10 +28,13 @@
 //! }
 //! ```
 //!
-//! [`Listener::serve`] is the point of the crate: a connection's packets come from one receive queue,
-//! that queue has one NAPI, and the worker that polls this NAPI serves the connection. Sockets of two
-//! NAPIs in one epoll instance would be worse than none: the instance polls the last one it heard of,
-//! and the others wait for a timer.
+//! [`TcpListener::serve`](Listener::serve) aligns connections with workers. A connection's packets come from one
+//! receive queue, that queue has one NAPI, and the worker that polls this NAPI serves the connection. Sockets of
+//! two NAPIs in one epoll instance would be worse than none: the instance polls the NAPI of the last event, and
+//! the packets of the others wait for a timer.
+//!
+//! Streams implement the futures-io traits. What a completed write means depends on the worker's driver: see
+//! [`Stream`].
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -43,11 +46,14 @@ mod listener;
 mod serve;
 mod sockopt;
 mod stream;
+mod tcp;
 mod udp;
+mod unix;
 
-pub use listener::{Listener, TcpListener, UnixListener};
+pub use bytes::Bytes;
+pub use listener::Listener;
 pub use serve::{Alignment, Serving, ShutdownReport};
-pub use stream::{
-    OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, Tcp, TcpStream, Unix, UnixStream, WriteHalf,
-};
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
+pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use udp::UdpSocket;
+pub use unix::{Unix, UnixListener, UnixStream};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 
-/// The NAPI that a socket's packets come from; 0 where there is none (loopback, Unix sockets,
+/// The id of the NAPI that a socket's packets come from; 0 if it has none (loopback, Unix sockets,
 /// listeners, kernels without busy polling).
 pub(crate) fn incoming_napi_id(socket: &impl AsFd) -> u32 {
     let mut id: libc::c_uint = 0;
@@ -25,18 +25,18 @@ pub(crate) fn incoming_napi_id(socket: &impl AsFd) -> u32 {
     if result == 0 { id } else { 0 }
 }
 
-/// Asks the kernel to busy-poll for so long when the socket is read (`SO_BUSY_POLL`).
+/// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).
 pub(crate) fn set_busy_poll(socket: &impl AsFd, micros: u32) -> io::Result<()> {
     let micros = libc::c_int::try_from(micros).unwrap_or(libc::c_int::MAX);
     set(socket, libc::SO_BUSY_POLL, &micros)
 }
 
-/// Has a reuseport group choose the listener by the packet's receive queue: listener
+/// Makes a reuseport group choose the listener by the packet's receive queue: listener
 /// `(queue + shift) % listeners`, in the order in which they joined the group.
 pub(crate) fn steer_by_queue(socket: &impl AsFd, listeners: u32, shift: u32) -> io::Result<()> {
     // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the
     // packet's queue. On hardware and tun that is the queue plus one, on veth the queue: a constant
-    // shift either way, which the caller finds out.
+    // shift either way, which the caller determines.
     const LOAD_ABSOLUTE: u16 = 0x20;
     const ADD: u16 = 0x04;
     const MODULO: u16 = 0x94;

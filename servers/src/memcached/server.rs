@@ -157,13 +157,7 @@ impl Server {
 
     /// Where connections went so far, all listeners together.
     pub fn alignment(&self) -> Alignment {
-        self.serving.iter().map(Serving::alignment).fold(Alignment::default(), |sum, one| Alignment {
-            accepted: sum.accepted + one.accepted,
-            aligned: sum.aligned + one.aligned,
-            misaligned: sum.misaligned + one.misaligned,
-            without_napi: sum.without_napi + one.without_napi,
-            rehomed: sum.rehomed + one.rehomed,
-        })
+        self.serving.iter().map(Serving::alignment).sum()
     }
 
     /// Requests that looked at an item so far.
@@ -193,12 +187,11 @@ impl Server {
 
     /// Stops listening, lets requests at work finish, and ends after `deadline` at the latest.
     pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
-        let mut total = ShutdownReport { finished: 0, aborted: 0 };
+        let mut total = ShutdownReport::default();
         drop(self.udp);
         let ending = self.serving.into_iter().map(|serving| serving.shutdown(deadline));
         for report in join_all(ending).await {
-            total.finished += report.finished;
-            total.aborted += report.aborted;
+            total += report;
         }
         if let Some(path) = &self.unix_socket {
             // Gone already is as good.

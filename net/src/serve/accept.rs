@@ -1,0 +1,124 @@
+//! The accept loop of one listener, and the tasks of the connections that it accepts.
+
+use std::io;
+use std::net::Shutdown;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use runtime::io::CountedConnection;
+use socket2::Socket;
+
+use super::connections::{ConnectionSlot, ServeState};
+use super::steering::Steering;
+use crate::listener::Listener;
+use crate::sockopt;
+use crate::stream::Stream;
+
+/// Accepts connections until the task is aborted, and serves each on the worker that owns its NAPI.
+pub(super) async fn accept_all<K, H, F>(
+    listener: Listener<K>,
+    state: Arc<ServeState>,
+    steering: Option<Arc<Steering>>,
+    handler: H,
+) where
+    K: 'static,
+    H: Fn(Stream<K>) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + 'static,
+{
+    let here = runtime::current_worker();
+    loop {
+        match listener.accept_socket().await {
+            Ok(socket) => {
+                let napi = sockopt::incoming_napi_id(&socket);
+                let owner = runtime::io::worker_of_napi(napi);
+                if let Some(steering) = steering.as_ref().filter(|_| napi != 0) {
+                    steering.observe(listener.socket(), here, owner);
+                }
+                if owner != here {
+                    state.counters.count_rehomed();
+                }
+                spawn_handler(&state, socket, owner, here, handler.clone());
+            }
+            Err(error) => back_off(&error).await,
+        }
+    }
+}
+
+/// A connection that was gone before it was accepted doesn't matter. Without descriptors or memory, another
+/// attempt at once would only burn the core: connections wait in the backlog.
+async fn back_off(error: &io::Error) {
+    let out_of_resources = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    if error.raw_os_error().is_some_and(|code| out_of_resources.contains(&code)) {
+        runtime::sleep(Duration::from_millis(20)).await;
+    } else {
+        runtime::yield_now().await;
+    }
+}
+
+fn spawn_handler<K, H, F>(state: &Arc<ServeState>, socket: Arc<Socket>, owner: usize, here: usize, handler: H)
+where
+    K: 'static,
+    H: Fn(Stream<K>) -> F + Send + 'static,
+    F: Future<Output = ()> + 'static,
+{
+    let counted = CountedConnection::on(owner);
+    let slot = state.add(&socket);
+    let key = slot.key();
+    let serve = move || ServedConnection {
+        handled: call_handler(slot.state(), socket, handler),
+        _slot: slot,
+        _counted: counted,
+    };
+    let task = if owner == here { runtime::spawn(serve()) } else { runtime::spawn_on(owner, serve) };
+    state.set_task(key, || task.abort_handle());
+}
+
+pin_project! {
+    /// The task of a connection. An async block would hold the handler's future twice: where it is
+    /// captured and where it is awaited.
+    struct ServedConnection<F> {
+        // Dropped in order: when its slot is freed nobody uses the connection any more.
+        #[pin]
+        handled: Option<F>,
+        _slot: ConnectionSlot,
+        _counted: CountedConnection,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for ServedConnection<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.project().handled.as_pin_mut() {
+            Some(handled) => handled.poll(context),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+/// Takes a connection onto this worker and calls its handler. `None` if the handler panics.
+fn call_handler<K, H, F>(state: &ServeState, socket: Arc<Socket>, handler: H) -> Option<F>
+where
+    H: Fn(Stream<K>) -> F,
+{
+    let stream = match Stream::from_socket(socket) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::error!(%error, "a connection was closed, as it could not be registered with the driver");
+            return None;
+        }
+    };
+    state.counters.count_accepted(stream.incoming_napi_id());
+    if state.is_stopping() {
+        // Accepted before the shutdown and started after it.
+        let _ = stream.shutdown(Shutdown::Read);
+    }
+    // The panic hook has reported a panic, and the other connections go on. Its payload is leaked, as it
+    // may panic when it is dropped.
+    let handled = std::panic::catch_unwind(AssertUnwindSafe(|| handler(stream)));
+    handled.map_err(std::mem::forget).ok()
+}

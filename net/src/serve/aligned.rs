@@ -1,0 +1,93 @@
+//! Starts serving: a listener for each worker, in one reuseport group.
+
+use std::io;
+use std::sync::Arc;
+
+use super::accept::accept_all;
+use super::connections::ServeState;
+use super::serving::Serving;
+use super::steering::Steering;
+use crate::listener::Listener;
+use crate::stream::Stream;
+use crate::tcp::{Tcp, extend_reuseport_group};
+use crate::unix::Unix;
+
+impl Listener<Tcp> {
+    /// Serves every connection with `handler`, on the worker that owns the connection's NAPI.
+    ///
+    /// Each worker gets a listener in one reuseport group. If the runtime has an interface with NAPIs, a
+    /// program (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to the listener of the
+    /// worker that owns the queue. After accept, `SO_INCOMING_NAPI_ID` is checked, and a connection that came
+    /// to the wrong worker is handed over. A connection without a NAPI goes to the worker with the fewest
+    /// connections.
+    ///
+    /// A handler that panics ends its own connection only.
+    ///
+    /// # Errors
+    /// If the other workers' listeners can't be made.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[doc(alias = "SO_ATTACH_REUSEPORT_CBPF")]
+    pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let workers = runtime::workers();
+        let backlog = self.backlog();
+        let others = match workers {
+            1 => Vec::new(),
+            _ => extend_reuseport_group(self.socket(), backlog, workers - 1)?,
+        };
+        let with_napis = workers > 1 && runtime::reports().iter().any(|report| report.napi.is_some());
+        // Without the program the kernel spreads connections by hash, and they are handed over.
+        let steering = match with_napis {
+            true => Steering::attach(self.socket(), workers as u32).ok().map(Arc::new),
+            false => None,
+        };
+        let state = Arc::new(ServeState::default());
+        // The i-th member of the group is worker i's. On worker 0 this listener stays as it is, with the
+        // connections that it may have accepted ahead.
+        let mut accepting = Vec::new();
+        let mut sockets = Vec::new();
+        if runtime::current_worker() == 0 {
+            let (state, steering) = (Arc::clone(&state), steering.clone());
+            accepting.push(runtime::spawn(accept_all(self, state, steering, handler.clone())));
+        } else {
+            sockets.push((0, self.into_socket()?));
+        }
+        sockets.extend((1..).zip(others));
+        accepting.extend(sockets.into_iter().map(|(worker, socket)| {
+            let (state, steering, handler) = (Arc::clone(&state), steering.clone(), handler.clone());
+            runtime::spawn_on(worker, move || async move {
+                match Listener::<Tcp>::from_socket(socket, backlog) {
+                    Ok(listener) => accept_all(listener, state, steering, handler).await,
+                    Err(error) => tracing::error!(worker, %error, "a worker can't accept connections"),
+                }
+            })
+        }));
+        Ok(Serving::new(state, accepting))
+    }
+}
+
+impl Listener<Unix> {
+    /// Serves every connection with `handler`, on the worker with the fewest connections.
+    ///
+    /// A handler that panics ends its own connection only.
+    ///
+    /// # Errors
+    /// None today.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let state = Arc::new(ServeState::default());
+        let accepting = vec![runtime::spawn(accept_all(self, Arc::clone(&state), None, handler))];
+        Ok(Serving::new(state, accepting))
+    }
+}

@@ -1,0 +1,129 @@
+//! The open connections of a serving, which all workers share.
+
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use runtime::AbortHandle;
+use slab::Slab;
+use socket2::Socket;
+
+use super::alignment::AlignmentCounters;
+
+/// What the workers that serve one address share.
+#[derive(Default)]
+pub(super) struct ServeState {
+    pub(super) counters: AlignmentCounters,
+    connections: Mutex<Slab<OpenConnection>>,
+    next_id: AtomicU64,
+    stopping: AtomicBool,
+    /// Woken when the last connection ends.
+    drained: Mutex<Option<Waker>>,
+}
+
+struct OpenConnection {
+    /// Distinguishes connections that had the same slot one after the other.
+    id: u64,
+    socket: Weak<Socket>,
+    /// Set once the connection's task is spawned.
+    task: Option<AbortHandle>,
+}
+
+/// A connection's slot in the table. The connection's task owns it, so that it is freed however the task ends.
+pub(super) struct ConnectionSlot {
+    state: Arc<ServeState>,
+    key: usize,
+    id: u64,
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let mut connections = lock(&self.state.connections);
+        connections.try_remove(self.key);
+        let last = connections.is_empty();
+        drop(connections);
+        if last {
+            // Woken outside of the lock.
+            let waker = lock(&self.state.drained).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl ConnectionSlot {
+    pub(super) fn state(&self) -> &ServeState {
+        &self.state
+    }
+
+    pub(super) fn key(&self) -> SlotKey {
+        SlotKey { index: self.key, id: self.id }
+    }
+}
+
+/// Refers to a slot that may have been freed, and taken by another connection.
+#[derive(Clone, Copy)]
+pub(super) struct SlotKey {
+    index: usize,
+    id: u64,
+}
+
+impl ServeState {
+    pub(super) fn add(self: &Arc<Self>, socket: &Arc<Socket>) -> ConnectionSlot {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let connection = OpenConnection { id, socket: Arc::downgrade(socket), task: None };
+        let key = lock(&self.connections).insert(connection);
+        ConnectionSlot { state: Arc::clone(self), key, id }
+    }
+
+    /// Sets the handle of a connection's task, unless the task has ended.
+    pub(super) fn set_task(&self, key: SlotKey, task: impl FnOnce() -> AbortHandle) {
+        let mut connections = lock(&self.connections);
+        if let Some(connection) = connections.get_mut(key.index).filter(|open| open.id == key.id) {
+            connection.task = Some(task());
+        }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        lock(&self.connections).len()
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Shuts down reading on all connections. Returns how many are open.
+    pub(super) fn shutdown_reading(&self) -> usize {
+        let connections = lock(&self.connections);
+        for socket in connections.iter().filter_map(|(_, connection)| connection.socket.upgrade()) {
+            // Fails if the peer has closed the connection.
+            let _ = socket.shutdown(Shutdown::Read);
+        }
+        connections.len()
+    }
+
+    /// Ready when no connection is open.
+    pub(super) fn poll_drained(&self, context: &Context<'_>) -> Poll<()> {
+        *lock(&self.drained) = Some(context.waker().clone());
+        if lock(&self.connections).is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Aborts the tasks of all connections. Returns how many.
+    pub(super) fn abort(&self) -> usize {
+        let connections = lock(&self.connections);
+        let tasks: Vec<AbortHandle> =
+            connections.iter().filter_map(|(_, connection)| connection.task.clone()).collect();
+        // Outside of the lock: an aborted task may end at once, and locks to free its slot.
+        drop(connections);
+        tasks.iter().for_each(AbortHandle::abort);
+        tasks.len()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

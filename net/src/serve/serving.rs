@@ -1,0 +1,80 @@
+//! The handle of an address that is being served.
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::time::Duration;
+
+use runtime::JoinHandle;
+
+use super::alignment::Alignment;
+use super::connections::ServeState;
+
+/// A listener that is being served. Dropping it doesn't stop the serving.
+#[must_use = "keep it for its counters and its graceful shutdown"]
+pub struct Serving {
+    state: Arc<ServeState>,
+    accepting: Vec<JoinHandle<()>>,
+}
+
+/// The result of a graceful shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Handlers that finished by themselves within the deadline.
+    pub finished: usize,
+    /// Handlers that were dropped at the deadline.
+    pub aborted: usize,
+}
+
+impl AddAssign for ShutdownReport {
+    fn add_assign(&mut self, other: Self) {
+        self.finished += other.finished;
+        self.aborted += other.aborted;
+    }
+}
+
+impl Serving {
+    pub(super) fn new(state: Arc<ServeState>, accepting: Vec<JoinHandle<()>>) -> Self {
+        Self { state, accepting }
+    }
+
+    /// Numbers of connections since the serving began.
+    pub fn alignment(&self) -> Alignment {
+        self.state.counters.read()
+    }
+
+    /// The number of open connections.
+    pub fn connections(&self) -> usize {
+        self.state.connections()
+    }
+
+    /// Stops accepting, then lets handlers finish.
+    ///
+    /// The reading side of every connection is shut down: a handler that waits for a request reads the end of
+    /// the stream, and one that works on a request can still write its response. Handlers that have not
+    /// finished after `deadline` are dropped.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
+        self.state.stop();
+        for task in self.accepting {
+            task.abort();
+            // It ends cancelled; its listener is closed by then.
+            let _ = task.await;
+        }
+        let open = self.state.shutdown_reading();
+        let drained = std::future::poll_fn(|context| self.state.poll_drained(context));
+        if runtime::timeout(deadline, drained).await.is_ok() {
+            return ShutdownReport { finished: open, aborted: 0 };
+        }
+        let aborted = self.state.abort();
+        ShutdownReport { finished: open.saturating_sub(aborted), aborted }
+    }
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serving").field("alignment", &self.alignment()).finish_non_exhaustive()
+    }
+}

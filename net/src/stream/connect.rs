@@ -1,0 +1,33 @@
+//! Connects a socket without blocking the worker.
+
+use std::io;
+use std::sync::Arc;
+
+use runtime::io::{AsyncFd, Direction, SourceKind};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::generic::Stream;
+
+pub(crate) async fn connect<K>(address: &SockAddr, domain: Domain) -> io::Result<Stream<K>> {
+    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?;
+    match socket.connect(address) {
+        Ok(()) => return Stream::from_socket(Arc::new(socket)),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    // Its NAPI is not known until the first packet has come in.
+    let connecting = AsyncFd::new(socket, SourceKind::Other)?;
+    loop {
+        connecting.clear_ready(Direction::Write);
+        connecting.ready(Direction::Write).await;
+        if let Some(error) = connecting.get_ref().take_error()? {
+            return Err(error);
+        }
+        match connecting.get_ref().peer_addr() {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Stream::from_socket(Arc::new(connecting.into_inner()?))
+}

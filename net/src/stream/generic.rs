@@ -1,0 +1,145 @@
+//! The stream that TCP and Unix domain sockets have in common.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::Socket;
+
+use super::async_io::{impl_async_read, impl_async_write};
+use super::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::socket_io::SocketIo;
+use crate::buffers::ReadBuffer;
+use crate::sockopt;
+
+/// A connected socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's driver.
+///
+/// Reads and writes are those of the futures-io traits. As [`AsyncBufRead`](futures_io::AsyncBufRead) a
+/// stream lends a buffer of its worker's pool and returns it when all of it is consumed, so that an idle
+/// connection holds no buffer.
+///
+/// # Writes and errors by driver
+///
+/// - On the `epoll` driver a write is a `send(2)`: it has reached the kernel's send buffer when it returns,
+///   and returns the socket's error. Flushing does nothing.
+/// - On a driver with a ring (`uring`, `hybrid`) a write returns when its bytes are *accepted*. They are
+///   copied, and sent at the end of the worker's turn, together with those of other connections. A write
+///   waits while 64 KiB of its connection are unsent. The error of a send is returned by the next write,
+///   flush or close, and by all that follow. [`flush`](futures_io::AsyncWrite::poll_flush) waits until the
+///   kernel has taken everything that was accepted.
+///
+/// Whichever the driver, closing or dropping a stream sends what was written before the end of the stream.
+#[derive(Debug)]
+pub struct Stream<K> {
+    io: SocketIo<K>,
+    unread: ReadBuffer,
+}
+
+impl<K> Stream<K> {
+    /// Takes a connected, non-blocking socket onto this worker's driver.
+    pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
+        Ok(Self { io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        self.io.socket()
+    }
+
+    /// The id of the NAPI that this connection's packets come from; 0 if it has none, as on loopback.
+    #[doc(alias = "SO_INCOMING_NAPI_ID")]
+    pub fn incoming_napi_id(&self) -> u32 {
+        sockopt::incoming_napi_id(self.socket())
+    }
+
+    /// Shuts down reading, writing or both, see `shutdown(2)`. Accepted writes are sent before.
+    ///
+    /// # Errors
+    /// The kernel's, for example `ENOTCONN` if the connection is broken.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.io.shutdown(how)
+    }
+
+    /// The size of the kernel's receive buffer in bytes, see `socket(7)`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "SO_RCVBUF")]
+    pub fn recv_buffer_size(&self) -> io::Result<usize> {
+        self.socket().recv_buffer_size()
+    }
+
+    /// Sets the size of the kernel's receive buffer in bytes. The kernel doubles it, and caps it at
+    /// `net.core.rmem_max` before.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "SO_RCVBUF")]
+    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.socket().set_recv_buffer_size(bytes)
+    }
+
+    /// The size of the kernel's send buffer in bytes, see `socket(7)`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "SO_SNDBUF")]
+    pub fn send_buffer_size(&self) -> io::Result<usize> {
+        self.socket().send_buffer_size()
+    }
+
+    /// Sets the size of the kernel's send buffer in bytes. The kernel doubles it, and caps it at
+    /// `net.core.wmem_max` before.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "SO_SNDBUF")]
+    pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.socket().set_send_buffer_size(bytes)
+    }
+
+    /// Sets how long `close(2)` waits for unsent data. With `Some` of zero it resets the connection; with
+    /// `None`, the default, it returns at once and the kernel sends in the background.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "SO_LINGER")]
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.socket().set_linger(linger)
+    }
+
+    /// Takes the socket's pending error.
+    ///
+    /// # Errors
+    /// The kernel's, if it can't be read.
+    #[doc(alias = "SO_ERROR")]
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.socket().take_error()
+    }
+
+    /// Splits into a reading and a writing half, for use in one task.
+    pub fn split(&mut self) -> (ReadHalf<'_, K>, WriteHalf<'_, K>) {
+        (ReadHalf::new(&self.io, &mut self.unread), WriteHalf::new(&self.io))
+    }
+
+    /// Splits into owned halves, for two tasks of this worker. Dropping the writing half shuts down writing;
+    /// dropping both closes the connection.
+    pub fn into_split(self) -> (OwnedReadHalf<K>, OwnedWriteHalf<K>) {
+        let io = Rc::new(self.io);
+        (OwnedReadHalf::new(Rc::clone(&io), self.unread), OwnedWriteHalf::new(io))
+    }
+}
+
+impl<K> AsFd for Stream<K> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}
+
+impl_async_read!(Stream<K>);
+impl_async_write!(Stream<K>);
+
+// `K` only names a kind of socket: nothing in a stream is ever pinned.
+impl<K> Unpin for Stream<K> {}

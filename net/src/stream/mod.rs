@@ -1,0 +1,11 @@
+//! Connected byte streams, whatever their address family.
+
+mod async_io;
+mod connect;
+mod generic;
+mod halves;
+mod socket_io;
+
+pub(crate) use self::connect::connect;
+pub use self::generic::Stream;
+pub use self::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};

@@ -1,0 +1,208 @@
+//! A connected socket's operations, by system calls or by the worker's ring.
+
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::marker::PhantomData;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use runtime::io::{AsyncFd, Direction, RingSocket, SourceKind};
+use socket2::Socket;
+
+use crate::buffers::{READ_BUFFER_SIZE, ReadBuffer};
+use crate::sockopt;
+
+/// The socket without its read buffer: the part that both halves of a split stream use.
+#[derive(Debug)]
+pub(super) struct SocketIo<K> {
+    backend: SocketBackend,
+    kind: PhantomData<K>,
+}
+
+#[derive(Debug)]
+enum SocketBackend {
+    /// System calls, after the driver has reported readiness.
+    Readiness(AsyncFd<Arc<Socket>>),
+    /// Operations of the worker's ring.
+    Ring(RingSocket, Arc<Socket>),
+}
+
+impl<K> SocketIo<K> {
+    /// Takes a connected, non-blocking socket onto this worker's driver.
+    pub(super) fn new(socket: Arc<Socket>) -> io::Result<Self> {
+        if let Some(time) = runtime::io::socket_busy_poll() {
+            set_busy_poll(&socket, time);
+        }
+        // A socket of this worker's NAPI goes into the epoll instance that polls it.
+        let kind = match sockopt::incoming_napi_id(&socket) {
+            0 => SourceKind::Other,
+            id => SourceKind::Napi(id),
+        };
+        let backend = match runtime::io::ring_socket(Arc::clone(&socket), kind)? {
+            Some(ring) => SocketBackend::Ring(ring, socket),
+            None => SocketBackend::Readiness(AsyncFd::new(socket, kind)?),
+        };
+        Ok(Self { backend, kind: PhantomData })
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        match &self.backend {
+            SocketBackend::Readiness(fd) => fd.get_ref(),
+            SocketBackend::Ring(_, socket) => socket,
+        }
+    }
+
+    /// Reads what is buffered, else from the socket.
+    pub(super) fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        unread: &mut ReadBuffer,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        if unread.is_empty()
+            && let SocketBackend::Readiness(fd) = &self.backend
+        {
+            return poll_read_socket(fd, context, buffer.len(), |mut socket| socket.read(buffer));
+        }
+        ready!(self.poll_fill(context, unread))?;
+        Poll::Ready(Ok(unread.read(buffer)))
+    }
+
+    pub(super) fn poll_read_vectored(
+        &self,
+        context: &mut Context<'_>,
+        unread: &mut ReadBuffer,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if unread.is_empty()
+            && let SocketBackend::Readiness(fd) = &self.backend
+        {
+            let length = buffers.iter().map(|buffer| buffer.len()).sum();
+            return poll_read_socket(fd, context, length, |mut socket| socket.read_vectored(buffers));
+        }
+        match buffers.iter_mut().find(|buffer| !buffer.is_empty()) {
+            Some(buffer) => self.poll_read(context, unread, buffer),
+            None => Poll::Ready(Ok(0)),
+        }
+    }
+
+    /// Fills `unread` if it is empty. It stays empty at the end of the stream.
+    pub(super) fn poll_fill(
+        &self,
+        context: &mut Context<'_>,
+        unread: &mut ReadBuffer,
+    ) -> Poll<io::Result<()>> {
+        if !unread.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        match &self.backend {
+            SocketBackend::Readiness(fd) => {
+                ready!(poll_read_socket(fd, context, READ_BUFFER_SIZE, |socket| unread.fill(socket)))?;
+            }
+            SocketBackend::Ring(ring, _) => {
+                if let Some(received) = ready!(ring.poll_receive(context))? {
+                    unread.hold(received);
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &self.backend {
+            SocketBackend::Readiness(fd) => fd.poll_io(Direction::Write, context, |socket| match buffers {
+                // A broken connection is an error here, never a signal.
+                [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
+                several => socket.send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
+            }),
+            SocketBackend::Ring(ring, _) => {
+                let mut written = 0;
+                for buffer in buffers {
+                    match ring.poll_write(context, buffer) {
+                        Poll::Ready(Ok(length)) => {
+                            written += length;
+                            if length < buffer.len() {
+                                break;
+                            }
+                        }
+                        // Earlier buffers were accepted; the next write returns the error again.
+                        _ if written > 0 => break,
+                        other => return other,
+                    }
+                }
+                Poll::Ready(Ok(written))
+            }
+        }
+    }
+
+    pub(super) async fn write_owned(&self, bytes: Bytes) -> io::Result<()> {
+        if let SocketBackend::Ring(ring, _) = &self.backend {
+            std::future::poll_fn(|context| ring.poll_flush(context)).await?;
+            ring.send_owned(bytes)?;
+            return std::future::poll_fn(|context| ring.poll_flush(context)).await;
+        }
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let write = |context: &mut Context<'_>| self.poll_write(context, &[IoSlice::new(rest)]);
+            let written = std::future::poll_fn(write).await?;
+            rest = &rest[written..];
+        }
+        Ok(())
+    }
+
+    pub(super) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.backend {
+            SocketBackend::Readiness(_) => Poll::Ready(Ok(())),
+            SocketBackend::Ring(ring, _) => ring.poll_flush(context),
+        }
+    }
+
+    /// Accepted writes are sent before the writing side ends.
+    pub(super) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if let SocketBackend::Ring(ring, _) = &self.backend
+            && how != Shutdown::Read
+            && ring.shutdown_after_sends()
+        {
+            return if how == Shutdown::Both { self.socket().shutdown(Shutdown::Read) } else { Ok(()) };
+        }
+        self.socket().shutdown(how)
+    }
+
+    pub(super) fn poll_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(context))?;
+        Poll::Ready(match self.socket().shutdown(Shutdown::Write) {
+            // The peer has closed the connection already.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            result => result,
+        })
+    }
+}
+
+/// Reads by `read`, which has room for `capacity` bytes, when the socket is ready.
+fn poll_read_socket(
+    fd: &AsyncFd<Arc<Socket>>,
+    context: &mut Context<'_>,
+    capacity: usize,
+    mut read: impl FnMut(&Socket) -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    let result = ready!(fd.poll_io(Direction::Read, context, |socket| read(socket)));
+    if let Ok(length) = result {
+        fd.record_read(length, capacity);
+    }
+    Poll::Ready(result)
+}
+
+fn set_busy_poll(socket: &Socket, time: Duration) {
+    let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    // Refused only by old kernels without CAP_NET_ADMIN; the worker's report names the step down.
+    let _ = sockopt::set_busy_poll(socket, micros);
+}

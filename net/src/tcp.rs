@@ -1,0 +1,234 @@
+//! TCP streams and listeners.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+
+use crate::listener::{BACKLOG, Listener};
+use crate::stream::{Stream, connect};
+
+/// The kind of TCP sockets.
+#[derive(Debug, Clone, Copy)]
+pub struct Tcp;
+
+/// A TCP connection.
+pub type TcpStream = Stream<Tcp>;
+
+/// A listening TCP socket.
+pub type TcpListener = Listener<Tcp>;
+
+/// How long the address of a killed process may take to become free: 5 to 9 ms were seen.
+const ADDRESS_FREE_WITHIN: Duration = Duration::from_millis(100);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);
+
+impl Stream<Tcp> {
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// The kernel's, for example `ConnectionRefused`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
+        connect(&address.into(), Domain::for_address(address)).await
+    }
+
+    /// Connects to an address within a time limit.
+    ///
+    /// # Errors
+    /// `TimedOut` after `limit`, or as [`Stream::connect`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn connect_timeout(address: SocketAddr, limit: Duration) -> io::Result<Self> {
+        runtime::timeout(limit, Self::connect(address)).await?
+    }
+
+    /// Takes over a connected socket of the standard library, and makes it non-blocking.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn from_std(stream: std::net::TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Self::from_socket(Arc::new(stream.into()))
+    }
+
+    /// The address of this side.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        internet_address(&self.socket().local_addr()?)
+    }
+
+    /// The address of the other side.
+    ///
+    /// # Errors
+    /// `NotConnected` after the connection has broken.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        internet_address(&self.socket().peer_addr()?)
+    }
+
+    /// Whether `TCP_NODELAY` is set. It is not by default.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "TCP_NODELAY")]
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.socket().tcp_nodelay()
+    }
+
+    /// Sets `TCP_NODELAY`: small writes are sent at once, and don't wait for the acknowledgment of earlier
+    /// ones (Nagle's algorithm).
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "TCP_NODELAY")]
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.socket().set_tcp_nodelay(nodelay)
+    }
+
+    /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see `tcp(7)`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "TCP_QUICKACK")]
+    pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
+        self.socket().set_tcp_quickack(quickack)
+    }
+
+    /// Probes the peer after `idle` without traffic, with second granularity. `None`, the default, turns
+    /// probes off.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "SO_KEEPALIVE")]
+    pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
+        match idle {
+            Some(idle) => self.socket().set_tcp_keepalive(&TcpKeepalive::new().with_time(idle)),
+            None => self.socket().set_keepalive(false),
+        }
+    }
+
+    /// Sets how long sent data may stay unacknowledged before the connection breaks; see `tcp(7)`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "TCP_USER_TIMEOUT")]
+    pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.socket().set_tcp_user_timeout(limit)
+    }
+
+    /// Sets the IPv4 time to live of outgoing packets, in hops.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[doc(alias = "IP_TTL")]
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket().set_ttl_v4(ttl)
+    }
+}
+
+impl Listener<Tcp> {
+    /// Listens on an address; port 0 takes any free one. The backlog is 4096, which the kernel caps at
+    /// `net.core.somaxconn`.
+    ///
+    /// An IPv6 address takes IPv6 connections only (`IPV6_V6ONLY` is set): to serve both families, also on
+    /// `[::]`, listen on an address of each.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another socket has the address, even one of the same user with `SO_REUSEPORT`: two
+    /// programs never share it by mistake. It is tried for a tenth of a second before, which blocks the
+    /// thread: the listening socket of a killed process lives on for some milliseconds in its ring
+    /// (`io_uring.c`, `io_ring_exit_work`).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Self::bind_with_backlog(address, BACKLOG)
+    }
+
+    /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind_with_backlog(address: SocketAddr, backlog: i32) -> io::Result<Self> {
+        let give_up = Instant::now() + ADDRESS_FREE_WITHIN;
+        loop {
+            match listening_socket(address, backlog, false) {
+                Ok(socket) => return Self::from_socket(socket, backlog),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < give_up => {
+                    std::thread::sleep(BIND_RETRY_INTERVAL);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes over a listening socket of the standard library, and makes it non-blocking.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Self::from_socket(listener.into(), BACKLOG)
+    }
+
+    /// Accepts one connection, onto this worker. [`Listener::serve`] serves connections on the workers that
+    /// own their NAPIs.
+    ///
+    /// # Errors
+    /// The kernel's: see `accept(2)` for those after which the next accept may succeed.
+    pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
+        let stream = Stream::from_socket(self.accept_socket().await?)?;
+        let peer = stream.peer_addr()?;
+        Ok((stream, peer))
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        internet_address(&self.socket().local_addr()?)
+    }
+}
+
+fn listening_socket(address: SocketAddr, backlog: i32, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
+    // Connections of an earlier run in TIME_WAIT don't keep the address taken.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_port(reuse_port)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(socket)
+}
+
+/// Makes `count` more listening sockets on the address of `first`, so that all are a reuseport group.
+///
+/// The first was bound without `SO_REUSEPORT`, which made sure that the address was free. It gets the
+/// option now, and with it the kernel lets others of this user join (`inet_csk_bind_conflict`).
+pub(crate) fn extend_reuseport_group(first: &Socket, backlog: i32, count: usize) -> io::Result<Vec<Socket>> {
+    let address = internet_address(&first.local_addr()?)?;
+    first.set_reuse_port(true)?;
+    (0..count).map(|_| listening_socket(address, backlog, true)).collect()
+}
+
+fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {
+    address.as_socket().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))
+}

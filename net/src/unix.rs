@@ -1,0 +1,91 @@
+//! Unix domain streams and listeners.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::listener::{BACKLOG, Listener};
+use crate::stream::{Stream, connect};
+
+/// The kind of Unix domain sockets.
+#[derive(Debug, Clone, Copy)]
+pub struct Unix;
+
+/// A connection over a Unix domain socket.
+pub type UnixStream = Stream<Unix>;
+
+/// A listening Unix domain socket. Dropping it leaves its path, as `unix(7)` says.
+pub type UnixListener = Listener<Unix>;
+
+impl Stream<Unix> {
+    /// Connects to a path.
+    ///
+    /// # Errors
+    /// The kernel's, for example `ConnectionRefused` if nobody listens on the path, and `InvalidInput` if the
+    /// path is longer than 107 bytes.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
+        connect(&SockAddr::unix(path)?, Domain::UNIX).await
+    }
+}
+
+impl Listener<Unix> {
+    /// Listens on a path, which must not exist. The backlog is 4096, which the kernel caps at
+    /// `net.core.somaxconn`.
+    ///
+    /// # Errors
+    /// `AddrInUse` if the path exists, or the kernel's.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::bind_with_backlog(path, BACKLOG)
+    }
+
+    /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind_with_backlog(path: impl AsRef<Path>, backlog: i32) -> io::Result<Self> {
+        Self::from_socket(listening_socket(path.as_ref(), backlog, None)?, backlog)
+    }
+
+    /// Like [`Listener::bind_with_backlog`], with the permissions `mode` on the path, such as `0o700`, instead
+    /// of those that the umask leaves: who may write to the path may connect (`unix(7)`). The path has them
+    /// before anybody can connect.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind_with_mode(path: impl AsRef<Path>, backlog: i32, mode: u32) -> io::Result<Self> {
+        Self::from_socket(listening_socket(path.as_ref(), backlog, Some(mode))?, backlog)
+    }
+
+    /// Accepts one connection, onto this worker.
+    ///
+    /// # Errors
+    /// The kernel's: see `accept(2)` for those after which the next accept may succeed.
+    pub async fn accept(&self) -> io::Result<Stream<Unix>> {
+        Stream::from_socket(self.accept_socket().await?)
+    }
+}
+
+/// A connect is refused until the socket listens, which is after its path has its mode.
+fn listening_socket(path: &Path, backlog: i32, mode: Option<u32>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    if let Some(mode) = mode {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode & 0o7777))?;
+    }
+    socket.listen(backlog)?;
+    Ok(socket)
+}
