@@ -20,9 +20,11 @@ pub struct Line<'a> {
 pub struct FakeServer {
     /// The address it listens on, on loopback.
     pub address: SocketAddr,
-    /// Connection and arrival time of each line, if it records them.
-    lines: Arc<Mutex<Vec<(usize, Instant)>>>,
+    lines: RecordedLines,
 }
+
+/// Connection and arrival time of each line, if the server records them.
+type RecordedLines = Arc<Mutex<Vec<(usize, Instant)>>>;
 
 /// A pause at the end of each period, in which the server does nothing.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +68,7 @@ impl FakeServer {
     /// # Panics
     /// If there is no free port.
     pub fn recording() -> Self {
-        let lines = Arc::default();
+        let lines = RecordedLines::default();
         let server = Self::serve(None, Some(Arc::clone(&lines)), |_| MISS.to_vec());
         Self { lines, ..server }
     }
@@ -115,7 +117,7 @@ impl FakeServer {
 
     fn serve(
         stall: Option<Stall>,
-        lines: Option<Arc<Mutex<Vec<(usize, Instant)>>>>,
+        lines: Option<RecordedLines>,
         answer: impl Fn(Line<'_>) -> Vec<u8> + Send + Sync + 'static,
     ) -> Self {
         let (listener, address) = listen();
