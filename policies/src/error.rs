@@ -3,57 +3,62 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What can go wrong between a policy and the host.
+use crate::host::Cpus;
+use crate::policy::Policy;
+
+/// An error of reading the host, of a journal, or of applying a plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No interface of that name in this network namespace.
-    #[error("no interface {name:?} here; there are: {known}")]
+    /// The network namespace has no interface of this name.
+    #[error(
+        "no interface {name:?}{}",
+        if available.is_empty() { String::new() } else { format!("; available: {available}") }
+    )]
     NoInterface {
-        /// The name that was asked for.
+        /// The requested name, or `#` and the index.
         name: String,
-        /// The names that exist, with commas between them.
-        known: String,
+        /// The existing names, separated by commas.
+        available: String,
     },
-    /// The kernel could not be asked.
-    #[error("cannot {what}: {source}")]
+    /// A system call failed.
+    #[error("cannot {operation}: {source}")]
     Kernel {
-        /// What was tried.
-        what: String,
-        /// The kernel's answer.
+        /// What was attempted, for example "read /proc/softirqs".
+        operation: String,
+        /// The kernel's error.
         source: io::Error,
     },
     /// A journal could not be read or written.
     #[error("journal {path}: {source}")]
     Journal {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
-    /// Another running process has applied a policy to queues that this one wants.
+    /// Another running process has applied a policy to some of the queues.
     #[error(
-        "{interface}: queues {queues} are taken by process {pid}, which runs {policy} on them; stop it, or \
-         take other queues{}",
+        "{interface}: queues {queues} are in use by process {pid} ({policy}); stop it, or use other queues{}",
         .free.as_ref().map(|free| format!(" ({free} are free)")).unwrap_or_default()
     )]
     QueuesInUse {
-        /// The interface.
+        /// The interface's name.
         interface: String,
-        /// The policy that it has.
-        policy: crate::Policy,
-        /// Who applied it.
+        /// The policy that the other process applied.
+        policy: Policy,
+        /// The other process.
         pid: u32,
-        /// The queues that were asked for and are taken.
-        queues: crate::Cpus,
-        /// Those that nobody has.
-        free: Option<crate::Cpus>,
+        /// The requested queues that are in use.
+        queues: Cpus,
+        /// The requested queues that are free; `None` if there is none.
+        free: Option<Cpus>,
     },
 }
 
 impl Error {
-    pub(crate) fn kernel(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::Kernel { what, source }
+    pub(crate) fn kernel(operation: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let operation = operation.into();
+        move |source| Self::Kernel { operation, source }
     }
 }

@@ -1,4 +1,18 @@
-//! What a machine can do for kernel polling on an interface, what is missing, and what would mend it.
+//! Explains whether kernel polling can run on an interface, what prevents it, and how to fix that.
+//!
+//! ```
+//! use policies::explain::{Explanation, Severity};
+//! use policies::{JournalDir, host};
+//!
+//! let explanation = Explanation::of(&host::interface("lo")?, &JournalDir::default())?;
+//! println!("{}", explanation.verdict());
+//! for finding in &explanation.findings {
+//!     if finding.severity != Severity::Ok {
+//!         println!("{}\n    {}", finding.summary, finding.remedy.as_deref().unwrap_or("no remedy"));
+//!     }
+//! }
+//! # Ok::<(), policies::Error>(())
+//! ```
 
 use std::thread;
 use std::time::Duration;
@@ -6,46 +20,51 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::counters::Snapshot;
-use crate::neighbours::{Irqbalance, holders};
-use crate::permission::{has_net_admin, in_initial_user_namespace};
-use crate::{Cpus, Error, Interface, JournalDir};
+use crate::error::Error;
+use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
+use crate::host::irqbalance::Irqbalance;
+use crate::host::{Cpus, Interface, RxQueue};
+use crate::journal::{JournalDir, queue_holders};
 
-/// How much a finding matters.
+/// How much a finding affects kernel polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Weight {
-    /// As it should be.
-    Good,
-    /// Kernel polling runs, but not as well as it could.
-    Hinders,
-    /// Kernel polling can't run in full.
+#[non_exhaustive]
+pub enum Severity {
+    /// Nothing to fix.
+    Ok,
+    /// Kernel polling works, but not as well as it could.
+    Degrades,
+    /// Kernel polling does not work in full.
     Prevents,
 }
 
-/// One thing that was found, and the command that would mend it.
+/// A finding and its remedy.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Finding {
-    /// How much it matters.
-    pub weight: Weight,
-    /// A sentence.
-    pub what: String,
-    /// A command, or where there is none what else would help.
-    pub mend: Option<String>,
+    /// How much the finding affects kernel polling.
+    pub severity: Severity,
+    /// The finding in a sentence.
+    pub summary: String,
+    /// A command, or what else fixes it; `None` if there is nothing to fix.
+    pub remedy: Option<String>,
 }
 
-/// All that was found about an interface.
+/// The findings about an interface.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Explanation {
-    /// The interface.
+    /// The interface's name.
     pub interface: String,
-    /// What was found, in the order in which it would be mended.
+    /// The findings, in the order in which to fix them.
     pub findings: Vec<Finding>,
 }
 
-/// For how long traffic is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// How long traffic is observed.
+const OBSERVATION_TIME: Duration = Duration::from_secs(1);
 /// Drivers whose NAPIs keep their settings when the link is reopened (`netif_napi_add_config`).
-const PERSISTENT: [&str; 12] = [
+const DRIVERS_WITH_PERSISTENT_NAPIS: [&str; 12] = [
     "ena",
     "bnxt_en",
     "iavf",
@@ -61,135 +80,140 @@ const PERSISTENT: [&str; 12] = [
 ];
 
 impl Explanation {
-    /// Looks at the interface, and for a second at its traffic. Changes nothing.
+    /// Inspects an interface, including one second of its traffic if it is up. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] if the journals can't be read, [`Error::Kernel`] if the counters can't be read.
     pub fn of(interface: &Interface, journals: &JournalDir) -> Result<Self, Error> {
-        let mut findings = Findings(Vec::new());
-        findings.kernel();
-        findings.device(interface);
-        findings.rights(interface);
-        findings.queues(interface);
-        findings.steering(interface);
-        findings.neighbours(interface, journals)?;
-        findings.settings(interface);
+        let mut findings = FindingList(Vec::new());
+        findings.check_kernel();
+        findings.check_device(interface);
+        findings.check_permission(interface);
+        findings.check_queues(interface);
+        findings.check_steering(interface);
+        findings.check_other_processes(interface, journals)?;
+        findings.check_settings(interface);
         if interface.up {
-            findings.traffic(interface)?;
+            findings.check_traffic(interface)?;
         }
         Ok(Self { interface: interface.name.clone(), findings: findings.0 })
     }
 
-    /// The conclusion, in a sentence.
+    /// The conclusion in a sentence.
     pub fn verdict(&self) -> String {
         let name = &self.interface;
-        let count = |weight| self.findings.iter().filter(|finding| finding.weight == weight).count();
-        match (count(Weight::Prevents), count(Weight::Hinders)) {
+        let count = |severity| self.findings.iter().filter(|finding| finding.severity == severity).count();
+        match (count(Severity::Prevents), count(Severity::Degrades)) {
             (0, 0) => format!("{name} can run kernel polling in full."),
-            (0, 1) => format!("{name} can run kernel polling in full; one thing below stands in its way."),
+            (0, 1) => format!("{name} can run kernel polling in full; 1 finding below degrades it."),
             (0, some) => {
-                format!("{name} can run kernel polling in full; {some} things below stand in its way.")
+                format!("{name} can run kernel polling in full; {some} findings below degrade it.")
             }
-            (1, _) => format!("{name} can't run kernel polling as it is, for one reason."),
-            (some, _) => format!("{name} can't run kernel polling as it is, for {some} reasons."),
+            (1, _) => format!("{name} can't run kernel polling as configured, for 1 reason."),
+            (some, _) => format!("{name} can't run kernel polling as configured, for {some} reasons."),
         }
     }
 }
 
-struct Findings(Vec<Finding>);
+struct FindingList(Vec<Finding>);
 
-impl Findings {
-    fn good(&mut self, what: String) {
-        self.0.push(Finding { weight: Weight::Good, what, mend: None });
+impl FindingList {
+    fn add_ok(&mut self, summary: String) {
+        self.0.push(Finding { severity: Severity::Ok, summary, remedy: None });
     }
 
-    fn bad(&mut self, weight: Weight, what: String, mend: impl Into<String>) {
-        self.0.push(Finding { weight, what, mend: Some(mend.into()) });
+    fn add_problem(&mut self, severity: Severity, summary: String, remedy: impl Into<String>) {
+        self.0.push(Finding { severity, summary, remedy: Some(remedy.into()) });
     }
 
-    fn kernel(&mut self) {
+    fn check_kernel(&mut self) {
         let release = procfs::sys::kernel::Version::current();
         let Ok(version) = release else { return };
         let name = format!("Linux {}.{}", version.major, version.minor);
         if (version.major, version.minor) >= (6, 13) {
-            self.good(format!("{name} can suspend a queue's interrupts (it came with 6.13)."));
+            self.add_ok(format!("{name} can suspend a queue's interrupts (since 6.13)."));
         } else {
-            self.bad(
-                Weight::Prevents,
-                format!("{name} can't suspend a queue's interrupts; that came with 6.13."),
-                "install a kernel of 6.13 or later",
+            self.add_problem(
+                Severity::Prevents,
+                format!("{name} can't suspend a queue's interrupts; that needs 6.13."),
+                "install Linux 6.13 or later",
             );
         }
     }
 
-    fn device(&mut self, interface: &Interface) {
+    fn check_device(&mut self, interface: &Interface) {
         let (name, driver) = (&interface.name, interface.driver.as_deref().unwrap_or("unknown"));
         if !interface.up {
-            self.bad(
-                Weight::Prevents,
-                format!("{name} is down, and has no NAPI while it is."),
+            self.add_problem(
+                Severity::Prevents,
+                format!("{name} is down, and has no NAPI while it is down."),
                 format!("ip link set {name} up"),
             );
             return;
         }
         let napis = interface.napi_ids().len();
         if napis == 0 && driver == "veth" {
-            self.bad(
-                Weight::Prevents,
-                format!("{name} is a veth without generic receive offload, and so without NAPIs."),
+            self.add_problem(
+                Severity::Prevents,
+                format!("{name} is a veth without generic receive offload, and therefore has no NAPI."),
                 format!("ethtool -K {name} gro on"),
             );
         } else if napis == 0 {
-            self.bad(
-                Weight::Prevents,
-                format!("{name} (driver {driver}) has no NAPI: there is nothing to poll."),
-                "serve another interface; `policies list` shows those with NAPIs",
+            self.add_problem(
+                Severity::Prevents,
+                format!("{name} (driver {driver}) has no NAPI, so there is nothing to poll."),
+                "use another interface; `policies list` shows those with NAPIs",
             );
         } else {
-            let suspend = |queue: &&crate::RxQueue| {
-                queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some())
-            };
+            let suspend =
+                |queue: &&RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some());
             let able = interface.queues.iter().filter(suspend).count();
-            self.good(format!(
-                "{name} (driver {driver}) has {}; {able} can be set one by one.",
+            self.add_ok(format!(
+                "{name} (driver {driver}) has {}; {able} can be configured individually.",
                 plural(napis, "NAPI")
             ));
         }
         if napis > 0 && !interface.has_interrupts() {
-            self.good(format!(
-                "{name} has no interrupts of its own: its packets come by the sender's core. Kernel polling \
-                 keeps that core's softirqs away instead."
+            self.add_ok(format!(
+                "{name} has no interrupts: packets arrive on the sender's core. Kernel polling suppresses that \
+                 core's softirqs instead."
             ));
         }
-        if napis > 0 && !PERSISTENT.contains(&driver) {
-            self.bad(
-                Weight::Hinders,
+        if napis > 0 && !DRIVERS_WITH_PERSISTENT_NAPIS.contains(&driver) {
+            self.add_problem(
+                Severity::Degrades,
                 format!(
-                    "The driver {driver} gives its queues new NAPIs when the link is reopened, and what was \
-                     set on the old ones is lost."
+                    "The driver {driver} creates new NAPIs when the link is reopened, and the settings of the \
+                     old ones are lost."
                 ),
-                "a running Lull process sets it again; after `policies apply` say it again",
+                "a running Lull process sets them again; otherwise run `policies apply` again",
             );
         }
     }
 
-    fn rights(&mut self, interface: &Interface) {
+    fn check_permission(&mut self, interface: &Interface) {
         let name = &interface.name;
         if has_net_admin() && in_initial_user_namespace() {
-            self.good("This process may set all of it (CAP_NET_ADMIN).".to_owned());
+            self.add_ok("This process may change all settings (CAP_NET_ADMIN).".to_owned());
             return;
         }
         let why = if has_net_admin() {
-            "This process has CAP_NET_ADMIN only in a user namespace of its own, and a NAPI's values are set \
-             with the one of the machine."
+            "This process has CAP_NET_ADMIN only in its user namespace; NAPI settings need it in the initial \
+             one."
         } else {
-            "This process may not set a NAPI's values: it lacks CAP_NET_ADMIN."
+            "This process may not change NAPI settings: it lacks CAP_NET_ADMIN."
         };
-        self.bad(
-            Weight::Prevents,
+        self.add_problem(
+            Severity::Prevents,
             why.to_owned(),
-            format!("sudo policies apply {name} --policy kernel-polling --workers {}", workers(interface)),
+            format!(
+                "sudo policies apply {name} --policy kernel-polling --workers {}",
+                worker_count(interface)
+            ),
         );
     }
 
-    fn queues(&mut self, interface: &Interface) {
+    fn check_queues(&mut self, interface: &Interface) {
         let (name, count) = (&interface.name, interface.queues.len());
         let cores = Cpus::allowed().map_or(1, |cpus| cpus.len());
         if interface.napi_ids().is_empty() {
@@ -197,71 +221,71 @@ impl Findings {
         }
         let max = interface.channels.map_or(count, |channels| channels.max as usize);
         if count > cores {
-            self.bad(
-                Weight::Hinders,
+            self.add_problem(
+                Severity::Degrades,
                 format!(
-                    "{name} has {count} queues and this process {cores} cores: a worker polls one queue."
+                    "{name} has {count} queues and this process has {cores} cores; a worker polls one queue."
                 ),
                 format!("policies apply {name} --policy kernel-polling --workers {cores} --channels {cores}"),
             );
         } else if count < cores && max > count {
             let wanted = cores.min(max);
-            self.bad(
-                Weight::Hinders,
+            self.add_problem(
+                Severity::Degrades,
                 format!(
-                    "{name} has {count} queues of {max}, for {cores} cores: only {count} workers can poll."
+                    "{name} has {count} of {max} queues for {cores} cores; only {count} workers can poll."
                 ),
                 format!(
                     "policies apply {name} --policy kernel-polling --workers {wanted} --channels {wanted}"
                 ),
             );
         } else if count < cores {
-            self.good(format!(
-                "{name} has {} for {cores} cores, and can't have more.",
+            self.add_ok(format!(
+                "{name} has {} for {cores} cores, and supports no more.",
                 plural(count, "queue")
             ));
         } else {
-            self.good(format!("{name} has a queue for each of this process's cores ({cores})."));
+            self.add_ok(format!("{name} has a queue for each of this process's {cores} cores."));
         }
     }
 
-    fn steering(&mut self, interface: &Interface) {
+    fn check_steering(&mut self, interface: &Interface) {
         let name = &interface.name;
         for queue in &interface.queues {
             let index = queue.index;
             if queue.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) {
-                self.bad(
-                    Weight::Hinders,
-                    format!("rx-{index} hands its packets to other cores (RPS) after they were polled."),
+                self.add_problem(
+                    Severity::Degrades,
+                    format!("rx-{index} steers packets to other cores (RPS) after they were polled."),
                     format!("echo 0 > /sys/class/net/{name}/queues/rx-{index}/rps_cpus"),
                 );
             }
             if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0)) {
-                self.bad(
-                    Weight::Hinders,
-                    format!("rx-{index} is polled by a kernel thread, which the worker has to win it from."),
+                self.add_problem(
+                    Severity::Degrades,
+                    format!("A kernel thread polls rx-{index}, and competes with the worker for it."),
                     format!("echo 0 > /sys/class/net/{name}/threaded"),
                 );
             }
             if let (true, Some(irq)) = (queue.irq_managed, queue.irq) {
                 let cpus = queue.irq_affinity.clone().unwrap_or_default();
-                self.bad(
-                    Weight::Hinders,
+                self.add_problem(
+                    Severity::Degrades,
                     format!(
-                        "The kernel manages the affinity of rx-{index}'s interrupt {irq} (cores {cpus})."
+                        "The kernel manages the affinity of interrupt {irq} of rx-{index} (cores {cpus})."
                     ),
-                    format!("pin the worker of rx-{index} there: --cores"),
+                    format!("pin the worker of rx-{index} to one of these cores (--cores)"),
                 );
             }
         }
     }
 
-    fn neighbours(&mut self, interface: &Interface, journals: &JournalDir) -> Result<(), Error> {
+    fn check_other_processes(&mut self, interface: &Interface, journals: &JournalDir) -> Result<(), Error> {
         if interface.has_interrupts()
             && let Some(irqbalance) = Irqbalance::find()
         {
-            self.bad(
-                Weight::Hinders,
+            self.add_problem(
+                Severity::Degrades,
                 format!(
                     "irqbalance runs (process {}) and moves interrupts every ten seconds.",
                     irqbalance.pid
@@ -269,20 +293,24 @@ impl Findings {
                 format!("policies apply {} … --ban-irqbalance", interface.name),
             );
         }
-        for holder in holders(&interface.name, journals)? {
+        for holder in queue_holders(&interface.name, journals)? {
             let (name, queues) = (&interface.name, &holder.queues);
             let all = interface.queues.iter().all(|queue| queues.contains(queue.index));
-            self.bad(
-                if all { Weight::Prevents } else { Weight::Hinders },
+            self.add_problem(
+                if all { Severity::Prevents } else { Severity::Degrades },
                 format!("Process {} runs {} on queues {queues} of {name}.", holder.pid, holder.policy),
-                if all { format!("stop process {}", holder.pid) } else { "take the other queues".to_owned() },
+                if all {
+                    format!("stop process {}", holder.pid)
+                } else {
+                    "use the other queues (--queues)".to_owned()
+                },
             );
         }
         Ok(())
     }
 
-    fn settings(&mut self, interface: &Interface) {
-        let polled = |queue: &&crate::RxQueue| {
+    fn check_settings(&mut self, interface: &Interface) {
+        let is_configured = |queue: &&RxQueue| {
             queue.napi.as_ref().is_some_and(|napi| {
                 let set = |value: Option<u64>| value.is_some_and(|value| value > 0);
                 set(napi.defer_hard_irqs) && set(napi.gro_flush_timeout) && set(napi.irq_suspend_timeout)
@@ -291,45 +319,44 @@ impl Findings {
         if interface.napi_ids().is_empty() {
             return;
         }
-        let (ready, all) = (interface.queues.iter().filter(polled).count(), interface.queues.len());
+        let (ready, all) = (interface.queues.iter().filter(is_configured).count(), interface.queues.len());
         if ready == all {
-            self.good("Deferral and suspension are set on every queue.".to_owned());
+            self.add_ok("Deferral and suspension are set on every queue.".to_owned());
         } else {
-            self.good(format!(
-                "Deferral and suspension are set on {ready} of {} now; a Lull process that may sets \
-                 them while it runs, and `policies apply {} --policy kernel-polling --workers {}` until \
+            self.add_ok(format!(
+                "Deferral and suspension are set on {ready} of {}. A Lull process with permission sets them \
+                 while it runs; `policies apply {} --policy kernel-polling --workers {}` sets them until \
                  `policies restore`.",
                 plural(all, "queue"),
                 interface.name,
-                workers(interface)
+                worker_count(interface)
             ));
         }
     }
 
-    /// Who takes the packets that come now.
-    fn traffic(&mut self, interface: &Interface) -> Result<(), Error> {
+    /// Compares packets received by busy polling and by softirqs.
+    fn check_traffic(&mut self, interface: &Interface) -> Result<(), Error> {
         let before = Snapshot::take(interface)?;
-        thread::sleep(LOOK);
+        thread::sleep(OBSERVATION_TIME);
         let delta = Snapshot::take(interface)?.since(&before);
         let (packets, polled) = (delta.rx_packets.total(), delta.busy_poll_rx_packets);
         if packets == 0 {
-            self.good(format!("Nothing came in on {} within a second.", interface.name));
+            self.add_ok(format!("{} received no packets within a second.", interface.name));
             return Ok(());
         }
         let rest = packets.saturating_sub(polled);
-        let what = format!(
-            "Within a second {packets} packets came in on {}; {polled} were got by busy polling, {rest} by \
-             softirqs.",
+        let summary = format!(
+            "{} received {packets} packets within a second: {polled} by busy polling, {rest} by softirqs.",
             interface.name
         );
         if polled > 0 && rest > polled {
-            self.bad(
-                Weight::Hinders,
-                format!("{what} Other traffic shares the queues with what polls them."),
+            self.add_problem(
+                Severity::Degrades,
+                format!("{summary} Other traffic shares the queues with the polling workers."),
                 "move it to another interface or queue (ethtool -N)",
             );
         } else {
-            self.good(what);
+            self.add_ok(summary);
         }
         Ok(())
     }
@@ -339,7 +366,7 @@ fn plural(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-fn workers(interface: &Interface) -> usize {
+fn worker_count(interface: &Interface) -> usize {
     let cores = Cpus::allowed().map_or(1, |cpus| cpus.len());
     interface.queues.len().clamp(1, cores)
 }
@@ -349,12 +376,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_told_to_have_nothing_to_poll() {
+    fn loopback_has_nothing_to_poll() {
         let loopback = crate::host::interface("lo").unwrap();
         let explanation = Explanation::of(&loopback, &JournalDir::at("/nonexistent")).unwrap();
-        let found = explanation.findings.iter().find(|finding| finding.what.contains("no NAPI")).unwrap();
-        assert_eq!(found.weight, Weight::Prevents);
-        assert!(found.mend.as_ref().unwrap().contains("policies list"));
+        let found = explanation.findings.iter().find(|finding| finding.summary.contains("no NAPI")).unwrap();
+        assert_eq!(found.severity, Severity::Prevents);
+        assert!(found.remedy.as_ref().unwrap().contains("policies list"));
         assert!(explanation.verdict().contains("can't"), "{}", explanation.verdict());
     }
 }

@@ -1,26 +1,44 @@
-//! What a network polling policy is, and the host's side of it.
+//! Network polling policies, and the host's knobs for them.
 //!
-//! A [`Policy`] says where network work runs in relation to the application's. On the host it comes
-//! down to a [`Plan`]: an ordered list of knobs (interrupt affinity, RPS masks, per-NAPI deferral and
-//! suspension, threaded NAPI), each with its present value, its target, and why. Applying a plan
-//! writes the old values to a journal in `/run` first, so that nothing stays behind: not after
-//! [`Guard`] is dropped, not after a signal, and not after `SIGKILL` (the next start or
-//! `policies restore` reads the journal).
+//! A [`Policy`] decides where network processing runs in relation to the application. A [`Plan`] turns it
+//! into steps for one interface, and [`apply`] carries them out:
 //!
 //! ```
-//! use policies::{Plan, Policy, Settings};
+//! use policies::{Plan, Policy, Settings, host};
 //!
-//! let loopback = policies::host::interface("lo")?;
+//! let loopback = host::interface("lo")?;
 //! let plan = Plan::new(Policy::KernelPolling, &loopback, &Settings::default());
-//! // Loopback has no NAPI of its own, and the plan says so instead of pretending.
+//! for step in &plan.steps {
+//!     println!("{} = {}: {}", step.knob, step.target, step.purpose);
+//! }
+//! // Loopback has no NAPI: there is nothing to set, and a note says so.
 //! assert!(plan.steps.is_empty());
 //! println!("{}", plan.notes.join("\n"));
 //! # Ok::<(), policies::Error>(())
 //! ```
 //!
-//! The crate is synchronous. The kernel's side is described in
-//! `Documentation/networking/napi.rst`; the idea in Cai and Karsten, *Kernel vs. User-Level
-//! Networking: Don't Throw Out the Stack with the Interrupts* (2023).
+//! The steps set interrupt affinity, RPS masks, per-NAPI interrupt deferral and suspension, NAPI threads,
+//! and, under suppression only, interrupt coalescing. The old values go to a journal in `/run/lull`
+//! first. They are restored when the [`Guard`] is dropped, on SIGINT and SIGTERM, and after SIGKILL by the
+//! next [`apply`], by [`recover`] or by `policies restore`.
+//!
+//! | Folder | Content |
+//! |---|---|
+//! | [`host`] | interfaces, queues, interrupts, CPUs as they are now |
+//! | `knob` | a [`Knob`]: who may set it, how it is read and written |
+//! | `plan` | the [`Plan`] for a policy, with its [`Settings`] |
+//! | `journal` | old values on disk, and restoring them |
+//! | `apply` | carries out a plan; the [`Guard`] |
+//! | `supervise` | the [`Supervisor`] that keeps a policy in effect; the grace time tuner |
+//! | [`counters`] | interrupts, packets, softirqs and CPU time of a run |
+//! | [`netlink`] | rtnetlink, netdev and ethtool requests |
+//!
+//! The crate is synchronous. It reports by [`tracing`] what it can't return.
+//!
+//! The kernel's side is described in `Documentation/networking/napi.rst`, the policies in Cai and Karsten,
+//! *Kernel vs. User-Level Networking: Don't Throw Out the Stack with the Interrupts* (2023).
+
+#![forbid(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -28,41 +46,27 @@ compile_error!(
 );
 
 mod apply;
-mod cores;
 pub mod counters;
-mod cpus;
-mod device;
 mod error;
 pub mod explain;
-mod grace_time;
-mod grace_time_search;
-mod grace_time_tuner;
 pub mod host;
-mod irq;
 mod journal;
-
 mod knob;
-pub mod neighbours;
 pub mod netlink;
-mod perf;
-mod permission;
 mod plan;
 mod policy;
-mod restore;
 pub mod signals;
-pub mod status;
-mod supervisor;
+mod supervise;
 
 pub use apply::{Applied, Guard, Outcome, apply};
-pub use cores::nearest_cores;
-pub use cpus::{Cpus, InvalidCpus};
 pub use error::Error;
-pub use grace_time::{GraceTime, InvalidGraceTime};
-pub use host::{Interface, RxQueue, TxQueue};
-pub use journal::{JournalDir, Lifetime};
-pub use knob::{Knob, Value};
-pub use permission::{may_set, missing_capabilities};
-pub use plan::{Plan, Settings, Step, SuppressionValues};
+pub use host::capabilities::missing_capabilities;
+pub use host::numa::nearest_cores;
+pub use host::{Cpus, Interface, InvalidCpus, Pid, RxQueue, TxQueue};
+pub use journal::{
+    JournalDir, Lifetime, QueueHolder, RestoreOutcome, RestoreReport, queue_holders, recover, restore_all,
+};
+pub use knob::{Knob, NotPermitted, Value, may_set};
+pub use plan::{GraceTime, InvalidGraceTime, Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, UnknownPolicy};
-pub use restore::{RestoreReport, Restored, recover, restore_all};
-pub use supervisor::{Affinity, Change, Supervisor, SupervisorHooks};
+pub use supervise::{Affinity, Change, Supervisor, SupervisorHooks, UnknownAffinity, status};

@@ -5,21 +5,25 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How network work is scheduled against application work.
+/// How network processing is scheduled against application processing.
 ///
 /// The names are those of Cai and Karsten, *Kernel vs. User-Level Networking* (2023), section 4.
+/// [`FromStr`] and [`Display`](fmt::Display) use kebab case: `kernel-polling`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Interrupts balanced: each queue's interrupt on its worker's core, workers block (section 4.1.1).
+    /// Interrupt balancing: each queue's interrupt goes to its worker's core; workers block
+    /// (section 4.1.1).
     #[default]
     Vanilla,
-    /// All queue interrupts on as few cores as saturate, workers on the others (section 4.1.2).
+    /// All queue interrupts go to as few cores as the load needs; workers run on the others
+    /// (section 4.1.2).
     Packing,
-    /// Interrupts put off as far as the device allows, workers busy-poll (section 4.2.1).
+    /// Interrupts are delayed as far as the device allows; workers busy-poll (section 4.2.1). The only
+    /// policy that sets the device's interrupt coalescing.
     Suppression,
-    /// The worker's wait polls the queue, and the queue's interrupt stays masked while the worker
-    /// finds work (section 4.2.2; in Linux since 6.13 as IRQ suspension).
+    /// The worker's wait polls the queue, and the queue's interrupt stays masked while the worker finds
+    /// work (section 4.2.2; IRQ suspension, Linux 6.13).
     KernelPolling,
 }
 
@@ -28,7 +32,7 @@ impl Policy {
     pub const ALL: [Policy; 4] =
         [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling];
 
-    /// The name that [`Policy::from_str`] takes and `Display` prints.
+    /// The name in kebab case.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Vanilla => "vanilla",
@@ -38,7 +42,7 @@ impl Policy {
         }
     }
 
-    /// Whether a worker's wait polls the queue itself under this policy.
+    /// Whether a worker's wait polls the queue under this policy.
     pub fn busy_polls(self) -> bool {
         matches!(self, Policy::Suppression | Policy::KernelPolling)
     }
@@ -50,11 +54,11 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A policy name that is none of the four.
+/// Text that names no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling")]
 pub struct UnknownPolicy {
-    /// What was given.
+    /// The text.
     pub given: String,
 }
 
@@ -74,14 +78,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_parses_back_to_its_policy() {
+    fn every_name_parses_to_its_policy() {
         for policy in Policy::ALL {
             assert_eq!(policy.to_string().parse::<Policy>(), Ok(policy));
         }
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_all_known_ones() {
+    fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
         let message = "poling".parse::<Policy>().unwrap_err().to_string();
         assert!(message.contains("\"poling\""), "{message}");
         for policy in Policy::ALL {

@@ -1,9 +1,8 @@
-//! SIGINT and SIGTERM, for those who must act before the process dies of them; and SIGHUP, at which
-//! daemons read their files again.
+//! Handlers for SIGINT, SIGTERM and SIGHUP, run on one thread of the process.
 //!
-//! One thread a process waits for both. A signal goes to the program's own handler first, if it has
-//! one ([`intercept`]: a graceful stop); else, or at the second signal, every [`on_termination`]
-//! action runs and the process dies of the signal as it would have without this module.
+//! The first SIGINT or SIGTERM goes to the program's [`intercept`] handlers, if it has any (a graceful
+//! stop). Otherwise, and at the second signal, all [`on_termination`] actions run, and the process dies of
+//! the signal as it would without this module. SIGHUP goes to the [`on_hangup`] handlers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,12 +16,12 @@ type Action = Box<dyn FnMut() + Send>;
 
 #[derive(Default)]
 struct Registry {
-    next: u64,
-    last_will: BTreeMap<u64, Action>,
-    interceptors: BTreeMap<u64, Action>,
-    hangups: BTreeMap<u64, Action>,
-    /// Whether a signal was handed to the interceptors already.
-    delivered: bool,
+    last_key: u64,
+    on_termination: BTreeMap<u64, Action>,
+    intercept: BTreeMap<u64, Action>,
+    on_hangup: BTreeMap<u64, Action>,
+    /// Whether the intercept handlers have run.
+    intercepted: bool,
 }
 
 static REGISTRY: OnceLock<Mutex<Registry>> = OnceLock::new();
@@ -31,18 +30,18 @@ fn registry() -> std::sync::MutexGuard<'static, Registry> {
     REGISTRY.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An action's place in the list; dropping it takes the action off.
+/// A registered action. Dropping it removes the action.
 #[derive(Debug)]
 pub struct Registration(u64);
 
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut registry = registry();
-        // Dropped outside the lock: an action may own what drops a registration.
+        // Dropped after the lock: an action may own another registration.
         let removed = [
-            registry.last_will.remove(&self.0),
-            registry.interceptors.remove(&self.0),
-            registry.hangups.remove(&self.0),
+            registry.on_termination.remove(&self.0),
+            registry.intercept.remove(&self.0),
+            registry.on_hangup.remove(&self.0),
         ];
         drop(registry);
         drop(removed);
@@ -50,32 +49,41 @@ impl Drop for Registration {
 }
 
 /// Runs `action` before the process dies of SIGINT or SIGTERM.
+///
+/// # Errors
+/// If the signal handler or its thread can't be set up.
 pub fn on_termination(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
     register(|registry, key| {
-        registry.last_will.insert(key, Box::new(action));
+        registry.on_termination.insert(key, Box::new(action));
     })
 }
 
-/// Runs `action` at the first SIGINT or SIGTERM instead of dying of it. The second one kills.
+/// Runs `action` at the first SIGINT or SIGTERM instead of terminating. The second signal terminates.
+///
+/// # Errors
+/// If the signal handler or its thread can't be set up.
 pub fn intercept(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
     register(|registry, key| {
-        registry.interceptors.insert(key, Box::new(action));
+        registry.intercept.insert(key, Box::new(action));
     })
 }
 
-/// Runs `action` at each SIGHUP, which no longer kills the process from here on.
+/// Runs `action` at each SIGHUP. From the first registration on, SIGHUP does not terminate the process.
+///
+/// # Errors
+/// If the signal handler or its thread can't be set up.
 pub fn on_hangup(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
     start()?.add_signal(SIGHUP)?;
     register(|registry, key| {
-        registry.hangups.insert(key, Box::new(action));
+        registry.on_hangup.insert(key, Box::new(action));
     })
 }
 
 fn register(insert: impl FnOnce(&mut Registry, u64)) -> io::Result<Registration> {
     start()?;
     let mut registry = registry();
-    registry.next += 1;
-    let key = registry.next;
+    registry.last_key += 1;
+    let key = registry.last_key;
     insert(&mut registry, key);
     Ok(Registration(key))
 }
@@ -100,20 +108,20 @@ fn start() -> io::Result<Handle> {
 fn deliver(signal: i32) {
     let mut registry = registry();
     if signal == SIGHUP {
-        registry.hangups.values_mut().for_each(|action| action());
+        registry.on_hangup.values_mut().for_each(|action| action());
         return;
     }
-    if !registry.delivered && !registry.interceptors.is_empty() {
-        registry.delivered = true;
-        registry.interceptors.values_mut().for_each(|action| action());
+    if !registry.intercepted && !registry.intercept.is_empty() {
+        registry.intercepted = true;
+        registry.intercept.values_mut().for_each(|action| action());
         return;
     }
-    let wills = std::mem::take(&mut registry.last_will);
+    let actions = std::mem::take(&mut registry.on_termination);
     drop(registry);
-    for mut will in wills.into_values().rev() {
-        will();
+    for mut action in actions.into_values().rev() {
+        action();
     }
-    // Dies here with the signal's own status; an error would leave a process that ignores SIGTERM.
+    // Terminates here with the signal's status; if that fails, the process must not survive either.
     if emulate_default_handler(signal).is_err() {
         std::process::exit(128 + signal);
     }

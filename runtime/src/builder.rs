@@ -250,8 +250,9 @@ impl Builder {
         let cores = layered(self.cores, "", &none, "cores", attribute.cores, |text| {
             text.parse::<Cpus>().map_err(|error| error.to_string())
         })?;
-        let affinity =
-            layered(self.affinity, "RUNTIME_AFFINITY", &environment, "affinity", None, str::parse)?;
+        let affinity = layered(self.affinity, "RUNTIME_AFFINITY", &environment, "affinity", None, |text| {
+            text.parse().map_err(|error: policies::UnknownAffinity| error.to_string())
+        })?;
         let policy = policy.unwrap_or_default();
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
         let mut settings = Settings { packing_cores: self.packing_cores, ..Settings::default() };

@@ -132,7 +132,7 @@ impl PlanArguments {
         let interface = host::interface(&self.interface)?;
         let worker_cores = match self.workers {
             Some(count) => nearest_cores(&interface, count.into()).map_err(|source| Error::Kernel {
-                what: "read this process's affinity".to_owned(),
+                operation: "read this process's affinity".to_owned(),
                 source,
             })?,
             None => self.worker_cores.iter().collect(),

@@ -1,8 +1,8 @@
 //! What is shown to people.
 
 use comfy_table::{Table, presets};
-use policies::explain::{Explanation, Weight};
-use policies::{Interface, Plan, RestoreReport, Restored, missing_capabilities};
+use policies::explain::{Explanation, Severity};
+use policies::{Interface, Plan, RestoreReport, missing_capabilities};
 
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -107,10 +107,10 @@ pub fn show_plan(plan: &Plan) {
         for step in &plan.steps {
             table.add_row([
                 step.knob.to_string(),
-                or_dash(step.now.as_ref()),
+                or_dash(step.current.as_ref()),
                 step.target.to_string(),
                 step.forbidden.clone().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}")),
-                step.why.to_owned(),
+                step.purpose.to_owned(),
             ]);
         }
         println!("{table}");
@@ -132,15 +132,8 @@ pub fn show_reports(reports: &[RestoreReport]) {
     }
     for report in reports {
         println!("{}: {} taken off", report.interface, report.policy);
-        for (knob, restored) in &report.knobs {
-            match restored {
-                Restored::Restored => println!("  {knob}: restored"),
-                Restored::Gone => println!("  {knob}: gone, nothing to restore"),
-                Restored::ChangedMeanwhile { value } => {
-                    println!("  {knob}: left alone, someone else has set it to {value} meanwhile");
-                }
-                Restored::Failed { reason } => println!("  {knob}: NOT restored: {reason}"),
-            }
+        for (knob, outcome) in &report.knobs {
+            println!("  {knob}: {outcome}");
         }
     }
 }
@@ -148,13 +141,14 @@ pub fn show_reports(reports: &[RestoreReport]) {
 pub fn show_explanation(explanation: &Explanation) {
     println!("{}", explanation.verdict());
     for finding in &explanation.findings {
-        let mark = match finding.weight {
-            Weight::Good => '+',
-            Weight::Hinders => '!',
-            Weight::Prevents => 'x',
+        let mark = match finding.severity {
+            Severity::Ok => '+',
+            Severity::Degrades => '!',
+            Severity::Prevents => 'x',
+            _ => '?',
         };
-        println!("{mark} {}", finding.what);
-        if let Some(mend) = &finding.mend {
+        println!("{mark} {}", finding.summary);
+        if let Some(mend) = &finding.remedy {
             println!("    {mend}");
         }
     }

@@ -138,7 +138,7 @@ fn candidates(arguments: &Packing) -> Result<Vec<u32>, Error> {
         return Ok(arguments.packing_cores.iter().collect());
     }
     let allowed = Cpus::allowed()
-        .map_err(|source| Error::Kernel { what: "read this process's affinity".to_owned(), source })?;
+        .map_err(|source| Error::Kernel { operation: "read this process's affinity".to_owned(), source })?;
     let mut free: Vec<u32> = allowed.iter().filter(|&cpu| !arguments.worker_cores.contains(cpu)).collect();
     free.reverse();
     if free.is_empty() {
@@ -166,7 +166,7 @@ struct Tried {
 fn suppression(arguments: &Suppression, journals: &JournalDir) -> Result<ExitCode, Error> {
     let interface = host::interface(&arguments.interface)?;
     let bound = Duration::from_micros(arguments.latency_bound);
-    let probe = |source| Error::Kernel { what: format!("send echoes to {}", arguments.peer), source };
+    let probe = |source| Error::Kernel { operation: format!("send echoes to {}", arguments.peer), source };
     let mut peer = Peer::new(arguments.peer).map_err(probe)?;
     if peer.round_trip().map_err(probe)?.is_none() && peer.round_trip().map_err(probe)?.is_none() {
         eprintln!("policies: {} does not answer echoes; name a --peer that does", arguments.peer);

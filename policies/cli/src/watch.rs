@@ -246,7 +246,7 @@ fn render(look: &Look) -> String {
 }
 
 fn terminal_error(source: io::Error) -> Error {
-    Error::Kernel { what: "use the terminal".to_owned(), source }
+    Error::Kernel { operation: "use the terminal".to_owned(), source }
 }
 
 /// On a terminal a screen, else lines.

@@ -7,7 +7,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::Request;
+use super::connection::Request;
 use super::generic::{Attribute, Family, Frame, GenericConnection};
 
 const FEATURES_SET: u8 = 12;
@@ -16,7 +16,7 @@ const CHANNELS_SET: u8 = 18;
 const COALESCE_GET: u8 = 19;
 const COALESCE_SET: u8 = 20;
 
-/// In every message: which interface.
+/// Identifies the interface, in every message.
 const HEADER: u16 = 1;
 const HEADER_DEV_INDEX: u16 = 1;
 
@@ -43,26 +43,28 @@ impl Family for EthtoolFamily {
     const NAME: &'static str = "ethtool";
 }
 
-/// A value of a device's interrupt coalescing.
+/// An interrupt coalescing parameter of a device (`ethtool -C`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Coalescing {
-    /// Whether the device or its driver chooses the receive values itself.
+    /// Whether the device or its driver adapts the receive parameters itself: 0 or 1.
     AdaptiveRx,
-    /// The same for sending.
+    /// Whether the device or its driver adapts the transmit parameters itself: 0 or 1.
     AdaptiveTx,
     /// Microseconds from a received packet to its interrupt.
     RxUsecs,
-    /// Received packets after which the interrupt comes at once.
+    /// Received packets after which the interrupt is raised at once.
     RxFrames,
-    /// Microseconds from a sent packet to the interrupt that says so.
+    /// Microseconds from a sent packet to its completion interrupt.
     TxUsecs,
-    /// Sent packets after which that interrupt comes at once.
+    /// Sent packets after which the completion interrupt is raised at once.
     TxFrames,
 }
 
 impl Coalescing {
-    /// All of them: the adaptive switches first, because what they are on the others are not heeded.
+    /// All parameters. The adaptive switches come first, because while they are on the device ignores the
+    /// others.
     pub const ALL: [Coalescing; 6] = [
         Coalescing::AdaptiveRx,
         Coalescing::AdaptiveTx,
@@ -72,7 +74,7 @@ impl Coalescing {
         Coalescing::TxFrames,
     ];
 
-    /// ethtool's name for it.
+    /// ethtool's name, for example `rx-usecs`.
     pub fn name(self) -> &'static str {
         match self {
             Coalescing::AdaptiveRx => "adaptive-rx",
@@ -84,7 +86,7 @@ impl Coalescing {
         }
     }
 
-    /// Whether it is on or off, rather than a number.
+    /// Whether the parameter is a switch (0 or 1).
     pub fn is_switch(self) -> bool {
         matches!(self, Coalescing::AdaptiveRx | Coalescing::AdaptiveTx)
     }
@@ -101,14 +103,15 @@ impl Coalescing {
     }
 }
 
-/// How many queues a device has and may have.
+/// The number of receive queues of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Channels {
-    /// Whether a channel is a pair of queues, one to receive and one to send.
+    /// Whether a channel is a pair of a receive and a transmit queue.
     pub combined: bool,
-    /// How many there are that receive.
+    /// The present number.
     pub count: u32,
-    /// How many there may be.
+    /// The device's maximum.
     pub max: u32,
 }
 
@@ -117,7 +120,7 @@ pub struct Channels {
 pub struct Ethtool(GenericConnection<EthtoolFamily>);
 
 impl Ethtool {
-    /// Connects.
+    /// Opens a connection.
     ///
     /// # Errors
     /// `NotFound` on kernels before 5.6, which lack the family.
@@ -125,20 +128,21 @@ impl Ethtool {
         GenericConnection::open().map(Self)
     }
 
-    /// The coalescing values that the device has; those that it lacks are left out.
+    /// The coalescing parameters that the device supports, with their values.
     ///
     /// # Errors
-    /// `Unsupported` for a device that does not coalesce (veth).
+    /// `EOPNOTSUPP` if the device supports no coalescing (veth), `ENODEV` if there is no such interface.
     pub fn coalescing(&mut self, ifindex: u32) -> io::Result<Vec<(Coalescing, u32)>> {
         let frame = self.get(COALESCE_GET, ifindex)?;
         let value = |which: Coalescing| Some((which, frame.number(which.attribute())? as u32));
         Ok(Coalescing::ALL.into_iter().filter_map(value).collect())
     }
 
-    /// Sets one value. Needs `CAP_NET_ADMIN` over the network namespace.
+    /// Sets one parameter. Needs `CAP_NET_ADMIN` in the network namespace.
     ///
     /// # Errors
-    /// `EINVAL` or `ERANGE` for what is beyond the device's limit, `EOPNOTSUPP` for what it lacks.
+    /// `EINVAL` or `ERANGE` for a value beyond the device's limit, `EOPNOTSUPP` for an unsupported parameter,
+    /// `EPERM` without the capability.
     pub fn set_coalescing(&mut self, ifindex: u32, which: Coalescing, value: u32) -> io::Result<()> {
         let attribute = if which.is_switch() {
             Attribute::byte(which.attribute(), u8::from(value != 0))
@@ -151,11 +155,11 @@ impl Ethtool {
     /// The device's channels.
     ///
     /// # Errors
-    /// `Unsupported` for a device whose queues can't be counted so.
+    /// `EOPNOTSUPP` if the device does not support channels, `ENODEV` if there is no such interface.
     pub fn channels(&mut self, ifindex: u32) -> io::Result<Channels> {
         let frame = self.get(CHANNELS_GET, ifindex)?;
         let number = |kind| frame.number(kind).map_or(0, |number| number as u32);
-        // A device that has both kinds receives in the combined ones first (ethtool-netlink.rst).
+        // A device with both kinds uses the combined channels first (ethtool-netlink.rst).
         let combined = number(channels::COMBINED_MAX) > 0;
         let (count, max) = if combined {
             (channels::COMBINED_COUNT, channels::COMBINED_MAX)
@@ -165,15 +169,22 @@ impl Ethtool {
         Ok(Channels { combined, count: number(count), max: number(max) })
     }
 
-    /// Sets how many channels receive. The driver rebuilds its queues, which loses packets, and most
-    /// forget the affinity of their interrupts. Needs `CAP_NET_ADMIN` over the network namespace.
+    /// Sets the number of receive channels. The driver rebuilds its queues and drops packets meanwhile;
+    /// most drivers lose the affinity of their interrupts. Needs `CAP_NET_ADMIN` in the network namespace.
+    ///
+    /// # Errors
+    /// `EINVAL` for a number beyond the device's limits, `EOPNOTSUPP` if the device does not support
+    /// channels, `EPERM` without the capability.
     pub fn set_channels(&mut self, ifindex: u32, combined: bool, count: u32) -> io::Result<()> {
         let kind = if combined { channels::COMBINED_COUNT } else { channels::RX_COUNT };
         self.set(CHANNELS_SET, ifindex, Attribute::number(kind, count))
     }
 
-    /// Switches features (`ethtool -k` lists their names) on or off. Needs `CAP_NET_ADMIN` over the network
+    /// Switches features (`ethtool -k` lists their names) on or off. Needs `CAP_NET_ADMIN` in the network
     /// namespace.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for an unknown feature, `EPERM` without the capability.
     pub fn set_features(&mut self, ifindex: u32, wanted: &[(&str, bool)]) -> io::Result<()> {
         let bit = |&(name, on): &(&str, bool)| {
             let mut bit = vec![Attribute::text(features::BIT_NAME, name)];
@@ -187,7 +198,7 @@ impl Ethtool {
 
     fn get(&mut self, command: u8, ifindex: u32) -> io::Result<Frame<EthtoolFamily>> {
         let frames = self.0.request(command, vec![header(ifindex)], Request::Acknowledged(0))?;
-        frames.into_iter().next().ok_or_else(|| io::Error::other("the kernel sent no answer"))
+        frames.into_iter().next().ok_or_else(|| io::Error::other("the kernel sent no reply"))
     }
 
     fn set(&mut self, command: u8, ifindex: u32, attribute: Attribute) -> io::Result<()> {
@@ -205,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_neither_coalesces_nor_has_channels_and_the_kernel_says_so() {
+    fn loopback_supports_neither_coalescing_nor_channels() {
         let index = crate::host::interface("lo").unwrap().index;
         let mut ethtool = Ethtool::open().unwrap();
         let unsupported = Some(rustix::io::Errno::OPNOTSUPP.raw_os_error());

@@ -1,4 +1,4 @@
-//! Generic netlink with attributes kept as they came.
+//! Generic netlink with raw attributes.
 
 use std::fmt::Debug;
 use std::io;
@@ -13,15 +13,15 @@ use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
 use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::{Connection, Request};
+use super::connection::{Connection, Request};
 
-/// A generic netlink family, by its name.
+/// A generic netlink family.
 pub trait Family: Debug + Clone + 'static {
-    /// The name under which the kernel registers it.
+    /// The name under which the kernel registers the family.
     const NAME: &'static str;
 }
 
-/// One attribute: its number, and its value in host byte order.
+/// An attribute: its type and its value in host byte order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute(DefaultNla);
 
@@ -43,22 +43,23 @@ impl Attribute {
         Self(DefaultNla::new(kind, bytes))
     }
 
-    /// An attribute that is true by being there.
+    /// A flag: true by its presence.
     pub fn flag(kind: u16) -> Self {
         Self(DefaultNla::new(kind, Vec::new()))
     }
 
-    /// Attributes inside an attribute.
+    /// An attribute that contains attributes.
     pub fn nested(kind: u16, inner: &[Attribute]) -> Self {
         Self(DefaultNla::new(kind | NLA_F_NESTED, emit(inner)))
     }
 
-    /// The attribute's number, without flags.
+    /// The attribute's type, without flags.
     pub fn kind(&self) -> u16 {
         self.0.kind() & !NLA_F_NESTED
     }
 
-    /// The value as an unsigned number of 1, 2, 4 or 8 bytes (netlink's `uint` is 4 or 8).
+    /// The value as an unsigned number of 1, 2, 4 or 8 bytes (netlink's `uint` has 4 or 8); `None` for other
+    /// sizes.
     pub fn as_number(&self) -> Option<u64> {
         let mut bytes = vec![0; self.0.value_len()];
         self.0.emit_value(&mut bytes);
@@ -80,7 +81,7 @@ fn emit(attributes: &[Attribute]) -> Vec<u8> {
     bytes
 }
 
-/// A command of family `F` with its attributes.
+/// A message of family `F`: a command with its attributes.
 #[derive(Debug, Clone)]
 pub struct Frame<F> {
     command: u8,
@@ -89,7 +90,7 @@ pub struct Frame<F> {
 }
 
 impl<F> Frame<F> {
-    /// The first attribute of a kind, as a number.
+    /// The first attribute of a type, as a number.
     pub fn number(&self, kind: u16) -> Option<u64> {
         self.attributes.iter().find(|attribute| attribute.kind() == kind)?.as_number()
     }
@@ -139,18 +140,18 @@ pub struct GenericConnection<F> {
 }
 
 impl<F: Family> GenericConnection<F> {
-    /// Opens a socket and asks for the family's number.
+    /// Opens a socket and resolves the family's id.
     ///
     /// # Errors
-    /// `NotFound` where this kernel has no such family.
+    /// `NotFound` if the kernel has no such family; otherwise the error of opening the socket.
     pub fn open() -> io::Result<Self> {
         let mut connection = Connection::open(NETLINK_GENERIC)?;
-        let question = GenlCtrl {
+        let query = GenlCtrl {
             cmd: GenlCtrlCmd::GetFamily,
             nlas: vec![GenlCtrlAttrs::FamilyName(F::NAME.to_owned())],
         };
-        let answers = connection
-            .request(GenlMessage::from_payload(question), Request::Acknowledged(0))
+        let replies = connection
+            .request(GenlMessage::from_payload(query), Request::Acknowledged(0))
             .map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => io::Error::new(
                     io::ErrorKind::NotFound,
@@ -158,18 +159,21 @@ impl<F: Family> GenericConnection<F> {
                 ),
                 _ => error,
             })?;
-        let family_id = answers
+        let family_id = replies
             .iter()
-            .flat_map(|answer| &answer.payload.nlas)
+            .flat_map(|reply| &reply.payload.nlas)
             .find_map(|attribute| match attribute {
                 GenlCtrlAttrs::FamilyId(id) => Some(*id),
                 _ => None,
             })
-            .ok_or_else(|| io::Error::other(format!("the kernel named no id for {:?}", F::NAME)))?;
+            .ok_or_else(|| io::Error::other(format!("the kernel returned no id for {:?}", F::NAME)))?;
         Ok(Self { connection, family_id, family: PhantomData })
     }
 
-    /// Sends one command and returns its answers.
+    /// Sends one command and returns its replies.
+    ///
+    /// # Errors
+    /// As [`Connection::request`].
     pub fn request(
         &mut self,
         command: u8,
@@ -178,7 +182,7 @@ impl<F: Family> GenericConnection<F> {
     ) -> io::Result<Vec<Frame<F>>> {
         let mut message = GenlMessage::from_payload(Frame::<F> { command, attributes, family: PhantomData });
         message.set_resolved_family_id(self.family_id);
-        let answers = self.connection.request(message, request)?;
-        Ok(answers.into_iter().map(|answer| answer.payload).collect())
+        let replies = self.connection.request(message, request)?;
+        Ok(replies.into_iter().map(|reply| reply.payload).collect())
     }
 }

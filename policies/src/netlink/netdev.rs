@@ -1,11 +1,11 @@
-//! The `netdev` family: queues, NAPIs, per-queue statistics.
+//! The `netdev` family: queues, NAPIs and per-queue statistics.
 //!
 //! Numbers from `include/uapi/linux/netdev.h`; semantics from
 //! `Documentation/networking/napi.rst` and `Documentation/netlink/specs/netdev.yaml`.
 
 use std::io;
 
-use super::Request;
+use super::connection::Request;
 use super::generic::{Attribute, Family, Frame, GenericConnection};
 
 const QUEUE_GET: u8 = 10;
@@ -50,27 +50,29 @@ impl Family for NetdevFamily {
     const NAME: &'static str = "netdev";
 }
 
-/// A NAPI: a receive queue's poll context, and what is set on it.
+/// A NAPI: the poll context of a queue, with its settings. Settings that the kernel doesn't report are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Napi {
-    /// What `SO_INCOMING_NAPI_ID` returns for sockets of this NAPI.
+    /// The id, as `SO_INCOMING_NAPI_ID` returns it for a socket.
     pub id: u32,
-    /// Its interrupt, where the driver tells.
+    /// The interrupt's number, if the driver reports it.
     pub irq: Option<u32>,
-    /// The thread that polls it, where it is threaded.
+    /// The thread id of the kernel thread that polls the NAPI, if it is threaded.
     pub pid: Option<u32>,
-    /// How many empty polls are followed by the timer rather than by the interrupt.
+    /// The number of empty polls that re-arm the timer instead of the interrupt.
     pub defer_hard_irqs: Option<u64>,
-    /// The timer after an empty poll, in nanoseconds.
+    /// The timer after an empty poll (grace time), in nanoseconds.
     pub gro_flush_timeout: Option<u64>,
-    /// How long interrupts stay suspended without a poll, in nanoseconds (Linux 6.13).
+    /// The longest time that interrupts stay suspended without a poll, in nanoseconds (Linux 6.13).
     pub irq_suspend_timeout: Option<u64>,
-    /// Whether a thread polls it (Linux 6.17 a NAPI).
+    /// Whether a kernel thread polls the NAPI: 0 or 1 (Linux 6.17).
     pub threaded: Option<u64>,
 }
 
-/// A value of a NAPI that can be set.
+/// A setting of a NAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NapiSetting {
     /// [`Napi::defer_hard_irqs`]
     DeferHardIrqs,
@@ -95,10 +97,11 @@ impl NapiSetting {
 
 /// A queue as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReportedQueue {
     /// The queue's number.
     pub index: u32,
-    /// Its NAPI, where the driver links them.
+    /// The id of the queue's NAPI, if the driver links them.
     pub napi: Option<u32>,
 }
 
@@ -107,15 +110,18 @@ pub struct ReportedQueue {
 pub struct Netdev(GenericConnection<NetdevFamily>);
 
 impl Netdev {
-    /// Connects.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// `NotFound` on kernels before 6.3, which lack the family.
+    /// `NotFound` on kernels before 6.3, which don't have the family.
     pub fn open() -> io::Result<Self> {
         GenericConnection::open().map(Self)
     }
 
-    /// The receive queues and the send queues of an interface (Linux 6.8).
+    /// The receive queues and the transmit queues of an interface (Linux 6.8).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` on older kernels, `ENODEV` if there is no such interface.
     pub fn queues(&mut self, ifindex: u32) -> io::Result<(Vec<ReportedQueue>, Vec<ReportedQueue>)> {
         let frames =
             self.0.request(QUEUE_GET, vec![Attribute::number(queue::IFINDEX, ifindex)], Request::Dump)?;
@@ -136,7 +142,10 @@ impl Netdev {
         Ok((of_type(queue::TYPE_RX), of_type(queue::TYPE_TX)))
     }
 
-    /// The NAPIs of an interface, by ascending id (Linux 6.8).
+    /// The NAPIs of an interface in ascending order of their ids (Linux 6.8).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` on older kernels, `ENODEV` if there is no such interface.
     pub fn napis(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
         let frames =
             self.0.request(NAPI_GET, vec![Attribute::number(napi::IFINDEX, ifindex)], Request::Dump)?;
@@ -146,13 +155,20 @@ impl Netdev {
     }
 
     /// One NAPI by its id.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such NAPI, `EOPNOTSUPP` before Linux 6.8.
     pub fn napi(&mut self, id: u32) -> io::Result<Napi> {
         let frames =
             self.0.request(NAPI_GET, vec![Attribute::number(napi::ID, id)], Request::Acknowledged(0))?;
         frames.iter().find_map(parse_napi).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Sets one value of one NAPI (Linux 6.13). Needs `CAP_NET_ADMIN` in the initial user namespace.
+    /// Sets one value of a NAPI (Linux 6.13). Needs `CAP_NET_ADMIN` in the initial user namespace.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the value doesn't fit 32 bits, `NotFound` if there is no such NAPI, `EPERM` without
+    /// the capability, `EOPNOTSUPP` on older kernels.
     pub fn set_napi(&mut self, id: u32, setting: NapiSetting, value: u64) -> io::Result<()> {
         let value = u32::try_from(value).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{value} does not fit 32 bits"))
@@ -161,7 +177,10 @@ impl Netdev {
         self.0.request(NAPI_SET, attributes, Request::Acknowledged(0)).map(drop)
     }
 
-    /// Packets received so far a queue, where the driver counts them (Linux 6.10).
+    /// Received packets by queue (Linux 6.10): `(queue, packets)`. Empty if the driver doesn't count them.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` on older kernels.
     pub fn rx_packets(&mut self, ifindex: u32) -> io::Result<Vec<(u32, u64)>> {
         let attributes = vec![
             Attribute::number(qstats::IFINDEX, ifindex),

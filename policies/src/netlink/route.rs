@@ -12,32 +12,36 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Connection, Request};
+use super::connection::{Connection, Request};
 
-/// A network interface as rtnetlink lists it.
+/// A network interface as rtnetlink reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Link {
-    /// Its index in this network namespace.
+    /// The interface index in the network namespace.
     pub index: u32,
-    /// Its name.
+    /// For example `eth0`.
     pub name: String,
     /// Whether it is administratively up.
     pub up: bool,
-    /// What kind of virtual device it is (`veth`, `bridge`, …); `None` for hardware.
+    /// The kind of a virtual device (`veth`, `bridge`, …); `None` for hardware.
     pub kind: Option<String>,
-    /// Packets received since the interface was made.
+    /// Packets received since the interface was created.
     pub rx_packets: Option<u64>,
-    /// Packets that could not be sent; on a veth those that found the peer's receive ring full.
+    /// Packets dropped on transmit; on a veth, because the peer's receive ring was full.
     pub tx_dropped: Option<u64>,
 }
 
-/// Lists the interfaces of this thread's network namespace.
+/// Lists the interfaces of the calling thread's network namespace.
+///
+/// # Errors
+/// As [`Connection::open`] and [`Connection::request`].
 pub fn links() -> io::Result<Vec<Link>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
-    let answers = connection.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), Request::Dump)?;
-    Ok(answers
+    let replies = connection.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), Request::Dump)?;
+    Ok(replies
         .into_iter()
-        .filter_map(|answer| match answer {
+        .filter_map(|reply| match reply {
             RouteNetlinkMessage::NewLink(link) => parse_link(link),
             _ => None,
         })
@@ -72,14 +76,17 @@ fn parse_link(message: LinkMessage) -> Option<Link> {
     (!link.name.is_empty()).then_some(link)
 }
 
-/// The addresses of this thread's network namespace, with the index of their interface.
+/// The addresses of the calling thread's network namespace, with the index of their interface.
+///
+/// # Errors
+/// As [`Connection::open`] and [`Connection::request`].
 pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
-    let answers =
+    let replies =
         connection.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), Request::Dump)?;
-    Ok(answers
+    Ok(replies
         .into_iter()
-        .filter_map(|answer| match answer {
+        .filter_map(|reply| match reply {
             RouteNetlinkMessage::NewAddress(message) => {
                 let index = message.header.index;
                 // IFA_LOCAL is the interface's own address; IFA_ADDRESS is the peer's on a
@@ -101,7 +108,7 @@ pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
         .collect())
 }
 
-/// Hears when a link of this thread's network namespace changes.
+/// Notifies of changes to links of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct LinkMonitor(Socket);
 
@@ -109,7 +116,10 @@ pub struct LinkMonitor(Socket);
 const LINKS: u32 = 1;
 
 impl LinkMonitor {
-    /// Starts to listen.
+    /// Subscribes to link changes.
+    ///
+    /// # Errors
+    /// If the socket can't be opened or join the multicast group.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -118,7 +128,10 @@ impl LinkMonitor {
         Ok(Self(socket))
     }
 
-    /// Waits for so long; says whether anything has changed, and forgets what.
+    /// Waits for a change or the end of `timeout`, discards the messages, and returns whether there were any.
+    ///
+    /// # Errors
+    /// The error of `poll(2)` or of reading the socket.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
@@ -132,7 +145,7 @@ impl LinkMonitor {
             match self.0.recv(&mut buffer, 0) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                // More came than fitted: something has changed for sure.
+                // The socket's buffer overflowed, so there were changes.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => return Err(error),
             }

@@ -1,0 +1,199 @@
+//! Applies a plan.
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::guard::Guard;
+use super::outcome::{Applied, Outcome};
+use super::undo::{Undo, lock, restore_once};
+use super::write_verified::write_verified;
+use crate::error::Error;
+use crate::host::device::Device;
+use crate::host::{Cpus, Interface, interface_by_index};
+use crate::journal::{Journal, JournalDir, Lifetime, restore_where};
+use crate::knob::{Knob, Value};
+use crate::plan::{Plan, Settings};
+use crate::signals;
+
+/// Applies a plan: journals the old values, then sets the knobs in order and reads each back.
+///
+/// A knob that can't be set doesn't stop the others; its [`Outcome`] has the reason. What an ended process
+/// left set on the interface is restored first. A change of the number of queues comes first, and the
+/// other steps are planned again after it.
+///
+/// # Errors
+/// [`Error::Journal`] if the journal can't be written; nothing was changed then. [`Error::QueuesInUse`] if
+/// a running process holds queues of the plan. [`Error::NoInterface`] if the interface no longer exists,
+/// [`Error::Kernel`] if signals can't be watched.
+pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<Guard, Error> {
+    let locked = directory.lock();
+    let applied = prepare(plan, lifetime, directory).map(|(mut guard, others)| {
+        let result = guard.set_all(&others);
+        (guard, result)
+    });
+    // Unlocked before an error drops the guard, whose restore takes the lock.
+    drop(locked);
+    let (guard, result) = applied?;
+    result.map(|()| guard)
+}
+
+/// Everything before the first change. Also returns the journals of other running processes on the
+/// interface.
+fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(Guard, Vec<Journal>), Error> {
+    let mut restored = !restore_where(directory, Journal::is_abandoned)?.is_empty();
+    let others: Vec<Journal> = directory
+        .read()?
+        .into_iter()
+        .map(|(_, journal)| journal)
+        .filter(|journal| journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Process)
+        .collect();
+    check_conflicts(plan, lifetime, &others)?;
+    if lifetime == Lifetime::Host {
+        // A second `policies apply` replaces the first.
+        let replaced = restore_where(directory, |journal| {
+            journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Host
+        })?;
+        restored |= !replaced.is_empty();
+    }
+    // The restore changed values that the plan was made from.
+    let new_plan = if restored {
+        Some(Plan::new(plan.policy, &interface_by_index(plan.ifindex)?, &plan.settings))
+    } else {
+        None
+    };
+    let plan = new_plan.as_ref().unwrap_or(plan);
+    let device = Device::new(&plan.interface, plan.ifindex);
+    let mut journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, plan.queues.clone());
+    journal.record_plan(plan, &device);
+    if plan.queue_count_change().is_some() {
+        journal.record_all_queues(&interface_by_index(plan.ifindex)?, &device);
+    }
+    let mut undo = Undo { path: None, journal };
+    undo.write(directory)?;
+    let undo = Arc::new(Mutex::new(Some(undo)));
+    let signals = match lifetime {
+        Lifetime::Process => {
+            let undo = Arc::clone(&undo);
+            let directory = directory.clone();
+            let restore = move || drop(restore_once(&directory, &undo));
+            Some(signals::on_termination(restore).map_err(Error::kernel("watch for signals"))?)
+        }
+        Lifetime::Host => None,
+    };
+    let guard =
+        Guard { plan: plan.clone(), applied: Vec::new(), directory: directory.clone(), undo, signals };
+    Ok((guard, others))
+}
+
+fn check_conflicts(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(), Error> {
+    for other in others {
+        // A policy for the host would change the values that running processes restore to, on any queue.
+        let all = lifetime == Lifetime::Host;
+        let conflict: Cpus =
+            other.queues.iter().copied().filter(|queue| all || plan.queues.contains(queue)).collect();
+        if conflict.is_empty() && (lifetime == Lifetime::Process || other.entries.is_empty()) {
+            continue;
+        }
+        let free: Cpus = plan
+            .queues
+            .iter()
+            .copied()
+            .filter(|queue| !others.iter().any(|other| other.queues.contains(queue)))
+            .collect();
+        return Err(Error::QueuesInUse {
+            interface: plan.interface.clone(),
+            policy: other.policy,
+            pid: other.writer.pid,
+            queues: conflict,
+            free: (!free.is_empty()).then_some(free),
+        });
+    }
+    Ok(())
+}
+
+impl Guard {
+    fn set_all(&mut self, others: &[Journal]) -> Result<(), Error> {
+        let device = Device::new(&self.plan.interface, self.plan.ifindex);
+        if self.plan.queue_count_change().is_some() {
+            self.change_queue_count(&device, others)?;
+        }
+        for step in self.plan.steps.clone() {
+            let done = self.applied.iter().any(|applied| applied.knob == step.knob);
+            if !done {
+                self.set(&step.knob, &step.target, &device, others)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the number of queues, and plans the other steps for the new queues.
+    fn change_queue_count(&mut self, device: &Device, others: &[Journal]) -> Result<(), Error> {
+        let Some(step) = self.plan.queue_count_change().cloned() else { return Ok(()) };
+        self.set(&step.knob, &step.target, device, others)?;
+        if self.applied.last().is_some_and(|applied| !applied.outcome.is_ok()) {
+            // The queues are still those that the plan was made for.
+            return Ok(());
+        }
+        device.invalidate_queues();
+        let settings = Settings { channels: None, ..self.plan.settings.clone() };
+        let interface = wait_for_queues(self.plan.ifindex, &step.target)?;
+        let mut plan = Plan::new(self.plan.policy, &interface, &settings);
+        if let Some(undo) = lock(&self.undo).as_mut() {
+            undo.journal.queues.clone_from(&plan.queues);
+            undo.journal.record_plan(&plan, device);
+            undo.write(&self.directory)?;
+        }
+        plan.steps.insert(0, step);
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// Sets one knob and records the result, unless another process holds the knob.
+    fn set(&mut self, knob: &Knob, target: &Value, device: &Device, others: &[Journal]) -> Result<(), Error> {
+        // Changing the number of queues would reset what other processes have set on theirs.
+        let changes_queues = matches!(knob, Knob::Channels { .. });
+        let holder = others.iter().find(|other| {
+            let has_entry = || other.entries.iter().any(|entry| entry.knob == *knob);
+            knob.queue().is_none() && (has_entry() || changes_queues && !other.queues.is_empty())
+        });
+        let (outcome, limit) = match holder {
+            Some(other) if knob.read(device).ok().as_ref() != Some(target) => {
+                let what = if changes_queues {
+                    "holds queues of the device"
+                } else {
+                    "has set it for the whole device"
+                };
+                let reason = format!("process {} {what}", other.writer.pid);
+                (Outcome::Failed { reason }, None)
+            }
+            _ => write_verified(knob, target, device),
+        };
+        if knob.has_limit()
+            && let Some(undo) = lock(&self.undo).as_mut()
+        {
+            // The search for the limit is over: any other value is somebody else's.
+            undo.journal.finalize(knob, limit);
+            undo.write(&self.directory)?;
+        }
+        let applied =
+            Applied { knob: knob.clone(), target: target.clone(), policy: self.plan.policy, outcome };
+        tracing::debug!(interface = self.plan.interface, "{applied}");
+        self.applied.push(applied);
+        Ok(())
+    }
+}
+
+/// Waits until the device has the new number of queues, each with a NAPI, for at most two seconds.
+fn wait_for_queues(ifindex: u32, target: &Value) -> Result<Interface, Error> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        let interface = interface_by_index(ifindex)?;
+        let ready = Value::Number(interface.queues.len() as u64) == *target
+            && interface.queues.iter().all(|queue| queue.napi.is_some());
+        if ready || Instant::now() > deadline {
+            return Ok(interface);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,140 @@
+//! An applied plan that restores the host when it is dropped.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::outcome::{Applied, Outcome};
+use super::undo::{Undo, lock, restore_once};
+use super::write_verified::write_verified;
+use crate::error::Error;
+use crate::host::device::Device;
+use crate::journal::{JournalDir, RestoreReport};
+use crate::knob::{Knob, Value};
+use crate::plan::Plan;
+use crate::plan::grace_time::nanos;
+use crate::signals::Registration;
+
+/// A plan that has been applied.
+///
+/// Dropping the guard restores the old values. So do SIGINT and SIGTERM, and after SIGKILL the next
+/// [`apply`](crate::apply) or [`recover`](crate::recover).
+#[derive(Debug)]
+#[must_use = "dropping the guard restores the host at once"]
+pub struct Guard {
+    pub(super) plan: Plan,
+    pub(super) applied: Vec<Applied>,
+    pub(super) directory: JournalDir,
+    pub(super) undo: Arc<Mutex<Option<Undo>>>,
+    pub(super) signals: Option<Registration>,
+}
+
+impl Guard {
+    /// The steps that were carried out, in order.
+    pub fn applied(&self) -> &[Applied] {
+        &self.applied
+    }
+
+    /// The plan in effect: the given one, or the one made after the number of queues was changed.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Keeps the host as it is. The journal stays, for `policies restore`.
+    pub fn keep(mut self) -> Vec<Applied> {
+        lock(&self.undo).take();
+        std::mem::take(&mut self.applied)
+    }
+
+    /// Restores the old values now; `None` if a signal has restored them already.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] if the journal can't be removed. A knob that can't be restored is not an error;
+    /// see [`RestoreReport::failed`].
+    pub fn restore(self) -> Option<Result<RestoreReport, Error>> {
+        restore_once(&self.directory, &self.undo)
+    }
+
+    /// Sets the selected knobs again that have lost their value, and returns them with the value that they
+    /// had. Another process may have set them, or the device lost them when its link was reopened.
+    ///
+    /// With `only_if_reset`, a knob is set again only if it has its value from before the policy.
+    pub(crate) fn reapply(
+        &mut self,
+        select: impl Fn(&Knob) -> bool,
+        only_if_reset: bool,
+    ) -> Vec<(Applied, Option<Value>)> {
+        let device = Device::new(&self.plan.interface, self.plan.ifindex);
+        // Held to the end: after a signal has restored a knob, it must not be set again.
+        let undo = lock(&self.undo);
+        let Some(Undo { journal, .. }) = &*undo else { return Vec::new() };
+        let original = |knob: &Knob| {
+            journal.entries.iter().find(|entry| entry.knob == *knob).and_then(|entry| entry.old.clone())
+        };
+        let mut reapplied = Vec::new();
+        for applied in self.applied.iter().filter(|applied| select(&applied.knob)) {
+            let expected = match &applied.outcome {
+                Outcome::AtLimit { value } => value.clone(),
+                Outcome::Already | Outcome::Set | Outcome::Pending { .. } => applied.target.to_string(),
+                // It could not be set before.
+                Outcome::Failed { .. } | Outcome::ReadsBack { .. } => continue,
+            };
+            let current = applied.knob.read(&device).ok();
+            let unchanged = current.as_ref().is_none_or(|current| current.to_string() == expected);
+            // A knob that had its target value before the policy has no entry; any other value of it may
+            // be what the device resets it to.
+            let original = original(&applied.knob);
+            if unchanged || (only_if_reset && original.is_some() && current != original) {
+                continue;
+            }
+            let mut again = applied.clone();
+            // The limit is known, and need not be searched again.
+            let target = match (&applied.outcome, expected.parse()) {
+                (Outcome::AtLimit { .. }, Ok(limit)) => Value::Number(limit),
+                _ => applied.target.clone(),
+            };
+            (again.outcome, _) = write_verified(&applied.knob, &target, &device);
+            reapplied.push((again, current));
+        }
+        reapplied
+    }
+
+    /// Runs `action` unless the host has been restored, and delays a restore until `action` returns.
+    pub(crate) fn while_applied<R>(&self, action: impl FnOnce() -> R) -> Option<R> {
+        let undo = lock(&self.undo);
+        undo.is_some().then(action)
+    }
+
+    /// Makes a tuned grace time the target value of a queue's knob.
+    pub(crate) fn set_grace_time_target(&mut self, queue: u32, time: Duration) {
+        for applied in &mut self.applied {
+            if applied.knob == (Knob::NapiGroFlushTimeout { queue }) {
+                applied.target = Value::Number(nanos(time));
+            }
+        }
+    }
+
+    /// Follows a rename of the interface, in the journal first.
+    pub(crate) fn rename_interface(&mut self, name: &str) -> Result<(), Error> {
+        name.clone_into(&mut self.plan.interface);
+        let _locked = self.directory.lock();
+        let mut slot = lock(&self.undo);
+        let Some(undo) = slot.as_mut() else { return Ok(()) };
+        name.clone_into(&mut undo.journal.interface);
+        let old = undo.path.clone();
+        undo.write(&self.directory)?;
+        match old.filter(|old| Some(old) != undo.path.as_ref()) {
+            Some(old) => self.directory.remove(&old),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Unregistered first, so that a signal does not start a second restore.
+        self.signals.take();
+        if let Some(Err(error)) = restore_once(&self.directory, &self.undo) {
+            tracing::error!("the host's settings were not restored: {error}; run `policies restore`");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The result of one step.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::knob::{Knob, Value};
+use crate::policy::Policy;
+
+/// The result of one step of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The knob had the target value before.
+    Already,
+    /// The knob was set, and reads back as the target value.
+    Set,
+    /// The knob was set to the device's limit, which is below the target.
+    AtLimit {
+        /// The limit.
+        value: String,
+    },
+    /// An interrupt's affinity was set, and takes effect with the next interrupt: without interrupt
+    /// remapping the kernel moves an interrupt only while it handles it (`irq_move_masked_irq`).
+    Pending {
+        /// The CPUs that the interrupt goes to until then.
+        still: String,
+    },
+    /// The knob could not be set.
+    Failed {
+        /// The kernel's error.
+        reason: String,
+    },
+    /// The knob was set, but reads back as another value.
+    ReadsBack {
+        /// The value that was read.
+        value: String,
+    },
+}
+
+impl Outcome {
+    /// Whether the knob has its target value, or the device's limit.
+    pub fn is_ok(&self) -> bool {
+        !matches!(self, Outcome::Failed { .. } | Outcome::ReadsBack { .. })
+    }
+}
+
+/// A step that was carried out.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Applied {
+    /// The knob.
+    #[serde(flatten)]
+    pub knob: Knob,
+    /// The value to set.
+    pub target: Value,
+    /// The policy that is applied.
+    pub policy: Policy,
+    /// The result.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { knob, target, .. } = self;
+        let consequence = knob.consequence_of_failure(self.policy);
+        match &self.outcome {
+            Outcome::Already => write!(f, "{knob} is {target} already"),
+            Outcome::Set => write!(f, "{knob} set to {target}"),
+            Outcome::Pending { still } => {
+                write!(f, "{knob} set to {target}, effective with its next interrupt (until then: {still})")
+            }
+            Outcome::AtLimit { value } => {
+                write!(f, "{knob} set to {value}: the device takes no more ({target} asked)")
+            }
+            Outcome::Failed { reason } => {
+                write!(f, "{knob} could not be set to {target}: {reason}; without it, {consequence}")
+            }
+            Outcome::ReadsBack { value } => {
+                write!(f, "{knob} was set to {target} but reads back {value}; without it, {consequence}")
+            }
+        }
+    }
+}

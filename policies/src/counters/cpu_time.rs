@@ -1,0 +1,96 @@
+//! CPU time, of CPUs and of threads.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use procfs::{CurrentSI, KernelStats};
+use serde::Serialize;
+
+/// How one CPU spent an interval. The kernel counts in ticks of 10 ms (`USER_HZ`).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct CpuTime {
+    /// Not idle: user, system, interrupts.
+    pub busy: Duration,
+    /// Part of `busy`: softirqs, except those that ran on behalf of a system call.
+    pub softirq: Duration,
+    /// Idle, or waiting for I/O.
+    pub idle: Duration,
+    /// Taken by the hypervisor.
+    pub steal: Duration,
+}
+
+/// The counters of one CPU in `/proc/stat`, in ticks of `USER_HZ`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CpuTicks {
+    busy: u64,
+    softirq: u64,
+    idle: u64,
+    steal: u64,
+}
+
+impl CpuTicks {
+    /// The ticks of each CPU since boot.
+    pub(super) fn read_all() -> io::Result<Vec<Self>> {
+        let stats = KernelStats::current().map_err(io::Error::other)?;
+        Ok(stats
+            .cpu_time
+            .into_iter()
+            .map(|cpu| {
+                let softirq = cpu.softirq.unwrap_or(0);
+                Self {
+                    busy: cpu.user + cpu.nice + cpu.system + cpu.irq.unwrap_or(0) + softirq,
+                    softirq,
+                    idle: cpu.idle + cpu.iowait.unwrap_or(0),
+                    steal: cpu.steal.unwrap_or(0),
+                }
+            })
+            .collect())
+    }
+
+    pub(super) fn since(&self, before: &CpuTicks) -> CpuTime {
+        let tick = Duration::from_secs(1) / u32::try_from(procfs::ticks_per_second()).unwrap_or(100);
+        let time = |now: u64, then: u64| tick * u32::try_from(now.saturating_sub(then)).unwrap_or(u32::MAX);
+        CpuTime {
+            busy: time(self.busy, before.busy),
+            softirq: time(self.softirq, before.softirq),
+            idle: time(self.idle, before.idle),
+            steal: time(self.steal, before.steal),
+        }
+    }
+}
+
+/// The CPU time that a thread, of this or another process, has used. Takes a thread id.
+///
+/// Source: the first field of `/proc/<tid>/schedstat`, in nanoseconds.
+///
+/// # Errors
+/// `NotFound` if there is no such thread, or the kernel was built without `CONFIG_SCHED_INFO`.
+pub fn thread_cpu_time(thread: i32) -> io::Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{thread}/schedstat"))?;
+    let nanos = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    nanos.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The CPU time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
+pub fn this_thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_computes_uses_cpu_time() {
+        let before = this_thread_cpu_time();
+        let end = before + Duration::from_millis(5);
+        while this_thread_cpu_time() < end {
+            std::hint::spin_loop();
+        }
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        assert!(thread_cpu_time(thread).unwrap() >= Duration::from_millis(4));
+    }
+}

@@ -1,0 +1,70 @@
+//! The difference between two snapshots.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::cpu_time::CpuTime;
+use super::rx_packets::RxPackets;
+
+/// What changed between two snapshots.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Delta {
+    /// Wall-clock time between the snapshots.
+    pub elapsed: Duration,
+    /// Received packets.
+    pub rx_packets: RxPackets,
+    /// NET_RX softirqs of each CPU.
+    pub net_rx: Vec<u64>,
+    /// Interrupts of each receive queue: `(queue, interrupts)`. Empty on a device without interrupts.
+    pub irqs: Vec<(u32, u64)>,
+    /// Interrupts of each transmit queue that doesn't share one with a receive queue.
+    pub tx_irqs: Vec<(u32, u64)>,
+    /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
+    pub busy_poll_rx_packets: u64,
+    /// How each CPU spent the time.
+    pub cpus: Vec<CpuTime>,
+    pub(super) has_interrupts: bool,
+}
+
+/// Packets per event, with the name of the event.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PacketsPer {
+    /// `"packets per interrupt"`, or `"packets per softirq"` on a device without interrupts.
+    pub name: &'static str,
+    /// The ratio; infinite if there were packets and no events, NaN if there was neither.
+    pub value: f64,
+}
+
+impl Delta {
+    /// The share of the received packets that busy polls received, 0 to 1.
+    pub fn busy_poll_share(&self) -> f64 {
+        let packets = self.rx_packets.total();
+        if packets == 0 { 0.0 } else { (self.busy_poll_rx_packets as f64 / packets as f64).min(1.0) }
+    }
+
+    /// Packets per receive interrupt (Table 5 of the paper), or per NET_RX softirq on a device without
+    /// interrupts.
+    pub fn packets_per_interrupt(&self) -> PacketsPer {
+        let (name, events) = if self.has_interrupts {
+            ("packets per interrupt", self.irqs.iter().map(|(_, count)| count).sum::<u64>())
+        } else {
+            ("packets per softirq", self.net_rx.iter().sum())
+        };
+        PacketsPer { name, value: self.rx_packets.total() as f64 / events as f64 }
+    }
+
+    /// Packets per interrupt including those of transmit completion, as the paper counts them for kernel
+    /// polling.
+    pub fn packets_per_any_interrupt(&self) -> f64 {
+        let events: u64 = self.irqs.iter().chain(&self.tx_irqs).map(|(_, count)| count).sum();
+        self.rx_packets.total() as f64 / events as f64
+    }
+
+    /// The largest share of a CPU that the hypervisor took, 0 to 1.
+    pub fn worst_steal(&self) -> f64 {
+        self.cpus.iter().map(|cpu| cpu.steal.as_secs_f64() / self.elapsed.as_secs_f64()).fold(0.0, f64::max)
+    }
+}

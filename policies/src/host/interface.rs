@@ -1,0 +1,82 @@
+//! Interfaces and queues as data.
+
+use serde::Serialize;
+
+use super::cpuset::Cpus;
+use crate::netlink::ethtool::{Channels, Coalescing};
+use crate::netlink::netdev::Napi;
+
+/// A network interface of the calling thread's network namespace.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Interface {
+    /// For example `eth0`.
+    pub name: String,
+    /// The kernel's interface index; it survives a rename.
+    pub index: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// The driver (`ena`, `virtio_net`, …), or the kind of a virtual device (`veth`, …).
+    pub driver: Option<String>,
+    /// The device's NUMA node; `None` on a machine with one node.
+    pub numa_node: Option<u32>,
+    /// Receive queues by number.
+    pub queues: Vec<RxQueue>,
+    /// Transmit queues by number.
+    pub tx_queues: Vec<TxQueue>,
+    /// Interrupt coalescing parameters that the device supports, with their values.
+    pub coalescing: Vec<(Coalescing, u32)>,
+    /// The number of queues, present and maximal, if the driver supports ethtool channels.
+    pub channels: Option<Channels>,
+    /// What could not be read, and why.
+    pub notes: Vec<String>,
+}
+
+/// A receive queue.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct RxQueue {
+    /// The queue's number on the interface.
+    pub index: u32,
+    /// The NAPI that polls the queue, if known.
+    pub napi: Option<Napi>,
+    /// Whether the driver reported the NAPI; if `false`, queues and NAPIs were matched by order.
+    pub napi_reported: bool,
+    /// The interrupt's number, if the device has interrupts.
+    pub irq: Option<u32>,
+    /// The CPUs that the interrupt may go to (`smp_affinity_list`).
+    pub irq_affinity: Option<Cpus>,
+    /// The CPUs that the interrupt goes to (`effective_affinity_list`).
+    pub irq_effective: Option<Cpus>,
+    /// Whether the kernel manages the interrupt's affinity, so that user space can't set it.
+    pub irq_managed: bool,
+    /// The CPUs of receive packet steering (`rps_cpus`); empty if it is off.
+    pub rps_cpus: Option<Cpus>,
+    /// The size of the queue's flow table for receive flow steering (`rps_flow_cnt`); 0 if it is off.
+    pub rps_flow_count: Option<u64>,
+}
+
+/// A transmit queue.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct TxQueue {
+    /// The queue's number on the interface.
+    pub index: u32,
+    /// The interrupt's number; equal to that of a receive queue if they share one.
+    pub irq: Option<u32>,
+    /// The CPUs that send through this queue (`xps_cpus`); empty if the kernel chooses by flow.
+    pub xps_cpus: Option<Cpus>,
+}
+
+impl Interface {
+    /// Whether any receive queue has an interrupt. A veth has none: its packets arrive on the sender's
+    /// CPU.
+    pub fn has_interrupts(&self) -> bool {
+        self.queues.iter().any(|queue| queue.irq.is_some())
+    }
+
+    /// The NAPI ids in queue order, without queues whose NAPI is unknown.
+    pub fn napi_ids(&self) -> Vec<u32> {
+        self.queues.iter().filter_map(|queue| Some(queue.napi.as_ref()?.id)).collect()
+    }
+}

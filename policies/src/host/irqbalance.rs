@@ -1,0 +1,137 @@
+//! Talks to a running irqbalance over its socket (`irqbalance(1)`, "API").
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use procfs::process::{Process, all_processes};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketType, UCred, connect, recvmsg, sendmsg, socket, sockopt,
+};
+
+/// How long a reply may take.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most bytes of a reply, which has some sixty bytes for each interrupt.
+const MAX_REPLY: usize = 4 << 20;
+
+/// A running irqbalance. It may move any interrupt every ten seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Irqbalance {
+    /// The process id.
+    pub pid: i32,
+}
+
+impl Irqbalance {
+    /// Finds irqbalance among the processes that are visible to this one.
+    pub fn find() -> Option<Self> {
+        // Only a process of root: any user can start one of this name.
+        let is_irqbalance = |process: &Process| {
+            process.uid().is_ok_and(|owner| owner == 0)
+                && process.stat().is_ok_and(|stat| stat.comm == "irqbalance")
+        };
+        let process = all_processes().ok()?.filter_map(Result::ok).find(is_irqbalance)?;
+        Some(Self { pid: process.pid })
+    }
+
+    /// The banned interrupts: those that irqbalance does not move.
+    ///
+    /// # Errors
+    /// If the socket can't be connected (it needs root), or no reply comes within two seconds.
+    pub fn banned(&self) -> io::Result<Vec<u32>> {
+        Ok(parse_setup(&self.request("setup")?))
+    }
+
+    /// Replaces the list of banned interrupts. Needs root.
+    ///
+    /// # Errors
+    /// If the socket can't be connected, or irqbalance does not close the connection within two seconds.
+    pub fn ban(&self, irqs: &[u32]) -> io::Result<()> {
+        let list = irqs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let list = if list.is_empty() { "NONE".to_owned() } else { list };
+        self.request(&format!("settings ban irqs {list}")).map(drop)
+    }
+
+    /// Sends one request, with the credentials that irqbalance checks, and returns the reply.
+    fn request(&self, request: &str) -> io::Result<String> {
+        let stream = self.connect()?;
+        sockopt::set_socket_passcred(&stream, true)?;
+        let credentials = UCred {
+            pid: rustix::process::getpid(),
+            uid: rustix::process::getuid(),
+            gid: rustix::process::getgid(),
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmCredentials(credentials));
+        sendmsg(&stream, &[io::IoSlice::new(request.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
+        // irqbalance replies to some requests, and closes the connection after each. The deadline also
+        // bounds a reply that arrives in small pieces.
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let mut reply = Vec::new();
+        let mut buffer = vec![0; 64 << 10];
+        sockopt::set_socket_timeout(&stream, sockopt::Timeout::Recv, Some(REPLY_TIMEOUT))?;
+        loop {
+            if Instant::now() > deadline || reply.len() > MAX_REPLY {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "irqbalance's reply took too long or was too long",
+                ));
+            }
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let mut slices = [io::IoSliceMut::new(&mut buffer)];
+            match recvmsg(stream.as_fd(), &mut slices, &mut ancillary, RecvFlags::empty()) {
+                Ok(message) if message.bytes == 0 => break,
+                Ok(message) => reply.extend_from_slice(&buffer[..message.bytes]),
+                Err(rustix::io::Errno::CONNRESET) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(String::from_utf8_lossy(&reply).into_owned())
+    }
+
+    /// The socket is below /run/irqbalance; irqbalance uses an abstract address if it can't create that.
+    fn connect(&self) -> io::Result<OwnedFd> {
+        let name = format!("irqbalance{}.sock", self.pid);
+        let addresses = [
+            SocketAddrUnix::new(Path::new("/run/irqbalance").join(&name)),
+            SocketAddrUnix::new_abstract_name(name.as_bytes()),
+        ];
+        let mut last_error = io::Error::from(io::ErrorKind::NotFound);
+        for address in addresses {
+            let stream = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+            match connect(&stream, &address?) {
+                Ok(()) => return Ok(stream),
+                Err(error) => last_error = error.into(),
+            }
+        }
+        Err(last_error)
+    }
+}
+
+/// Parses `SLEEP 10 IRQ 31 LOAD 0 DIFF 12 CLASS 5 ... BANNED 00000000`. Only banned interrupts are listed.
+fn parse_setup(reply: &str) -> Vec<u32> {
+    let mut words = reply.split_whitespace();
+    let mut irqs = Vec::new();
+    while let Some(word) = words.next() {
+        if word == "IRQ" {
+            irqs.extend(words.next().and_then(|number| number.parse::<u32>().ok()));
+        }
+    }
+    irqs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn banned_interrupts_are_parsed_from_the_setup_reply() {
+        let reply = "SLEEP 10 IRQ 31 LOAD 0 DIFF 12 CLASS 5 IRQ 40 LOAD 3 DIFF 0 CLASS 5 BANNED 00000000";
+        assert_eq!(parse_setup(reply), [31, 40]);
+        assert_eq!(parse_setup("SLEEP 10 BANNED 0"), [0u32; 0]);
+    }
+}

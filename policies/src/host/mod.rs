@@ -1,0 +1,18 @@
+//! The host as it is now: interfaces, queues, NAPIs, interrupts and CPUs. Reads only, except for
+//! interrupt affinity and irqbalance's ban list.
+
+pub(crate) mod capabilities;
+mod cpuset;
+pub(crate) mod device;
+mod discover;
+pub(crate) mod identity;
+mod interface;
+pub(crate) mod irq;
+pub mod irqbalance;
+pub(crate) mod numa;
+pub(crate) mod sysfs;
+
+pub use cpuset::{Cpus, InvalidCpus, Pid};
+pub(crate) use discover::interface_by_index;
+pub use discover::{interface, interface_of_address, interfaces};
+pub use interface::{Interface, RxQueue, TxQueue};

@@ -1,0 +1,50 @@
+//! One knob in a journal.
+
+use serde::{Deserialize, Serialize};
+
+use crate::knob::{Knob, Value};
+
+/// The values of a knob that the journal's writer may have set. Only these are replaced by the old value;
+/// any other was set by somebody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OwnedValues {
+    /// The new value.
+    New,
+    /// Any from the old to the new value: the device's limit is being searched.
+    UpToNew,
+    /// Any within bounds: the value is tuned while the policy runs.
+    Within {
+        /// The lower bound.
+        least: u64,
+        /// The upper bound.
+        most: u64,
+    },
+    /// Any: the device rebuilds its queues and loses the old value.
+    Any,
+}
+
+/// A knob's old and new value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(flatten)]
+    pub(crate) knob: Knob,
+    pub(crate) old: Option<Value>,
+    pub(crate) new: Value,
+    #[serde(rename = "own")]
+    pub(crate) owned: OwnedValues,
+}
+
+impl Entry {
+    /// Whether the journal's writer may have set the value.
+    pub(crate) fn owns(&self, value: &Value) -> bool {
+        match (self.owned, value, &self.old, &self.new) {
+            (OwnedValues::Any, ..) => true,
+            (OwnedValues::UpToNew, Value::Number(value), Some(Value::Number(old)), Value::Number(new)) => {
+                (old.min(new)..=old.max(new)).contains(&value)
+            }
+            (OwnedValues::Within { least, most }, Value::Number(value), ..) => (least..=most).contains(value),
+            _ => *value == self.new,
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Journals in `/run/lull`: the old values of knobs, written before anything is changed, and restored
+//! when the process that wrote them has ended.
+
+mod directory;
+mod entry;
+mod lock;
+mod queue_holders;
+mod record;
+mod restore;
+
+pub use directory::JournalDir;
+pub use queue_holders::{QueueHolder, queue_holders};
+pub(crate) use record::Journal;
+pub use record::Lifetime;
+pub use restore::{RestoreOutcome, RestoreReport, recover, restore_all};
+pub(crate) use restore::{restore_journal, restore_where};

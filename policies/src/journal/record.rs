@@ -1,0 +1,157 @@
+//! The content of a journal: the policy on an interface, and the old value of each knob.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::{Entry, OwnedValues};
+use crate::host::Interface;
+use crate::host::device::Device;
+use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};
+use crate::knob::{Knob, Value};
+use crate::plan::Plan;
+use crate::policy::Policy;
+
+/// The version of the file format.
+pub(super) const VERSION: u32 = 2;
+/// The number of this process's next journal.
+static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// How long an applied plan stays in effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lifetime {
+    /// As long as the process that applied it runs.
+    Process,
+    /// Until `policies restore` or a reboot.
+    Host,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Journal {
+    version: u32,
+    pub(crate) policy: Policy,
+    pub(crate) interface: String,
+    pub(crate) ifindex: u32,
+    pub(crate) lifetime: Lifetime,
+    /// Distinguishes several journals of one writer.
+    pub(super) number: u32,
+    /// The receive queues that the writer holds.
+    pub(crate) queues: Vec<u32>,
+    pub(crate) writer: ProcessIdentity,
+    boot: String,
+    /// The inode of the network namespace.
+    pub(super) namespace: u64,
+    /// In the order of the plan's steps.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// The fields that every version of the file format has.
+#[derive(Deserialize)]
+pub(super) struct JournalHeader {
+    pub(super) version: u32,
+    pub(super) boot: String,
+}
+
+impl Journal {
+    pub(crate) fn new(
+        policy: Policy,
+        interface: &str,
+        ifindex: u32,
+        lifetime: Lifetime,
+        queues: Vec<u32>,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            policy,
+            interface: interface.to_owned(),
+            ifindex,
+            lifetime,
+            number: match lifetime {
+                Lifetime::Process => NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+                Lifetime::Host => 0,
+            },
+            queues,
+            writer: ProcessIdentity::current(),
+            boot: boot_id(),
+            namespace: network_namespace(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Whether the writer has ended without restoring what it set for its own lifetime.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.lifetime == Lifetime::Process && !self.writer.is_alive()
+    }
+
+    /// Records the present value of each knob that the plan changes and that has no entry yet.
+    pub(crate) fn record_plan(&mut self, plan: &Plan, device: &Device) {
+        for step in &plan.steps {
+            let owned = match plan.tuning_bounds(step) {
+                Some((least, most)) => OwnedValues::Within { least, most },
+                None if step.knob.has_limit() => OwnedValues::UpToNew,
+                None => OwnedValues::New,
+            };
+            self.record(step.knob.clone(), Some(&step.target), owned, device);
+        }
+    }
+
+    /// Records the per-queue knobs of all queues. A device that rebuilds its queues loses the settings of
+    /// the queues that it removes; some devices lose those of all queues.
+    pub(crate) fn record_all_queues(&mut self, interface: &Interface, device: &Device) {
+        for queue in &interface.queues {
+            let index = queue.index;
+            let mut knobs = vec![Knob::RpsCpus { queue: index }, Knob::RpsFlowCount { queue: index }];
+            if queue.napi.is_some() {
+                knobs.extend([
+                    Knob::NapiDeferHardIrqs { queue: index },
+                    Knob::NapiGroFlushTimeout { queue: index },
+                    Knob::NapiIrqSuspendTimeout { queue: index },
+                    Knob::NapiThreaded { queue: index },
+                ]);
+            }
+            knobs.extend(queue.irq.map(|irq| Knob::IrqAffinity { queue: index, irq }));
+            for knob in knobs {
+                self.record(knob, None, OwnedValues::Any, device);
+            }
+        }
+        for queue in &interface.tx_queues {
+            let index = queue.index;
+            self.record(Knob::XpsCpus { queue: index }, None, OwnedValues::Any, device);
+            if let Some(irq) = queue.irq {
+                self.record(Knob::TxIrqAffinity { queue: index, irq }, None, OwnedValues::Any, device);
+            }
+        }
+    }
+
+    fn record(&mut self, knob: Knob, target: Option<&Value>, owned: OwnedValues, device: &Device) {
+        let rebuilt = self.entries.iter().any(|entry| matches!(entry.knob, Knob::Channels { .. }));
+        let owned = if rebuilt && knob.queue().is_some() { OwnedValues::Any } else { owned };
+        if self.entries.iter().any(|entry| entry.knob == knob) {
+            return;
+        }
+        let old = knob.read(device).ok();
+        match (target, old) {
+            // A tuned value changes later, even if it starts with the old value.
+            (Some(target), old)
+                if old.as_ref() != Some(target) || matches!(owned, OwnedValues::Within { .. }) =>
+            {
+                self.entries.push(Entry { knob, old, new: target.clone(), owned });
+            }
+            (None, Some(old)) => {
+                self.entries.push(Entry { knob, new: old.clone(), old: Some(old), owned });
+            }
+            _ => {}
+        }
+    }
+
+    /// Records that a knob has its final value: the device's limit, or the target.
+    pub(crate) fn finalize(&mut self, knob: &Knob, limit: Option<Value>) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.knob == *knob) {
+            entry.owned = OwnedValues::New;
+            if let Some(limit) = &limit {
+                entry.new = limit.clone();
+            }
+        }
+    }
+}

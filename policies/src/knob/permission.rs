@@ -1,0 +1,92 @@
+//! Whether this process may set a knob.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::fs::{Access, access};
+use rustix::thread::CapabilitySet;
+
+use super::definition::Knob;
+use crate::host::capabilities::{has_capability, in_initial_user_namespace};
+use crate::host::device::Device;
+use crate::host::irq;
+
+/// Why a process may not set a knob.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPermitted {
+    /// The process lacks a capability.
+    #[error("needs {0}")]
+    MissingCapability(&'static str),
+    /// The process has `CAP_NET_ADMIN` only in its own user namespace.
+    #[error("needs CAP_NET_ADMIN in the initial user namespace")]
+    UserNamespace,
+    /// irqbalance accepts requests from root only.
+    #[error("irqbalance accepts requests from root only")]
+    NotRoot,
+    /// The kernel manages the affinity of an interrupt.
+    #[error("the kernel manages the affinity of irq {0}; user space can't set it")]
+    ManagedIrq(u32),
+    /// The knob's file can't be written.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The error of `access(2)`.
+        source: io::Error,
+    },
+}
+
+/// Checks whether this process may set `knob` on `interface`. Inspects capabilities and file permissions;
+/// changes nothing.
+///
+/// # Errors
+/// [`NotPermitted`] with the reason.
+pub fn may_set(knob: &Knob, interface: &str) -> Result<(), NotPermitted> {
+    may_set_on(knob, &Device::new(interface, 0))
+}
+
+pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), NotPermitted> {
+    match knob {
+        Knob::NapiDeferHardIrqs { .. }
+        | Knob::NapiGroFlushTimeout { .. }
+        | Knob::NapiIrqSuspendTimeout { .. }
+        | Knob::NapiThreaded { .. } => {
+            needs_net_admin()?;
+            // napi-set checks the initial user namespace (GENL_ADMIN_PERM), not that of the network.
+            if in_initial_user_namespace() { Ok(()) } else { Err(NotPermitted::UserNamespace) }
+        }
+        Knob::NapiThreadAffinity { .. } => needs(CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
+        Knob::Channels { .. } | Knob::Coalesce { .. } => needs_net_admin(),
+        Knob::IrqbalanceBan { .. } => {
+            let root = rustix::process::geteuid().is_root();
+            root.then_some(()).ok_or(NotPermitted::NotRoot)
+        }
+        Knob::IrqAffinity { irq, .. } | Knob::TxIrqAffinity { irq, .. } => {
+            if irq::is_managed(*irq) {
+                return Err(NotPermitted::ManagedIrq(*irq));
+            }
+            is_writable(irq::affinity_path(*irq))
+        }
+        Knob::RpsCpus { .. }
+        | Knob::RpsFlowCount { .. }
+        | Knob::XpsCpus { .. }
+        | Knob::DeferHardIrqs
+        | Knob::GroFlushTimeout => {
+            needs_net_admin()?;
+            knob.file(device).map_or(Ok(()), is_writable)
+        }
+    }
+}
+
+fn needs(capability: CapabilitySet, name: &'static str) -> Result<(), NotPermitted> {
+    if has_capability(capability) { Ok(()) } else { Err(NotPermitted::MissingCapability(name)) }
+}
+
+fn needs_net_admin() -> Result<(), NotPermitted> {
+    needs(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN")
+}
+
+fn is_writable(path: PathBuf) -> Result<(), NotPermitted> {
+    access(&path, Access::WRITE_OK).map_err(|errno| NotPermitted::File { path, source: errno.into() })
+}

@@ -1,0 +1,116 @@
+//! Reads a knob's present value from the kernel.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use super::definition::{Knob, Value};
+use crate::host::device::Device;
+use crate::host::irq::{self, Direction};
+use crate::host::irqbalance::Irqbalance;
+use crate::host::{Cpus, sysfs};
+use crate::netlink::ethtool::Ethtool;
+use crate::netlink::netdev::NapiSetting;
+
+impl Knob {
+    /// The NAPI setting and queue of a per-NAPI knob; `None` for other knobs.
+    pub(super) fn napi_setting(&self) -> Option<(NapiSetting, u32)> {
+        match *self {
+            Knob::NapiDeferHardIrqs { queue } => Some((NapiSetting::DeferHardIrqs, queue)),
+            Knob::NapiGroFlushTimeout { queue } => Some((NapiSetting::GroFlushTimeout, queue)),
+            Knob::NapiIrqSuspendTimeout { queue } => Some((NapiSetting::IrqSuspendTimeout, queue)),
+            Knob::NapiThreaded { queue } => Some((NapiSetting::Threaded, queue)),
+            _ => None,
+        }
+    }
+
+    /// The present number of the interrupt whose affinity the knob is; `None` for other knobs.
+    pub(super) fn interrupt(&self, device: &Device) -> Option<io::Result<u32>> {
+        match *self {
+            Knob::IrqAffinity { queue, .. } => Some(device.irq(queue, Direction::Rx)),
+            Knob::TxIrqAffinity { queue, .. } => Some(device.irq(queue, Direction::Tx)),
+            _ => None,
+        }
+    }
+
+    /// The sysfs file of the knob; `None` for knobs that are not files.
+    pub(crate) fn file(&self, device: &Device) -> Option<PathBuf> {
+        let name = device.name();
+        match self {
+            Knob::RpsCpus { queue } => Some(sysfs::rps_cpus(name, *queue)),
+            Knob::RpsFlowCount { queue } => Some(sysfs::rps_flow_count(name, *queue)),
+            Knob::XpsCpus { queue } => Some(sysfs::xps_cpus(name, *queue)),
+            Knob::DeferHardIrqs => Some(sysfs::class_net(name).join("napi_defer_hard_irqs")),
+            Knob::GroFlushTimeout => Some(sysfs::class_net(name).join("gro_flush_timeout")),
+            _ => None,
+        }
+    }
+
+    /// Reads the present value from the kernel.
+    pub(crate) fn read(&self, device: &Device) -> io::Result<Value> {
+        match *self {
+            Knob::Channels { .. } => {
+                Ok(Value::Number(Ethtool::open()?.channels(device.verified_index()?)?.count.into()))
+            }
+            Knob::Coalesce { parameter } => {
+                let values = Ethtool::open()?.coalescing(device.verified_index()?)?;
+                let value = values.iter().find(|(which, _)| *which == parameter);
+                value.map(|(_, value)| Value::Number((*value).into())).ok_or_else(|| {
+                    io::Error::new(
+                        io::ErrorKind::Unsupported,
+                        format!("the device does not support {}", parameter.name()),
+                    )
+                })
+            }
+            Knob::RpsCpus { .. } | Knob::XpsCpus { .. } => {
+                let mask = self.read_file(device)?;
+                Cpus::from_mask(&mask)
+                    .map(Value::Cpus)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            Knob::RpsFlowCount { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout => {
+                let number = self.read_file(device)?.trim().parse();
+                number.map(Value::Number).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            Knob::IrqbalanceBan { irq } => {
+                Ok(Value::Number(running_irqbalance()?.banned()?.contains(&irq).into()))
+            }
+            Knob::IrqAffinity { .. } | Knob::TxIrqAffinity { .. } => {
+                irq::affinity(self.interrupt(device).ok_or(io::ErrorKind::InvalidInput)??).map(Value::Cpus)
+            }
+            Knob::NapiDeferHardIrqs { queue } => number(device.fresh_napi(queue)?.defer_hard_irqs),
+            Knob::NapiGroFlushTimeout { queue } => number(device.fresh_napi(queue)?.gro_flush_timeout),
+            Knob::NapiIrqSuspendTimeout { queue } => number(device.fresh_napi(queue)?.irq_suspend_timeout),
+            Knob::NapiThreaded { queue } => number(device.fresh_napi(queue)?.threaded),
+            Knob::NapiThreadAffinity { queue } => {
+                Cpus::of_thread(Some(device.napi_thread(queue)?)).map(Value::Cpus)
+            }
+        }
+    }
+
+    fn read_file(&self, device: &Device) -> io::Result<String> {
+        device.verified_index()?;
+        fs::read_to_string(self.file(device).ok_or(io::ErrorKind::InvalidInput)?)
+    }
+
+    /// The CPUs that an interrupt still goes to although its affinity excludes some of them; `None` if the
+    /// affinity is in effect, and for other knobs.
+    pub(crate) fn pending_cpus(&self, device: &Device, target: &Value) -> Option<Cpus> {
+        let irq = self.interrupt(device)?.ok()?;
+        let Value::Cpus(wanted) = target else { return None };
+        // The list is empty until the interrupt is started.
+        let effective = irq::effective_affinity(irq).ok()?;
+        let elsewhere = effective.iter().any(|cpu| !wanted.contains(cpu));
+        elsewhere.then_some(effective)
+    }
+}
+
+pub(super) fn running_irqbalance() -> io::Result<Irqbalance> {
+    Irqbalance::find().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "irqbalance is not running"))
+}
+
+fn number(value: Option<u64>) -> io::Result<Value> {
+    value.map(Value::Number).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::Unsupported, "this kernel does not report the setting for a NAPI")
+    })
+}

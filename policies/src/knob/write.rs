@@ -1,0 +1,116 @@
+//! Writes a knob's value to the kernel.
+
+use std::fs;
+use std::io;
+
+use rustix::io::Errno;
+
+use super::definition::{Knob, Value};
+use super::read::running_irqbalance;
+use crate::host::device::Device;
+use crate::host::{Cpus, irq};
+use crate::netlink::errno;
+use crate::netlink::ethtool::{Coalescing, Ethtool};
+use crate::netlink::netdev::Netdev;
+
+/// What a write stored.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The target.
+    Target,
+    /// The device's limit, which is below the target.
+    Limit(Value),
+}
+
+impl Knob {
+    /// Writes a value, or the device's limit if the device refuses the value. [`Knob::read`] shows what
+    /// the kernel made of it.
+    pub(crate) fn write(&self, device: &Device, value: &Value) -> io::Result<Written> {
+        // The name may belong to another interface by now, which must not be written to.
+        let index = device.verified_index()?;
+        match (self, value) {
+            (Knob::Coalesce { parameter }, Value::Number(target)) => {
+                return set_coalescing(index, *parameter, *target);
+            }
+            (Knob::Channels { combined }, Value::Number(count)) => {
+                let count = u32::try_from(*count).map_err(|_| io::ErrorKind::InvalidInput)?;
+                Ethtool::open()?.set_channels(index, *combined, count)?;
+                device.invalidate_queues();
+            }
+            (Knob::NapiThreadAffinity { queue }, Value::Cpus(cpus)) => {
+                cpus.pin(Some(device.napi_thread(*queue)?))?;
+            }
+            (Knob::RpsCpus { .. } | Knob::XpsCpus { .. }, Value::Cpus(cpus)) => {
+                fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, cpus.to_mask())?;
+            }
+            (
+                Knob::RpsFlowCount { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout,
+                Value::Number(number),
+            ) => fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, number.to_string())?,
+            (Knob::IrqbalanceBan { irq }, Value::Number(banned)) => {
+                let irqbalance = running_irqbalance()?;
+                let mut irqs = irqbalance.banned()?;
+                irqs.retain(|other| other != irq);
+                irqs.extend((*banned != 0).then_some(*irq));
+                irqbalance.ban(&irqs)?;
+            }
+            (Knob::IrqAffinity { .. } | Knob::TxIrqAffinity { .. }, Value::Cpus(cpus)) => {
+                set_affinity(self.interrupt(device).ok_or(io::ErrorKind::InvalidInput)??, cpus)?;
+            }
+            (_, Value::Number(number)) if self.napi_setting().is_some() => {
+                let (setting, queue) = self.napi_setting().ok_or(io::ErrorKind::InvalidInput)?;
+                let id = device.napi(queue)?.id;
+                Netdev::open()?.set_napi(id, setting, *number)?;
+            }
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("{value} is not a valid value for {self}"),
+                ));
+            }
+        }
+        Ok(Written::Target)
+    }
+}
+
+fn set_affinity(irq: u32, cpus: &Cpus) -> io::Result<()> {
+    irq::set_affinity(irq, cpus).map_err(|error| {
+        if irq::is_managed(irq) {
+            io::Error::new(error.kind(), format!("{error}: the kernel manages the affinity of irq {irq}"))
+        } else {
+            error
+        }
+    })
+}
+
+/// Sets a coalescing value, or the largest one below it that the device accepts. Drivers don't report
+/// their limit; they refuse values beyond it. So the limit is found by bisection.
+fn set_coalescing(index: u32, parameter: Coalescing, target: u64) -> io::Result<Written> {
+    let target = u32::try_from(target).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut ethtool = Ethtool::open()?;
+    let is_beyond_limit = |error: &io::Error| {
+        let limits = [Errno::INVAL, Errno::RANGE].map(|limit| Some(limit.raw_os_error()));
+        limits.contains(&errno(error))
+    };
+    let refusal = match ethtool.set_coalescing(index, parameter, target) {
+        Ok(()) => return Ok(Written::Target),
+        Err(error) => error,
+    };
+    let now = ethtool.coalescing(index)?.into_iter().find(|(which, _)| *which == parameter);
+    let Some((_, now)) = now.filter(|(_, now)| *now < target && is_beyond_limit(&refusal)) else {
+        return Err(refusal);
+    };
+    let (mut accepted, mut refused) = (now, target);
+    while refused - accepted > 1 {
+        let middle = accepted + (refused - accepted) / 2;
+        match ethtool.set_coalescing(index, parameter, middle) {
+            Ok(()) => accepted = middle,
+            Err(error) if is_beyond_limit(&error) => refused = middle,
+            Err(error) => return Err(error),
+        }
+    }
+    if accepted == now {
+        return Err(refusal);
+    }
+    Ok(Written::Limit(Value::Number(accepted.into())))
+}

@@ -1,0 +1,11 @@
+//! Works out the steps that give an interface a policy. Reads the host, changes nothing.
+
+pub(crate) mod grace_time;
+mod placement;
+mod planner;
+mod settings;
+mod steps;
+
+pub use grace_time::{GraceTime, InvalidGraceTime};
+pub use settings::{Settings, SuppressionValues};
+pub use steps::{Plan, Step};

@@ -1,0 +1,97 @@
+//! The parameters of a plan.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::grace_time::GraceTime;
+use crate::host::Cpus;
+use crate::netlink::ethtool::Coalescing;
+
+/// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten (2023),
+/// section 4.2.1; a device with a lower limit is set to its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SuppressionValues {
+    /// Microseconds from a received packet to its interrupt; 65534 by default.
+    pub rx_usecs: u32,
+    /// Received packets after which the interrupt is raised at once; 65534 by default.
+    pub rx_frames: u32,
+    /// Microseconds from a sent packet to its completion interrupt; 1024 by default.
+    pub tx_usecs: u32,
+    /// Sent packets after which the completion interrupt is raised at once; 256 by default.
+    pub tx_frames: u32,
+}
+
+impl Default for SuppressionValues {
+    fn default() -> Self {
+        Self { rx_usecs: 65534, rx_frames: 65534, tx_usecs: 1024, tx_frames: 256 }
+    }
+}
+
+impl SuppressionValues {
+    pub(super) fn target(self, parameter: Coalescing) -> u32 {
+        match parameter {
+            Coalescing::AdaptiveRx | Coalescing::AdaptiveTx => 0,
+            Coalescing::RxUsecs => self.rx_usecs,
+            Coalescing::RxFrames => self.rx_frames,
+            Coalescing::TxUsecs => self.tx_usecs,
+            Coalescing::TxFrames => self.tx_frames,
+        }
+    }
+}
+
+/// The parameters of a plan besides the policy and the interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// The number of receive queues to configure; `None` leaves it unchanged.
+    pub channels: Option<u32>,
+    /// The queues that the plan is for; `None` is all. Per-queue knobs of other queues stay unchanged.
+    pub queues: Option<Vec<u32>>,
+    /// Interrupt coalescing, set under suppression only. It applies to the whole device.
+    pub suppression: SuppressionValues,
+    /// Whether to ban the queues' interrupts from a running irqbalance.
+    pub ban_irqbalance: bool,
+    /// The core of each worker if workers are pinned; queue `i` belongs to worker `i` modulo their number.
+    /// Empty if workers are not pinned: interrupts then stay where they are.
+    pub worker_cores: Vec<u32>,
+    /// The cores that run network processing under packing. Empty: the highest core of the process's
+    /// affinity mask without a worker, preferably of the device's NUMA node; else the highest core.
+    pub packing_cores: Cpus,
+    /// `napi_defer_hard_irqs` under suppression and kernel polling.
+    pub defer_hard_irqs: u64,
+    /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty poll and
+    /// the timer's poll. Only a process with a [`Supervisor`](crate::Supervisor) tunes it, and only under
+    /// kernel polling.
+    pub gro_flush_timeout: GraceTime,
+    /// `irq_suspend_timeout` under kernel polling: after this time without a poll by the application, the
+    /// kernel polls again itself.
+    pub irq_suspend_timeout: Duration,
+}
+
+impl Settings {
+    /// The default grace time: 200 µs. The authors of the kernel series recommend 10 to 50 µs on hardware.
+    /// A packet that arrives while the application sleeps may wait for the whole grace time.
+    /// `lab calibrate` compares values on a host.
+    pub const GRO_FLUSH_TIMEOUT: GraceTime = GraceTime::Fixed(Duration::from_micros(200));
+    /// The default suspend timeout: 20 ms, the value of the kernel series' authors. A safety net of about
+    /// the grace time times the largest batch.
+    pub const IRQ_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
+    /// The default number of deferrals: 100, the value of the kernel series' authors.
+    pub const DEFER_HARD_IRQS: u64 = 100;
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            channels: None,
+            queues: None,
+            suppression: SuppressionValues::default(),
+            ban_irqbalance: false,
+            worker_cores: Vec::new(),
+            packing_cores: Cpus::none(),
+            defer_hard_irqs: Self::DEFER_HARD_IRQS,
+            gro_flush_timeout: Self::GRO_FLUSH_TIMEOUT,
+            irq_suspend_timeout: Self::IRQ_SUSPEND_TIMEOUT,
+        }
+    }
+}

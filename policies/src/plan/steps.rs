@@ -1,0 +1,75 @@
+//! A plan and its steps as data.
+
+use serde::Serialize;
+
+use super::settings::Settings;
+use crate::knob::{Knob, Value};
+use crate::policy::Policy;
+
+/// A knob to set.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Step {
+    /// The knob.
+    #[serde(flatten)]
+    pub knob: Knob,
+    /// The present value; `None` if it can't be read (before an earlier step, for example).
+    pub current: Option<Value>,
+    /// The value to set.
+    pub target: Value,
+    /// What the step achieves.
+    pub purpose: &'static str,
+    /// Why this process may not set the knob ([`may_set`](crate::may_set)); `None` if it may.
+    pub forbidden: Option<String>,
+}
+
+impl Step {
+    /// Whether the knob has its target value already.
+    pub fn is_done(&self) -> bool {
+        self.current.as_ref() == Some(&self.target)
+    }
+}
+
+/// The steps that give an interface a policy.
+///
+/// Made by [`Plan::new`]; [`apply`](crate::apply) carries it out.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The policy to apply.
+    pub policy: Policy,
+    /// The interface's name.
+    pub interface: String,
+    /// The interface's index.
+    pub ifindex: u32,
+    /// The numbers of the receive queues that the plan is for.
+    pub queues: Vec<u32>,
+    /// The parameters that the plan was made from.
+    pub settings: Settings,
+    /// The knobs to set, in order.
+    pub steps: Vec<Step>,
+    /// What the policy needs and this host lacks, and what is unusual about the interface.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// The step that changes the number of queues, after which the other steps must be planned again;
+    /// `None` if the number does not change.
+    pub(crate) fn queue_count_change(&self) -> Option<&Step> {
+        self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
+    }
+
+    /// The bounds of a value that is tuned while the policy runs, in the knob's unit; `None` for fixed
+    /// values.
+    pub(crate) fn tuning_bounds(&self, step: &Step) -> Option<(u64, u64)> {
+        let tuned = matches!(step.knob, Knob::NapiGroFlushTimeout { .. })
+            && self.policy == Policy::KernelPolling
+            && step.forbidden.is_none();
+        self.settings.gro_flush_timeout.bounds().filter(|_| tuned)
+    }
+
+    /// The pending steps that this process may not carry out.
+    pub fn forbidden(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.forbidden.is_some() && !step.is_done())
+    }
+}

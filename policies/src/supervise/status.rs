@@ -1,0 +1,143 @@
+//! Status files: what the workers of a running process do, for `policies watch`. A process rewrites its
+//! file beside the journals every second.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::identity::{ProcessIdentity, network_namespace};
+use crate::journal::JournalDir;
+use crate::signals::{Registration, on_termination};
+
+/// The state of a worker, at most a second old. Times count from the worker's start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// The worker's number, from 0.
+    pub worker: usize,
+    /// The thread id.
+    pub thread: i32,
+    /// The id of the NAPI whose sockets it polls; 0 if none.
+    pub napi: u32,
+    /// The policy in effect, which may be less than the requested one.
+    pub running: String,
+    /// Nanoseconds spent running tasks.
+    pub running_ns: u64,
+    /// Nanoseconds spent polling without blocking.
+    pub polling_ns: u64,
+    /// Nanoseconds spent waiting.
+    pub parked_ns: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StatusContent {
+    writer: ProcessIdentity,
+    workers: Vec<WorkerStatus>,
+}
+
+/// The status file of this process. It is removed on drop, and on SIGINT and SIGTERM.
+#[derive(Debug)]
+pub struct StatusFile {
+    path: PathBuf,
+    /// Whether the file may be written. Locked during a write, so that none follows the removal.
+    is_open: Arc<Mutex<bool>>,
+    _termination: Option<Registration>,
+}
+
+impl StatusFile {
+    /// Names the file for an interface of the calling thread's network namespace. [`StatusFile::write`]
+    /// creates it.
+    pub fn new(directory: &JournalDir, ifindex: u32) -> Self {
+        let name = format!("{}-{ifindex}-{}.workers", network_namespace(), std::process::id());
+        let path = directory.path().join(name);
+        let is_open = Arc::new(Mutex::new(true));
+        let (removed_path, removed_is_open) = (path.clone(), Arc::clone(&is_open));
+        // Without the handler, the next process that reads the directory removes the file.
+        let termination = on_termination(move || remove(&removed_path, &removed_is_open)).ok();
+        Self { path, is_open, _termination: termination }
+    }
+
+    /// Replaces the file's content atomically.
+    ///
+    /// # Errors
+    /// If the file can't be written or renamed, for example because the directory does not exist.
+    pub fn write(&self, workers: Vec<WorkerStatus>) -> io::Result<()> {
+        let is_open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_open {
+            return Ok(());
+        }
+        // A name with the process id: if the process is killed here, another one can remove the file.
+        let new = self.path.with_extension("workers-new");
+        fs::write(&new, serde_json::to_vec(&StatusContent { writer: ProcessIdentity::current(), workers })?)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&new, &self.path)?;
+        Ok(())
+    }
+}
+
+impl Drop for StatusFile {
+    fn drop(&mut self) {
+        remove(&self.path, &self.is_open);
+    }
+}
+
+fn remove(path: &Path, is_open: &Mutex<bool>) {
+    let mut is_open = is_open.lock().unwrap_or_else(PoisonError::into_inner);
+    *is_open = false;
+    // The file may never have been written.
+    let _ = fs::remove_file(path);
+    if let Some(folder) = path.parent() {
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+/// The workers of all running processes that serve an interface of the calling thread's network namespace.
+pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
+    let prefix = format!("{}-{ifindex}-", network_namespace());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory.path()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| name.starts_with(&prefix)) else { continue };
+        if !name.ends_with(".workers") {
+            continue;
+        }
+        let Ok(file) = fs::read(entry.path()) else { continue };
+        match serde_json::from_slice::<StatusContent>(&file) {
+            Ok(file) if file.writer.is_alive() => found.extend(file.workers),
+            // Left by a process that was killed.
+            _ => drop(fs::remove_file(entry.path())),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_listed_until_the_status_file_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = JournalDir::at(folder.path().join("lull"));
+        fs::create_dir(directory.path()).unwrap();
+        let worker = WorkerStatus {
+            worker: 1,
+            thread: 7,
+            napi: 8193,
+            running: "vanilla".to_owned(),
+            running_ns: 1,
+            polling_ns: 2,
+            parked_ns: 3,
+        };
+        let file = StatusFile::new(&directory, 5);
+        file.write(vec![worker.clone()]).unwrap();
+        assert_eq!(workers(&directory, 5), [worker]);
+        assert_eq!(workers(&directory, 6), []);
+        drop(file);
+        assert_eq!(workers(&directory, 5), []);
+        assert!(!directory.path().exists());
+    }
+}

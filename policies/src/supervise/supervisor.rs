@@ -1,0 +1,193 @@
+//! A thread that supervises an applied policy.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::affinity::Affinity;
+use super::change::Change;
+use super::grace_time_tuner::GraceTimeTuner;
+use crate::apply::Guard;
+use crate::host::interface_by_index;
+use crate::knob::Knob;
+use crate::netlink::route::{self, LinkMonitor};
+
+/// How often interrupts are checked: the kernel sends no message when one is moved.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The application's callbacks for a [`Supervisor`], which calls them on its thread.
+pub struct SupervisorHooks {
+    /// Returns the bytes that the worker of a receive queue has received since its start. The tuner
+    /// compares grace times by it.
+    pub received_bytes: Box<dyn FnMut(u32) -> u64 + Send>,
+    /// Called about once a second.
+    pub on_tick: Box<dyn FnMut() + Send>,
+}
+
+impl fmt::Debug for SupervisorHooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SupervisorHooks").finish_non_exhaustive()
+    }
+}
+
+/// A thread that keeps a guard's policy in effect.
+///
+/// It sets knobs again that were lost, moves interrupts back or reports where they went, follows renames,
+/// and tunes the grace time. Dropping the supervisor stops the thread and restores the host.
+#[derive(Debug)]
+pub struct Supervisor {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<Guard>>,
+}
+
+impl Supervisor {
+    /// Starts a supervisor. It calls `on_change` on its thread.
+    ///
+    /// # Errors
+    /// If the netlink socket can't be opened or the thread can't be started. The host is restored then.
+    pub fn start(
+        guard: Guard,
+        affinity: Affinity,
+        on_change: impl FnMut(&Change) + Send + 'static,
+        hooks: SupervisorHooks,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let monitor = LinkMonitor::open()?;
+        let SupervisorHooks { received_bytes, mut on_tick } = hooks;
+        let mut tuner = GraceTimeTuner::new(&guard, received_bytes);
+        let mut interface = SupervisedInterface {
+            guard,
+            affinity,
+            is_up: true,
+            is_gone: false,
+            irq_cores: BTreeMap::new(),
+            reported_failures: BTreeMap::new(),
+            on_change: Box::new(on_change),
+        };
+        let stop_requested = Arc::clone(&stop);
+        let thread = thread::Builder::new().name("lull-supervisor".to_owned()).spawn(move || {
+            let mut link_changed = true;
+            while !stop_requested.load(Ordering::Acquire) {
+                if !interface.is_gone {
+                    interface.check(link_changed);
+                }
+                on_tick();
+                if !interface.is_gone && interface.is_up {
+                    tuner.run(&mut interface.guard, &stop_requested, &mut interface.on_change);
+                }
+                link_changed = wait_for_link_change(&monitor, &stop_requested);
+            }
+            interface.guard
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // Drops the guard, which restores the host. After a panic the thread has dropped it.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Waits for a link message or the end of the interval; returns whether a message came.
+fn wait_for_link_change(monitor: &LinkMonitor, stop: &AtomicBool) -> bool {
+    const STEP: Duration = Duration::from_millis(100);
+    for _ in 0..INTERVAL.as_millis() / STEP.as_millis() {
+        if stop.load(Ordering::Acquire) {
+            return false;
+        }
+        match monitor.wait(STEP) {
+            Ok(false) => {}
+            Ok(true) => {
+                // Messages come in bursts; one check covers the whole burst.
+                thread::sleep(STEP);
+                return true;
+            }
+            // Without the socket, the interval still ends.
+            Err(_) => thread::sleep(STEP),
+        }
+    }
+    false
+}
+
+struct SupervisedInterface {
+    guard: Guard,
+    affinity: Affinity,
+    is_up: bool,
+    is_gone: bool,
+    /// The core that each queue's interrupt went to at the last check.
+    irq_cores: BTreeMap<u32, u32>,
+    /// Knobs that could not be set again, with the message: reported once, not every second.
+    reported_failures: BTreeMap<String, String>,
+    on_change: Box<dyn FnMut(&Change) + Send>,
+}
+
+impl SupervisedInterface {
+    fn check(&mut self, link_changed: bool) {
+        let index = self.guard.plan().ifindex;
+        // On an error the next check tries again.
+        let Ok(links) = route::links() else { return };
+        let Some(link) = links.into_iter().find(|link| link.index == index) else {
+            self.is_gone = true;
+            (self.on_change)(&Change::InterfaceGone);
+            return;
+        };
+        if link.name != self.guard.plan().interface {
+            (self.on_change)(&Change::Renamed(link.name.clone()));
+            if let Err(error) = self.guard.rename_interface(&link.name) {
+                (self.on_change)(&Change::Reapplied { outcome: error.to_string(), previous: None });
+            }
+        }
+        if link.up != self.is_up {
+            self.is_up = link.up;
+            (self.on_change)(if link.up { &Change::LinkUp } else { &Change::LinkDown });
+        }
+        if !link.up {
+            return;
+        }
+        if link_changed {
+            self.reapply(|knob| !is_irq_affinity(knob), true);
+        }
+        match self.affinity {
+            Affinity::Pin => self.reapply(is_irq_affinity, false),
+            Affinity::Follow => self.report_moved_interrupts(),
+            Affinity::None => {}
+        }
+    }
+
+    fn reapply(&mut self, select: impl Fn(&Knob) -> bool, only_if_reset: bool) {
+        for (applied, previous) in self.guard.reapply(select, only_if_reset) {
+            let previous = previous.map(|value| value.to_string());
+            let (knob, outcome) = (applied.knob.to_string(), applied.to_string());
+            if applied.outcome.is_ok() {
+                self.reported_failures.remove(&knob);
+            } else if self.reported_failures.insert(knob, outcome.clone()).as_ref() == Some(&outcome) {
+                continue;
+            }
+            (self.on_change)(&Change::Reapplied { outcome, previous });
+        }
+    }
+
+    fn report_moved_interrupts(&mut self) {
+        let Ok(interface) = interface_by_index(self.guard.plan().ifindex) else { return };
+        for queue in &interface.queues {
+            let core = queue.irq_effective.as_ref().and_then(|cpus| cpus.iter().next());
+            let Some(core) = core else { continue };
+            if self.irq_cores.insert(queue.index, core) != Some(core) {
+                (self.on_change)(&Change::InterruptMoved { queue: queue.index, core });
+            }
+        }
+    }
+}
+
+fn is_irq_affinity(knob: &Knob) -> bool {
+    matches!(knob, Knob::IrqAffinity { .. } | Knob::TxIrqAffinity { .. })
+}
