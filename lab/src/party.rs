@@ -183,7 +183,7 @@ fn serve(order: &ServerOrder) -> Result<(), Box<dyn std::error::Error>> {
     if let Some(name) = &order.interface {
         builder = builder.interface(name);
     }
-    let grace_time = Arc::new(Mutex::new(order.grace_time.first()));
+    let grace_time = Arc::new(Mutex::new(order.grace_time.initial()));
     let found = Arc::clone(&grace_time);
     builder = builder.on_host_change(move |change| {
         if let (Change::GraceTime { time, .. }, Ok(mut found)) = (change, found.lock()) {

@@ -114,7 +114,7 @@ fn packing(arguments: &Packing, journals: &JournalDir) -> Result<ExitCode, Error
     println!("{rows}");
     let Some((cores, _)) = winner else { return Ok(ExitCode::FAILURE) };
     let cores: Cpus = cores.into_iter().collect();
-    println!("the least that will do: packing cores {cores} ({verdict})");
+    println!("the smallest sufficient set: packing cores {cores} ({verdict})");
     let settings = packing_settings(arguments, cores.clone());
     show_plan(&Plan::new(Policy::Packing, &interface, &settings));
     println!(

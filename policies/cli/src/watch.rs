@@ -236,7 +236,7 @@ fn render(look: &Look) -> String {
         ]);
     }
     format!(
-        "{} ({}): {:.0} packets/s, {:.1} % of them got by busy polling, {:.0} NET_RX softirqs/s\n{rows}",
+        "{} ({}): {:.0} packets/s, {:.1} % received by busy polling, {:.0} NET_RX softirqs/s\n{rows}",
         look.interface,
         if look.up { "up" } else { "down" },
         look.packets_per_second,
@@ -399,6 +399,6 @@ mod tests {
         };
         sort(&mut look, Sort::Packets);
         assert_eq!(look.queues.iter().map(|row| row.queue).collect::<Vec<_>>(), [2, 1, 0]);
-        assert!(render(&look).contains("50.0 % of them got by busy polling"), "{}", render(&look));
+        assert!(render(&look).contains("50.0 % received by busy polling"), "{}", render(&look));
     }
 }

@@ -143,7 +143,7 @@ fn links_names_and_interrupts_that_change_are_followed_or_put_back() {
     // An operator, or irqbalance.
     guest.run(&format!("echo 0 >{affinity}"));
     guest.wait_for(&format!("[ $(cat {affinity}) = 1 ]"));
-    guest.wait_for("grep -q 'affinity set to 1.*somebody had made it 0' /tmp/memcached");
+    guest.wait_for("grep -q 'affinity set to 1.*another process had set it to 0' /tmp/memcached");
     // A link that goes and comes.
     guest.run(&format!("ip link set {interface} down; sleep 2; ip link set {interface} up"));
     guest.wait_for(&format!("grep -q 1 /sys/class/net/{interface}/carrier"));
@@ -162,7 +162,7 @@ fn links_names_and_interrupts_that_change_are_followed_or_put_back() {
     load(&mut guest, 0, 500);
     let on_core_0 = "grep -l 'Cpus_allowed_list:.0$' /proc/$(pidof memcached)/task/*/status | wc -l";
     guest.wait_for(&format!("[ $({on_core_0}) -ge 1 ]"));
-    guest.wait_for("grep -q 'rx-1 interrupts core 0 now' /tmp/memcached");
+    guest.wait_for("grep -q 'rx-1 interrupt moved to core 0' /tmp/memcached");
     stop(&mut guest);
     guest.run(&format!("echo 0-1 >{affinity}"));
     assert_eq!(guest.settings(&interface), before);
@@ -219,10 +219,10 @@ fn values_are_found_under_load_and_explained() {
     assert!(tuned.text.contains("the fewest interrupts within 190000 µs"), "{}", tuned.text);
     let tuned = guest.ask("policies tune packing eth1 --seconds 2");
     println!("{}", tuned.text);
-    assert!(tuned.text.contains("the least that will do: packing cores"), "{}", tuned.text);
+    assert!(tuned.text.contains("the smallest sufficient set: packing cores"), "{}", tuned.text);
     let watched = guest.run("policies watch eth1 --count 2");
     println!("{watched}");
-    assert_eq!(watched.matches("got by busy polling").count(), 2, "{watched}");
+    assert_eq!(watched.matches("received by busy polling").count(), 2, "{watched}");
     drop(load);
     stop(&mut guest);
     assert_eq!(guest.settings(&interface), before);

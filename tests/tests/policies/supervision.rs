@@ -99,7 +99,7 @@ fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
     let first = server_runtime(Policy::KernelPolling, 1);
     let mut second = server_runtime(Policy::Suppression, 1);
     let report = second.block_on(async { runtime::reports() }).remove(0);
-    assert!(report.to_string().contains("queues 0 are taken by process"), "{report}");
+    assert!(report.to_string().contains("queues 0 are in use by process"), "{report}");
     assert_eq!(report.running, Running::Blocking, "{report}");
     drop(second);
     let napi = host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone().unwrap();
@@ -194,7 +194,7 @@ fn an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it() 
     let (runtime, changes) = polling_and_heard();
     ip(&["link", "set", SERVER_INTERFACE, "name", "renamed0"]);
     let heard = changes.recv_timeout(Duration::from_secs(5)).unwrap();
-    assert_eq!(heard, "the interface is called renamed0 now");
+    assert_eq!(heard, "the interface is now named renamed0");
     // A knob that is lost after that is turned under the new name.
     let mut netdev = Netdev::open().unwrap();
     netdev.set_napi(fresh.id, NapiSetting::DeferHardIrqs, 0).unwrap();
@@ -217,7 +217,7 @@ fn an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_
     let elsewhere = format!("/proc/{}/fd/{elsewhere}", std::process::id());
     ip(&["link", "set", SERVER_INTERFACE, "netns", &elsewhere]);
     let heard = changes.recv_timeout(Duration::from_secs(5)).unwrap();
-    assert_eq!(heard, "the interface is gone, and the policy with it");
+    assert_eq!(heard, "the interface is gone; its policy is no longer supervised");
     drop(runtime);
     assert!(!std::path::Path::new("/run/lull").exists());
 }
