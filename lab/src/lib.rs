@@ -1,27 +1,45 @@
-//! Experiments: would kernel polling help this machine, and how much?
+//! Experiments: would kernel polling help this machine, and by how much?
 //!
 //! ```
-//! // How sure five rounds can make one of a median.
-//! let interval = loadgen::medians::median_interval(&[1.7, 1.9, 1.8, 1.6, 2.0]);
-//! assert_eq!((interval.median, interval.low, interval.high), (1.8, 1.6, 2.0));
-//! assert!(interval.confidence > 0.93);
+//! use lab::experiments::Contestant;
+//! use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
+//! use lab::experiments::CoreAssignment;
+//! use lab::testbed::Testbed;
+//! use policies::Settings;
+//! use runtime::DriverKind;
+//!
+//! // Which cores run the server, its load, and the network work under the packing policy.
+//! let cores = CoreAssignment::choose()?;
+//! let config = ComparisonConfig::new(Contestant::policies(DriverKind::Epoll), true);
+//! // With `Testbed::new(1)?` in place of `None` the rounds would run between two network namespaces.
+//! let comparison = PolicyComparison::new(None::<Testbed>, cores, config, Settings::GRO_FLUSH_TIMEOUT);
+//! assert_eq!(comparison.config.rounds, 3);
+//! assert!(!comparison.has_testbed());
+//! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The `lab` command makes two network namespaces joined by a veth pair, puts a memcached-protocol
-//! server into one and the load into the other, and compares the policies in interleaved rounds.
+//! The `lab` command creates two network namespaces joined by a veth pair, runs a memcached-protocol server in one
+//! and the load in the other, and compares the policies in interleaved rounds.
+//!
+//! - [`testbed`]: two network namespaces and the veth pair between them.
+//! - [`peers`]: the same echo server on several runtimes, and its load.
+//! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
+//! - [`experiments`]: what is measured, and in which rounds.
+//! - [`report`]: results as tables, sentences and JSON.
+
+#![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-pub mod allocations;
-pub mod calibration;
-pub mod experiment;
-pub mod generators;
-pub mod grace_blocks;
-pub mod namespace;
-pub mod party;
+pub mod allocation_counter;
+mod error;
+pub mod experiment_process;
+pub mod experiments;
 pub mod peers;
 pub mod report;
 pub mod testbed;
+
+pub use error::Error;

@@ -1,8 +1,7 @@
 //! Tests inside the two-namespace testbed. Each one's process enters a namespace, so that nothing of the host
 //! is touched.
 
-use lab::namespace::Namespace;
-use lab::testbed::{SERVER_INTERFACE, Testbed};
+use lab::testbed::{Namespace, SERVER_INTERFACE, Testbed};
 use policies::{Cpus, Policy};
 use runtime::{Builder, Runtime};
 

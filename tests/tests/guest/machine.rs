@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::namespace::Namespace;
+use lab::testbed::Namespace;
 use serde_json::Value;
 
 /// A device of the guest. The guest is 10.9.N.2 on the N-th of them, the host's namespace 10.9.N.1.

@@ -1,5 +1,5 @@
-//! Network namespaces without names: they live as long as a descriptor or a process of theirs, so a
-//! lab that is killed leaves none behind.
+//! Unnamed network namespaces. The kernel frees one when its last descriptor is closed and its last process
+//! exits, so a killed lab leaves none behind.
 
 use std::fs::File;
 use std::io;
@@ -9,35 +9,41 @@ use std::thread;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// A network namespace.
+/// A network namespace, by its descriptor.
 #[derive(Debug)]
 pub struct Namespace(File);
 
 impl Namespace {
-    /// Makes an empty one.
+    /// Creates an empty namespace.
     ///
     /// # Errors
     /// `EPERM` without `CAP_SYS_ADMIN`.
     pub fn new() -> io::Result<Self> {
-        on_thread(|| {
+        run_on_new_thread(|| {
             unshare(UnshareFlags::NEWNET)?;
             File::open("/proc/thread-self/ns/net").map(Self)
         })
     }
 
-    /// Opens one by a path below `/proc`.
+    /// Opens a namespace by its path, for example `/proc/PID/ns/net`.
+    ///
+    /// # Errors
+    /// If `path` can't be opened.
     pub fn open(path: &str) -> io::Result<Self> {
         File::open(path).map(Self)
     }
 
-    /// Its descriptor.
+    /// The descriptor that keeps the namespace alive.
     pub fn file(&self) -> &File {
         &self.0
     }
 
-    /// Runs `action` on a thread of its own in this namespace.
+    /// Runs `action` on a new thread in this namespace, and waits for it.
+    ///
+    /// # Errors
+    /// As `action`; without `CAP_SYS_ADMIN`, or if `action` panics.
     pub fn run<T: Send>(&self, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        on_thread(|| {
+        run_on_new_thread(|| {
             self.enter()?;
             action()
         })
@@ -47,28 +53,32 @@ impl Namespace {
         Ok(move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Moves the calling process into this namespace, with a `/sys` that shows it and a `/run` of its
-    /// own. To be called before any other thread is started.
+    /// Moves the calling process into this namespace and into a new mount namespace, in which `/sys` shows this
+    /// network namespace and `/run` is empty. Call it before the process starts threads.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN`.
     pub fn enter_process(&self) -> io::Result<()> {
         self.enter()?;
         unshare(UnshareFlags::NEWNS)?;
-        // Nothing that is mounted here is to be seen outside.
+        // Mounts made here must not propagate to the host.
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
-        // sysfs shows the network namespace that it was mounted in.
+        // sysfs shows the network namespace in which it was mounted.
         mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None)?;
         mount("tmpfs", "/run", "tmpfs", MountFlags::empty(), None)?;
         Ok(())
     }
 }
 
-fn on_thread<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+fn run_on_new_thread<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| scope.spawn(action).join())
-        .unwrap_or_else(|_| Err(io::Error::other("the namespace's thread panicked")))
+        .unwrap_or_else(|_| Err(io::Error::other("the thread in the network namespace panicked")))
 }
 
+#[allow(unsafe_code)]
 fn unshare(flags: UnshareFlags) -> io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
-    // SAFETY: the call is unsafe for UnshareFlags::FILES alone, which parts the descriptor tables of
-    // threads; both callers give another flag.
+    // SAFETY: the call is unsafe only for UnshareFlags::FILES, which separates the descriptor tables of threads;
+    // both callers pass another flag.
     Ok(unsafe { unshare_unsafe(flags) }?)
 }

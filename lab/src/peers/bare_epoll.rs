@@ -1,4 +1,4 @@
-//! The echo server as a loop over epoll, without tasks or wakers.
+//! The echo server as an epoll loop, without tasks or wakers.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,17 +6,17 @@ use std::os::fd::AsFd;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::{READ, Requests, Shape};
+use super::request_shape::{READ_BUFFER, RequestCounter, RequestShape};
 
 struct Connection {
     stream: TcpStream,
-    requests: Requests,
-    /// Answers that the socket had no room for.
+    requests: RequestCounter,
+    /// Replies for which the socket's send buffer had no room.
     unsent: Vec<u8>,
 }
 
 impl Connection {
-    /// Reads once and answers; whether the connection stays.
+    /// Reads once and replies. Returns whether the connection stays open.
     fn serve(&mut self, buffer: &mut [u8]) -> bool {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -27,11 +27,11 @@ impl Connection {
         match self.stream.read(buffer) {
             Ok(0) => false,
             Ok(length) => {
-                let answers = self.requests.answers(length);
-                match self.stream.write(answers) {
-                    Ok(sent) => self.unsent.extend_from_slice(&answers[sent..]),
+                let replies = self.requests.replies(length);
+                match self.stream.write(replies) {
+                    Ok(sent) => self.unsent.extend_from_slice(&replies[sent..]),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.unsent.extend_from_slice(answers);
+                        self.unsent.extend_from_slice(replies);
                     }
                     Err(_) => return false,
                 }
@@ -42,12 +42,12 @@ impl Connection {
     }
 }
 
-pub(super) fn serve(listener: &TcpListener, shape: Shape) -> io::Result<()> {
+pub(super) fn serve(listener: &TcpListener, shape: RequestShape) -> io::Result<()> {
     let instance = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&instance, listener.as_fd(), EventData::new_u64(0), EventFlags::IN)?;
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let mut events: Vec<Event> = Vec::with_capacity(1024);
-    let mut buffer = [0; READ];
+    let mut buffer = [0; READ_BUFFER];
     loop {
         events.clear();
         match epoll::wait(&instance, rustix::buffer::spare_capacity(&mut events), None) {
@@ -62,7 +62,7 @@ pub(super) fn serve(listener: &TcpListener, shape: Shape) -> io::Result<()> {
                 stream.set_nodelay(true)?;
                 let data = EventData::new_u64(connections.len() as u64 + 1);
                 epoll::add(&instance, stream.as_fd(), data, EventFlags::IN)?;
-                let requests = Requests::new(shape);
+                let requests = RequestCounter::new(shape);
                 connections.push(Some(Connection { stream, requests, unsent: Vec::new() }));
                 continue;
             };

@@ -1,0 +1,169 @@
+//! The subcommands: run an experiment, and print its report.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lab::experiments::generator_comparison::{self, GeneratorComparisonConfig};
+use lab::experiments::grace_time_calibration::calibrate as calibrate_grace_time;
+use lab::experiments::memcached_cpu::{MemcachedCpuComparison, MemcachedCpuConfig, MemcachedLoad};
+use lab::experiments::peer_comparison::{self, PeerComparisonConfig};
+use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison, policy_rows};
+use lab::experiments::{Contestant, CoreAssignment};
+use lab::report::{
+    ComparisonReport, GeneratorReport, Machine, PeerReport, grace_time_text, memcached_cpu_line,
+};
+use lab::testbed::Testbed;
+use policies::{GraceTime, Settings};
+
+use crate::flags::{ComparisonFlags, GeneratorFlags, MemcachedCpuFlags};
+use crate::output::{Failure, create_file, write_report};
+use crate::progress_bar::{begin_step, progress_bar};
+
+/// How long a grace time is in force at once when it is compared with other fixed ones.
+const FIXED_TURN: Duration = Duration::from_millis(25);
+/// How long a grace time is in force at once when it is compared with the one that the runtime finds.
+const ADAPTED_TURN: Duration = Duration::from_millis(250);
+
+pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<(), Failure> {
+    let file = create_file(flags.output.as_deref())?;
+    let mut comparison = new_comparison(flags, contestants)?;
+    let config = comparison.config.clone();
+    let rounds = config.rounds + config.load_shares.len() * config.load_rounds;
+    let bar = progress_bar(1 + config.contestants.len() * rounds);
+    begin_step(&bar, "grace times");
+    let candidates = &config.grace_candidates;
+    let tried = calibrate_grace_time(&comparison, candidates, false, config.grace_rounds, FIXED_TURN)?;
+    if let Some(best) = tried.as_ref().and_then(|tried| tried.best) {
+        comparison.grace_time = GraceTime::Fixed(best);
+    }
+    let progress = |message: &str| begin_step(&bar, message);
+    let rounds = comparison.compare(None, config.rounds, config.duration, progress)?;
+    let rows = policy_rows(&config.contestants, &rounds);
+    let best = rows.iter().map(|row| row.qps).fold(0.0, f64::max);
+    let mut rate_sweep = Vec::new();
+    for share in &config.load_shares {
+        // Rounded to thousands, for legibility.
+        let rate = ((best * share / 1000.0).round() * 1000.0).max(1000.0);
+        rate_sweep.push(comparison.compare(
+            Some(rate),
+            config.load_rounds,
+            config.load_duration,
+            progress,
+        )?);
+    }
+    bar.finish_and_clear();
+    let report = ComparisonReport::new(&comparison, tried, rounds, rate_sweep);
+    write_report(flags.format, file, &report, || report.text())
+}
+
+pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {
+    let comparison = new_comparison(flags, Contestant::policies(flags.driver))?;
+    if !comparison.has_testbed() {
+        return Err("the grace time is a setting of a NAPI, and loopback has none; run as root".into());
+    }
+    let file = create_file(flags.output.as_deref())?;
+    let fixed: &[u64] = if flags.quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] };
+    let fixed: Vec<Duration> = fixed.iter().copied().map(Duration::from_micros).collect();
+    let rounds = flags.rounds.map_or(if flags.quick { 10 } else { 40 }, usize::from);
+    let calibration = calibrate_grace_time(&comparison, &fixed, true, rounds, ADAPTED_TURN)?;
+    let calibration = calibration.ok_or("kernel polling is not among the contestants")?;
+    write_report(flags.format, file, &calibration, || grace_time_text(&calibration))
+}
+
+pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
+    let file = create_file(flags.output.as_deref())?;
+    let mut config = PeerComparisonConfig::new(flags.quick);
+    config.rounds = flags.rounds.map_or(config.rounds, usize::from);
+    let cores = CoreAssignment::choose()?;
+    let bar = progress_bar(config.steps());
+    let progress = |message: &str| begin_step(&bar, message);
+    let (rows, notes) = peer_comparison::compare_peers(&config, cores, progress)?;
+    bar.finish_and_clear();
+    let report = PeerReport { machine: Machine::read(), cores, config, rows, notes };
+    write_report(flags.format, file, &report, || report.text())
+}
+
+pub fn compare_generators(flags: &GeneratorFlags) -> Result<(), Failure> {
+    let config = GeneratorComparisonConfig {
+        memcached: flags.memcached.clone(),
+        loadgen: program_beside_lab("loadgen")?,
+        mutilate: flags.mutilate.clone(),
+        mc_crusher: flags.mc_crusher.clone(),
+        depths: flags.depths.clone(),
+        connections: flags.connections,
+        seconds: flags.seconds,
+        rounds: flags.rounds.into(),
+    };
+    let others = usize::from(config.mutilate.is_some()) + usize::from(config.mc_crusher.is_some());
+    let bar = progress_bar(config.depths.len() * config.rounds * (1 + others));
+    let cores = CoreAssignment::choose()?;
+    let progress = |message: &str| begin_step(&bar, message);
+    let rows = generator_comparison::compare_generators(&config, cores, progress)?;
+    bar.finish_and_clear();
+    let report = GeneratorReport { machine: Machine::read(), cores, config, rows };
+    write_report(flags.format, None, &report, || report.text())
+}
+
+pub fn compare_memcached_cpu(flags: MemcachedCpuFlags) -> Result<(), Failure> {
+    let beside_lab = |path: Option<PathBuf>, name| path.map_or_else(|| program_beside_lab(name), Ok);
+    let config = MemcachedCpuConfig {
+        ours: beside_lab(flags.ours, "memcached")?,
+        theirs: flags.theirs,
+        loadgen: beside_lab(flags.loadgen, "loadgen")?,
+        rounds: flags.rounds.into(),
+        seconds: flags.seconds,
+    };
+    let comparison = MemcachedCpuComparison::start(config, CoreAssignment::choose()?)?;
+    let mut out = io::stdout().lock();
+    for (name, version) in comparison.versions()? {
+        writeln!(out, "{name}: {version}")?;
+    }
+    for load in &MemcachedLoad::ALL {
+        for row in comparison.measure(load, |sentence| eprintln!("{sentence}"))? {
+            writeln!(out, "{}", memcached_cpu_line(&row))?;
+        }
+    }
+    Ok(())
+}
+
+/// The comparison that the flags describe, on the testbed if possible.
+fn new_comparison(
+    flags: &ComparisonFlags,
+    contestants: Vec<Contestant>,
+) -> Result<PolicyComparison, Failure> {
+    let testbed = if flags.loopback { None } else { create_testbed()? };
+    let grace_time = flags.gro_flush_timeout.unwrap_or(Settings::GRO_FLUSH_TIMEOUT);
+    let mut config = ComparisonConfig::new(contestants, flags.quick);
+    config.rounds = flags.rounds.map_or(config.rounds, usize::from);
+    config.connections = flags.connections.into();
+    config.wait = flags.wait;
+    // Loopback has no NAPI, whose setting the grace time is.
+    if flags.gro_flush_timeout.is_some() || testbed.is_none() {
+        config.grace_candidates.clear();
+    }
+    Ok(PolicyComparison::new(testbed, CoreAssignment::choose()?, config, grace_time))
+}
+
+/// Creates the testbed, or returns `None` without the permission to create namespaces. Any other failure is an error.
+fn create_testbed() -> io::Result<Option<Testbed>> {
+    match Testbed::new(1) {
+        Ok(testbed) => Ok(Some(testbed)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            eprintln!(
+                "lab: {error}; using loopback, which has no queue to poll and can't show what the policies do"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The path of a program of this project, which is in the folder of this one.
+fn program_beside_lab(name: &str) -> Result<PathBuf, Failure> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(format!("{} does not exist: build it with cargo build --release", path.display()).into())
+}

@@ -1,0 +1,122 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lab::experiment_process::SUBCOMMAND;
+use policies::GraceTime;
+use runtime::{DriverKind, WaitStrategy};
+
+/// Would kernel polling help this machine, and by how much?
+#[derive(Parser)]
+#[command(name = "lab", version, args_conflicts_with_subcommands = true)]
+pub struct Flags {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub compare: ComparisonFlags,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Compare the four policies (the default)
+    Compare(ComparisonFlags),
+    /// Compare the drivers at saturation, under vanilla and under kernel polling
+    Drivers(ComparisonFlags),
+    /// Compare Lull's echo server with those of tokio, monoio, compio and a bare epoll loop
+    Peers(ComparisonFlags),
+    /// Compare grace times (gro-flush-timeout) under kernel polling, fixed ones with the one that the runtime finds
+    Calibrate(ComparisonFlags),
+    /// Compare load generators: loadgen, mutilate and mc-crusher
+    Generators(GeneratorFlags),
+    /// Compare the CPU time per request of this project's memcached server with memcached's
+    MemcachedCpu(MemcachedCpuFlags),
+    /// Run a process of an experiment
+    #[command(name = SUBCOMMAND, hide = true)]
+    ExperimentProcess { role: String, namespace: Option<String> },
+}
+
+#[derive(Args, Clone)]
+pub struct ComparisonFlags {
+    /// Take half a minute instead of five
+    #[arg(long)]
+    pub quick: bool,
+    /// Print a table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Also write JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Connections of the load
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub connections: u16,
+    /// Rounds at saturation [default: 7, or 3 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub rounds: Option<u8>,
+    /// Grace time (microseconds, or auto:MIN-MAX) [default: the best of several that are tried first]
+    #[arg(long, value_name = "US")]
+    pub gro_flush_timeout: Option<GraceTime>,
+    /// How the server's worker waits: block, spin or spin-then-block
+    #[arg(long, default_value_t = WaitStrategy::Block)]
+    pub wait: WaitStrategy,
+    /// The server's driver under all policies: epoll, uring, hybrid or auto
+    #[arg(long, default_value_t = DriverKind::Epoll)]
+    pub driver: DriverKind,
+    /// Use loopback instead of the testbed
+    #[arg(long)]
+    pub loopback: bool,
+}
+
+#[derive(Args, Clone)]
+pub struct GeneratorFlags {
+    /// Path of memcached
+    #[arg(long, value_name = "PATH", default_value = "memcached")]
+    pub memcached: PathBuf,
+    /// Path of mutilate; without it mutilate is left out
+    #[arg(long, value_name = "PATH")]
+    pub mutilate: Option<PathBuf>,
+    /// Path of mc-crusher; without it mc-crusher is left out
+    #[arg(long, value_name = "PATH")]
+    pub mc_crusher: Option<PathBuf>,
+    /// Requests in flight on each connection; each value is a comparison
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16], value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub depths: Vec<u16>,
+    /// Connections of each generator
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub connections: u16,
+    /// Rounds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub rounds: u8,
+    /// Seconds of a turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=600))]
+    pub seconds: u16,
+    /// Print a table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+#[derive(Args, Clone)]
+pub struct MemcachedCpuFlags {
+    /// Path of this project's server [default: memcached beside lab]
+    #[arg(long, value_name = "PATH")]
+    pub ours: Option<PathBuf>,
+    /// Path of the memcached to compare with
+    #[arg(long, value_name = "PATH", default_value = "memcached")]
+    pub theirs: PathBuf,
+    /// Path of loadgen [default: loadgen beside lab]
+    #[arg(long, value_name = "PATH")]
+    pub loadgen: Option<PathBuf>,
+    /// Rounds
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Seconds of a turn
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Json,
+}

@@ -1,0 +1,43 @@
+//! The `lab` command.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod flags;
+mod output;
+mod progress_bar;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use flags::{Command, Flags};
+use lab::allocation_counter::CountingAllocator;
+use lab::experiment_process;
+use lab::experiments::Contestant;
+
+/// Costs every echo server the same, and nothing where nothing is allocated.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let outcome = match flags.command {
+        Some(Command::ExperimentProcess { role, namespace }) => {
+            experiment_process::run(&role, namespace.as_deref()).map_err(Into::into)
+        }
+        Some(Command::Calibrate(flags)) => commands::calibrate(&flags),
+        Some(Command::Compare(flags)) => commands::compare(&flags, Contestant::policies(flags.driver)),
+        Some(Command::Peers(flags)) => commands::compare_peers(&flags),
+        Some(Command::Generators(flags)) => commands::compare_generators(&flags),
+        Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
+        Some(Command::Drivers(flags)) => commands::compare(&flags, Contestant::drivers()),
+        None => commands::compare(&flags.compare, Contestant::policies(flags.compare.driver)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Errors of experiments.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why an experiment could not be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The host's network settings could not be read or changed.
+    #[error(transparent)]
+    Host(#[from] policies::Error),
+    /// A runtime could not be started.
+    #[error(transparent)]
+    Runtime(#[from] runtime::BuildError),
+    /// The memcached server could not be started.
+    #[error(transparent)]
+    Server(#[from] servers::memcached::StartError),
+    /// The load could not be generated.
+    #[error(transparent)]
+    Load(#[from] loadgen::Error),
+    /// A message between the lab and an experiment process is not valid JSON, or lacks a field.
+    #[error("unreadable message between the lab and an experiment process: {0}")]
+    Message(#[from] serde_json::Error),
+    /// An experiment process exited before it sent what was expected.
+    #[error("an experiment process exited early; its error message is above")]
+    ProcessExited,
+    /// A load process reported an error.
+    #[error("load: {0}")]
+    LoadProcess(String),
+    /// The interface has no NAPI whose settings could be changed.
+    #[error("interface {0:?} has no NAPI")]
+    NoNapi(String),
+    /// The server process did not measure what the experiment asked it to.
+    #[error("the server process measured no grace times")]
+    NoGraceTimes,
+    /// An external program failed.
+    #[error("{}: {reason}", .program.display())]
+    Program {
+        /// The program's path.
+        program: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// A memcached server's reply was not the expected one.
+    #[error("unexpected reply of the memcached server: {0:?}")]
+    Reply(String),
+}
+
+impl Error {
+    pub(crate) fn program(program: &Path, reason: impl std::fmt::Display) -> Self {
+        Self::Program { program: program.to_owned(), reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,116 @@
+//! The load on a memcached server.
+
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use loadgen::{Arrival, Config, Loop, Report, WarmUp, Workload};
+use policies::{Cpus, Policy, host};
+use runtime::{Builder, DriverKind, Runtime};
+use rustix::process::{Pid, setpriority_process};
+
+use super::messages::{LatencyPercentiles, LoadMeasurement, LoadMessage, LoadSpec};
+use super::output::send;
+use crate::Error;
+
+/// Generates the load, and sends what it measured.
+pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
+    // All contestants are loaded from the same driver.
+    let mut builder =
+        Builder::new().ignore_environment().workers(1).cores(Cpus::one(spec.core)).driver(DriverKind::Epoll);
+    if let Some(name) = &spec.interface {
+        // Under every policy of the server, a kernel thread on the client's core polls the client's queue.
+        // Otherwise the server's core would pay for the client's receiving: a veth's packets are received by
+        // the core that sends them, and packet steering (RPS) leaves the queue's poll there.
+        builder = builder.interface(name).policy(Policy::Packing).packing_cores(Cpus::one(spec.core));
+    }
+    let mut runtime = builder.build()?;
+    if let Some(name) = &spec.interface {
+        lower_napi_thread_priority(name)?;
+    }
+    let warm_up = Duration::from_secs_f64(spec.warm_up);
+    let config = Config {
+        servers: vec![spec.server.into()],
+        connections: spec.connections,
+        depth: if spec.rate.is_some() { 64 } else { 1 },
+        pacing: match spec.rate {
+            Some(rate) => Loop::Open { rate, arrival: Arrival::EXPONENTIAL },
+            None => Loop::Closed,
+        },
+        workload: Workload { records: spec.records, ..Workload::default() },
+        warm_up: WarmUp::Fixed(warm_up),
+        duration: Duration::from_secs_f64(spec.duration),
+        ..Config::default()
+    };
+    let drops_before = ring_drops(spec.interface.as_deref())?;
+    match generate(&mut runtime, &config, spec.load_records, warm_up) {
+        Ok(report) => {
+            let ring_drops = ring_drops(spec.interface.as_deref())? - drops_before;
+            send(&LoadMessage::Done { measurement: measurement(report, ring_drops) })?;
+        }
+        Err(error) => send(&LoadMessage::Failed { error: error.to_string() })?,
+    }
+    Ok(())
+}
+
+/// Gives the kernel threads that poll the client's queues half the weight of the load's thread, with which they share
+/// a core. At the same weight they would delay the load while replies arrive, and client and server would alternate
+/// more than with clients on other machines.
+fn lower_napi_thread_priority(interface: &str) -> Result<(), Error> {
+    /// The nice value at which a thread has half the weight of one at 0.
+    const HALF_WEIGHT: i32 = 3;
+    for napi in host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi) {
+        if let Some(pid) = napi.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+            setpriority_process(Some(pid), HALF_WEIGHT).map_err(io::Error::from)?;
+        }
+    }
+    Ok(())
+}
+
+/// Packets with requests that have found the server's receive ring full so far. A veth device counts them as dropped
+/// by the sender.
+fn ring_drops(interface: Option<&str>) -> io::Result<u64> {
+    let links = policies::netlink::route::links()?;
+    let link = links.into_iter().find(|link| Some(link.name.as_str()) == interface);
+    Ok(link.and_then(|link| link.tx_dropped).unwrap_or(0))
+}
+
+fn generate(
+    runtime: &mut Runtime,
+    config: &Config,
+    load_records: bool,
+    warm_up: Duration,
+) -> Result<Report, loadgen::Error> {
+    runtime.block_on(async {
+        if load_records {
+            loadgen::load_records(config).await?;
+        }
+        let mut announced = false;
+        loadgen::run_until(config, &AtomicBool::new(false), |progress| {
+            if progress.elapsed >= warm_up && !std::mem::replace(&mut announced, true) {
+                // Fails only if the lab has exited, and then this process is killed.
+                let _ = send(&LoadMessage::Measuring);
+            }
+        })
+        .await
+    })
+}
+
+fn measurement(report: Report, ring_drops: u64) -> LoadMeasurement {
+    let latency = report.latency;
+    LoadMeasurement {
+        qps: report.qps,
+        latency: LatencyPercentiles {
+            p50: latency.p50,
+            p99: latency.p99,
+            p999: latency.p999,
+            max: latency.max,
+        },
+        client_busy: report.client_busy,
+        errors: report.errors,
+        unanswered: report.unanswered,
+        misses: report.misses,
+        ring_drops,
+        warnings: report.warnings,
+    }
+}

@@ -1,0 +1,196 @@
+//! What the lab and its experiment processes tell each other.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use loadgen::rounds::Round;
+use policies::{Applied, GraceTime, Policy};
+use runtime::{DriverKind, WaitStrategy, WorkerReport};
+use serde::{Deserialize, Serialize};
+
+use super::grace_time_turns::GraceTimeTurns;
+use crate::peers::{EchoLoadSpec, EchoServerSpec};
+
+/// What an experiment process does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ProcessRole {
+    /// Runs a memcached server.
+    Server(ServerSpec),
+    /// Loads a memcached server.
+    Load(LoadSpec),
+    /// Runs an echo server.
+    EchoServer(EchoServerSpec),
+    /// Loads an echo server.
+    EchoLoad(EchoLoadSpec),
+}
+
+/// How a memcached server process runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerSpec {
+    /// The policy.
+    pub policy: Policy,
+    /// The server's interface on the testbed; `None` on loopback.
+    pub interface: Option<String>,
+    /// The address to listen on.
+    pub address: IpAddr,
+    /// The worker's core.
+    pub core: u32,
+    /// The core that does the network work under the packing policy.
+    pub packing_core: u32,
+    /// The grace time.
+    pub grace_time: GraceTime,
+    /// Grace times that take turns during the measurement.
+    pub grace_time_turns: Option<GraceTimeTurns>,
+    /// How the worker waits.
+    #[serde(with = "as_text")]
+    pub wait: WaitStrategy,
+    /// The worker's driver.
+    pub driver: DriverKind,
+}
+
+/// How a load process runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LoadSpec {
+    /// The client's interface on the testbed; `None` on loopback.
+    pub interface: Option<String>,
+    /// The server's address.
+    pub server: SocketAddr,
+    /// The core of the load's thread.
+    pub core: u32,
+    /// The number of connections.
+    pub connections: usize,
+    /// Requests a second; `None` is a closed loop.
+    pub rate: Option<f64>,
+    /// Seconds of load before the measurement.
+    pub warm_up: f64,
+    /// Seconds of measurement.
+    pub duration: f64,
+    /// The number of records in the server.
+    pub records: u64,
+    /// Whether to store the records first.
+    pub load_records: bool,
+}
+
+/// A memcached server's first message.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct ServerReady {
+    /// The address it listens on.
+    pub address: SocketAddr,
+    /// What its worker runs.
+    pub reports: Vec<WorkerReport>,
+    /// The host's knobs, with the outcome of each.
+    pub applied: Vec<Applied>,
+}
+
+/// What a memcached server process measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServerMeasurement {
+    /// Requests answered.
+    pub requests: u64,
+    /// Seconds measured.
+    pub seconds: f64,
+    /// Seconds in which its core was busy, with the worker and with softirqs.
+    pub core_busy: f64,
+    /// CPU seconds of the worker's thread.
+    pub thread_cpu: f64,
+    /// Packets that its interface received.
+    pub rx_packets: u64,
+    /// Packets per softirq or interrupt; `per` says which.
+    pub packets_per_event: f64,
+    /// The event of `packets_per_event`.
+    pub per: String,
+    /// The share of packets that busy polling received, 0 to 1.
+    pub busy_poll_share: f64,
+    /// NET_RX softirqs of each CPU.
+    pub net_rx: Vec<u64>,
+    /// CPU time that the hypervisor took (steal), as a share of the core that lost most.
+    pub steal: f64,
+    /// Instructions per request, if the machine counts them.
+    pub ipq: Option<f64>,
+    /// Instructions per cycle, if the machine counts them.
+    pub ipc: Option<f64>,
+    /// Connections served by the worker of their NAPI.
+    pub aligned: u64,
+    /// Connections served by another worker.
+    pub misaligned: u64,
+    /// The worker's grace time at the end.
+    pub grace_time: Option<Duration>,
+    /// Requests a second in each turn of [`ServerSpec::grace_time_turns`].
+    pub grace_time_rounds: Option<Vec<Round<f64>>>,
+}
+
+/// What a load process measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoadMeasurement {
+    /// Requests a second.
+    pub qps: f64,
+    /// Latency, µs.
+    pub latency: LatencyPercentiles,
+    /// CPU time of the client's thread over elapsed time, 0 to 1.
+    pub client_busy: f64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Requests that were never answered.
+    pub unanswered: u64,
+    /// Gets that found nothing.
+    pub misses: u64,
+    /// Packets that found the server's receive ring full, during warm-up and measurement.
+    pub ring_drops: u64,
+    /// Reasons to doubt the measurement.
+    pub warnings: Vec<String>,
+}
+
+/// Percentiles of the latency, µs.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LatencyPercentiles {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Maximum.
+    pub max: f64,
+}
+
+/// A load process's messages.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub(super) enum LoadMessage {
+    /// The warm-up is over.
+    Measuring,
+    /// The measurement is over.
+    Done { measurement: LoadMeasurement },
+    /// The load could not be generated.
+    Failed { error: String },
+}
+
+/// The lab's command to a server process to begin the measurement.
+pub(super) const BEGIN: &str = "begin";
+/// The lab's command to a server process to end the measurement and to send it.
+pub(super) const END: &str = "end";
+
+/// Values that are text on the command line are text in messages.
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}

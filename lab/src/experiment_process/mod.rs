@@ -1,0 +1,20 @@
+//! The processes of an experiment: a server, and the load on another core.
+//!
+//! An experiment process is the `lab` program again, moved into its network namespace. It reads its task from its
+//! arguments and commands from standard input, and writes messages to standard output, one JSON value a line. It is
+//! killed when the lab exits (`PR_SET_PDEATHSIG`), and the kernel frees a network namespace with its last process.
+
+mod child;
+mod grace_time_turns;
+mod load;
+mod messages;
+mod output;
+mod run;
+mod server;
+
+pub use child::ExperimentProcess;
+pub use grace_time_turns::GraceTimeTurns;
+pub use messages::{
+    LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerReady, ServerSpec,
+};
+pub use run::{SUBCOMMAND, run};

@@ -1,0 +1,36 @@
+//! The experiment process's side: runs the role that the lab assigned.
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use super::messages::ProcessRole;
+use super::output::send;
+use super::{load, server};
+use crate::testbed::Namespace;
+use crate::{Error, allocation_counter, peers};
+
+/// The hidden subcommand that makes the `lab` program an experiment process.
+pub const SUBCOMMAND: &str = "experiment-process";
+
+/// Runs this process as an experiment process. `role` is a [`ProcessRole`] as JSON, `namespace` the path of the network
+/// namespace to enter. Returns when the lab closes its end, or when a load is over.
+///
+/// # Errors
+/// If the namespace can't be entered, or if the role fails.
+pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(std::io::Error::from)?;
+    if let Some(path) = namespace {
+        Namespace::open(path)?.enter_process()?;
+    }
+    match serde_json::from_str(role)? {
+        ProcessRole::Server(spec) => server::run(&spec),
+        ProcessRole::Load(spec) => load::run(&spec),
+        ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address| {
+            let allocations = allocation_counter::address();
+            send(&serde_json::json!({ "address": address, "allocations": allocations }))
+        })?),
+        ProcessRole::EchoLoad(spec) => {
+            let measurement = peers::load(&spec, || send(&serde_json::json!("measuring")))?;
+            Ok(send(&measurement)?)
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The memcached server of an experiment, measured from a second thread.
+
+use std::io::{self, BufRead};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use policies::counters::{
+    CpuTime, Delta, PerfCounters, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
+};
+use policies::{Change, Cpus, host};
+use runtime::Builder;
+use runtime::io::{AsyncFd, Direction, SourceKind};
+use servers::memcached::{Config, Server};
+
+use super::grace_time_turns::GraceTimeTurns;
+use super::messages::{BEGIN, END, ServerMeasurement, ServerReady, ServerSpec};
+use super::output::send;
+use crate::Error;
+
+/// Serves until the lab closes this process's standard input.
+pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
+    let mut builder = Builder::new()
+        .ignore_environment()
+        .policy(spec.policy)
+        .workers(1)
+        .cores(Cpus::one(spec.core))
+        .packing_cores(Cpus::one(spec.packing_core))
+        .grace_time(spec.grace_time)
+        .wait(spec.wait)
+        .driver(spec.driver);
+    if let Some(name) = &spec.interface {
+        builder = builder.interface(name);
+    }
+    let grace_time = Arc::new(Mutex::new(spec.grace_time.initial()));
+    let found = Arc::clone(&grace_time);
+    builder = builder.on_host_change(move |change| {
+        if let (Change::GraceTime { time, .. }, Ok(mut found)) = (change, found.lock()) {
+            *found = *time;
+        }
+    });
+    let mut runtime = builder.build()?;
+    let applied = runtime.applied().to_vec();
+    let config = Config { listen: vec![(spec.address, None)], port: Some(0), ..Config::default() };
+    let (stop, stopped) = UnixStream::pair()?;
+    let interface = spec.interface.clone().unwrap_or_else(|| "lo".to_owned());
+    let observer = Observer { interface, core: spec.core, turns: spec.grace_time_turns.clone(), grace_time };
+    let observing = runtime.block_on(async move {
+        stopped.set_nonblocking(true)?;
+        let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
+        let server = Arc::new(Server::start(&config)?);
+        let reports = runtime::reports();
+        let worker = reports.first().map_or(0, |report| report.thread);
+        send(&ServerReady { address: server.addresses()[0], reports, applied })?;
+        let observed = Arc::clone(&server);
+        // On a second thread, because the worker's CPU time is to be the server's alone.
+        let observing = thread::spawn(move || {
+            let outcome = observer.follow_commands(&observed, worker);
+            drop(stop);
+            outcome
+        });
+        stopped.ready(Direction::Read).await;
+        Ok::<_, Error>(observing)
+    })?;
+    observing.join().unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked").into()))
+}
+
+/// What measures the server.
+struct Observer {
+    interface: String,
+    core: u32,
+    turns: Option<GraceTimeTurns>,
+    /// The grace time that the runtime has found.
+    grace_time: Arc<Mutex<Duration>>,
+}
+
+impl Observer {
+    /// Reads counters at each [`BEGIN`], and sends the difference at each [`END`].
+    fn follow_commands(&self, server: &Server, worker: i32) -> Result<(), Error> {
+        let interface = host::interface(&self.interface)?;
+        let grace_time = || self.grace_time.lock().map_or(Duration::ZERO, |time| *time);
+        let (mut begun, mut rounds) = (None, None);
+        for line in io::stdin().lock().lines() {
+            match line?.as_str() {
+                BEGIN => {
+                    let perf = PerfCounters::start(PerfTarget::Cpu(self.core)).ok();
+                    let cpu = thread_cpu_time(worker)?;
+                    begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf));
+                    if let Some(turns) = &self.turns {
+                        rounds = Some(turns.measure(server, &self.interface, grace_time)?);
+                    }
+                }
+                END => {
+                    let Some((before, requests, cpu, perf)) = begun.take() else { continue };
+                    let delta = Snapshot::take(&interface)?.since(&before);
+                    let requests = server.requests() - requests;
+                    let thread_cpu = (thread_cpu_time(worker)? - cpu).as_secs_f64();
+                    let perf = perf.and_then(|mut perf| perf.read().ok());
+                    let model = PerformanceModel::new(requests, delta.elapsed, perf);
+                    let mut measurement = self.measurement(server, &delta, requests, thread_cpu, model);
+                    measurement.grace_time = Some(grace_time());
+                    measurement.grace_time_rounds = rounds.take();
+                    send(&measurement)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn measurement(
+        &self,
+        server: &Server,
+        delta: &Delta,
+        requests: u64,
+        thread_cpu: f64,
+        model: PerformanceModel,
+    ) -> ServerMeasurement {
+        let packets = delta.packets_per_interrupt();
+        let busy = |cpu: &CpuTime| cpu.busy.as_secs_f64();
+        let alignment = server.alignment();
+        ServerMeasurement {
+            requests,
+            seconds: delta.elapsed.as_secs_f64(),
+            core_busy: delta.cpus.get(self.core as usize).map_or(0.0, busy),
+            thread_cpu,
+            rx_packets: delta.rx_packets.total(),
+            packets_per_event: packets.value,
+            per: packets.name.to_owned(),
+            busy_poll_share: delta.busy_poll_share(),
+            net_rx: delta.net_rx.clone(),
+            steal: delta.worst_steal(),
+            ipq: model.ipq,
+            ipc: model.ipc,
+            aligned: alignment.aligned,
+            misaligned: alignment.misaligned,
+            grace_time: None,
+            grace_time_rounds: None,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Which grace time is best on this machine, and whether the runtime finds it.
+
+use std::time::Duration;
+
+use loadgen::medians::{Interval, median, median_interval};
+use loadgen::rounds::{figures, ratios};
+use policies::{GraceTime, Policy};
+use serde::Serialize;
+
+use super::policy_comparison::PolicyComparison;
+use crate::Error;
+use crate::experiment_process::GraceTimeTurns;
+
+/// A grace time counts as equal to the best from this ratio on. Of equal ones the shortest is chosen, because it
+/// delays sparse traffic least.
+const EQUAL_TO_BEST: f64 = 0.99;
+/// Seconds of load before anything is counted.
+const WARM_UP: f64 = 0.3;
+/// About how long the runtime's search takes.
+const SEARCH_DURATION: Duration = Duration::from_secs(8);
+
+/// One grace time, tried.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct GraceTimeTrial {
+    /// The grace time; `None` is the one that the runtime found.
+    pub grace_time: Option<Duration>,
+    /// Requests a second, median.
+    pub qps: f64,
+    /// Throughput over that of the best fixed grace time in the same round.
+    pub ratio_to_best: Interval,
+}
+
+/// Grace times compared in one server under one load.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct GraceTimeCalibration {
+    /// The grace times.
+    pub trials: Vec<GraceTimeTrial>,
+    /// The shortest fixed grace time within 1 % of the best.
+    pub best: Option<Duration>,
+    /// What the runtime had found at the end.
+    pub found: Option<Duration>,
+    /// The number of rounds.
+    pub rounds: usize,
+    /// CPU time that the hypervisor took (steal), as a share of the core that lost most.
+    pub steal: f64,
+}
+
+/// Compares grace times under kernel polling at saturation, in rounds in which each is in force for `duration`. With
+/// `adapted`, the grace time that the runtime finds is one of them. `None` without a testbed, without kernel polling
+/// among the contestants, or without fixed grace times.
+///
+/// # Errors
+/// If the server or the load can't be run.
+pub fn calibrate(
+    comparison: &PolicyComparison,
+    fixed: &[Duration],
+    adapted: bool,
+    rounds: usize,
+    duration: Duration,
+) -> Result<Option<GraceTimeCalibration>, Error> {
+    let contestants = &comparison.config.contestants;
+    let polling = contestants.iter().find(|contestant| contestant.policy == Policy::KernelPolling);
+    let Some(&polling) = polling.filter(|_| comparison.has_testbed() && !fixed.is_empty()) else {
+        return Ok(None);
+    };
+    let mut grace_times: Vec<Option<Duration>> = fixed.iter().copied().map(Some).collect();
+    grace_times.extend(adapted.then_some(None));
+    let warm_up = if adapted { SEARCH_DURATION } else { Duration::ZERO };
+    let turns = GraceTimeTurns { grace_times: grace_times.clone(), rounds, duration, warm_up };
+    let grace_time = if adapted { GraceTime::ADAPTIVE } else { GraceTime::Fixed(fixed[0]) };
+    // The load has to outlast the turns, each of which oversleeps a little.
+    let load_duration = turns.total_duration().as_secs_f64() * 1.1 + 0.5;
+    let measurement = comparison.measure(polling, grace_time, None, WARM_UP, load_duration, Some(turns))?;
+    let measured = measurement.server.grace_time_rounds.ok_or(Error::NoGraceTimes)?;
+    let qps = |index: usize| median(&figures(&measured, index, |rate| *rate));
+    let best = (0..fixed.len()).max_by(|&a, &b| qps(a).total_cmp(&qps(b))).unwrap_or(0);
+    let trial = |index: usize| GraceTimeTrial {
+        grace_time: grace_times[index],
+        qps: qps(index),
+        ratio_to_best: median_interval(&ratios(&measured, index, best, |rate| *rate)),
+    };
+    let trials: Vec<GraceTimeTrial> = (0..grace_times.len()).map(trial).collect();
+    let equal_to_best = trials.iter().filter(|trial| trial.ratio_to_best.median >= EQUAL_TO_BEST);
+    Ok(Some(GraceTimeCalibration {
+        best: equal_to_best.filter_map(|trial| trial.grace_time).min(),
+        found: measurement.server.grace_time.filter(|_| adapted),
+        trials,
+        rounds,
+        steal: measurement.server.steal,
+    }))
+}

@@ -1,0 +1,199 @@
+//! CPU time per request of this project's memcached server and of memcached, one worker thread each.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use loadgen::medians::{MedianRange, median, median_range};
+use loadgen::rounds::{Conditions, RepeatPolicy, Rounds, TurnOrder, TurnOutcome, figures, ratios};
+use serde::Serialize;
+
+use super::core_assignment::CoreAssignment;
+use super::memcached_process::{MemcachedProcess, spawn_on_core};
+use super::steal::total_steal;
+use crate::Error;
+
+/// Steal, as a share of one core, above which a turn is repeated.
+const STEAL_LIMIT: f64 = 0.05;
+
+/// What is compared, and how.
+#[derive(Debug, Clone, Serialize)]
+pub struct MemcachedCpuConfig {
+    /// Path of this project's server.
+    pub ours: PathBuf,
+    /// Path of the memcached to compare with.
+    pub theirs: PathBuf,
+    /// Path of this project's loadgen.
+    pub loadgen: PathBuf,
+    /// The number of rounds.
+    pub rounds: usize,
+    /// Seconds of a turn.
+    pub seconds: f64,
+}
+
+/// A load that all servers are measured under.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[non_exhaustive]
+pub struct MemcachedLoad {
+    /// The name in the table.
+    pub name: &'static str,
+    /// loadgen's arguments.
+    pub arguments: &'static [&'static str],
+}
+
+impl MemcachedLoad {
+    /// All loads, in the order of the table.
+    pub const ALL: [Self; 4] = [
+        Self { name: "get, depth 1", arguments: &["-c", "16", "-d", "1"] },
+        Self { name: "get, depth 16", arguments: &["-c", "16", "-d", "16"] },
+        Self { name: "ETC mix", arguments: &["-c", "16", "-d", "1", "--etc", "-u", "0.033", "-r", "20000"] },
+        Self { name: "multiget of 24", arguments: &["-c", "8", "-d", "1", "--multiget", "24"] },
+    ];
+}
+
+/// One server under one load.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct MemcachedCpuRow {
+    /// The load's name.
+    pub load: &'static str,
+    /// The server's name.
+    pub server: &'static str,
+    /// CPU time of the server per request, µs.
+    pub cpu_us: MedianRange,
+    /// Requests a second, median.
+    pub qps: f64,
+    /// CPU time of the server over elapsed time, median.
+    pub core_busy: f64,
+    /// CPU time per request over memcached's in the same round.
+    pub ratio_to_memcached: MedianRange,
+}
+
+/// A server with its name in the table.
+#[derive(Debug)]
+struct Contestant {
+    name: &'static str,
+    process: MemcachedProcess,
+}
+
+/// The servers, running. Dropping it kills them.
+#[derive(Debug)]
+pub struct MemcachedCpuComparison {
+    config: MemcachedCpuConfig,
+    cores: CoreAssignment,
+    contestants: Vec<Contestant>,
+}
+
+/// One server measured once.
+struct Measurement {
+    cpu_us: f64,
+    qps: f64,
+    core_busy: f64,
+}
+
+impl MemcachedCpuComparison {
+    /// Starts this project's server on two drivers, and memcached.
+    ///
+    /// # Errors
+    /// If a server can't be started.
+    pub fn start(config: MemcachedCpuConfig, cores: CoreAssignment) -> Result<Self, Error> {
+        let ours = |driver| ["--driver", driver, "-t", "1", "-m", "256"];
+        let theirs = ["-u", "root", "-l", "127.0.0.1", "-t", "1", "-m", "256"];
+        let start = |name, program: &Path, arguments: &[&str]| {
+            MemcachedProcess::start(program, arguments, cores.server)
+                .map(|process| Contestant { name, process })
+        };
+        let contestants = vec![
+            start("lull, uring", &config.ours, &ours("uring"))?,
+            start("lull, epoll", &config.ours, &ours("epoll"))?,
+            start("memcached", &config.theirs, &theirs)?,
+        ];
+        Ok(Self { config, cores, contestants })
+    }
+
+    /// What the programs print with `-V`, by name.
+    ///
+    /// # Errors
+    /// If a program can't be run.
+    pub fn versions(&self) -> Result<[(&'static str, String); 2], Error> {
+        let version = |program: &Path| {
+            let output = Command::new(program).arg("-V").output();
+            let output = output.map_err(|error| Error::program(program, error))?;
+            Ok::<_, Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        };
+        Ok([("lull", version(&self.config.ours)?), ("memcached", version(&self.config.theirs)?)])
+    }
+
+    /// Measures all servers under a load. Calls `repeated` with a sentence about each turn that is repeated.
+    ///
+    /// # Errors
+    /// If loadgen fails, or if a server exits.
+    pub fn measure(
+        &self,
+        load: &MemcachedLoad,
+        mut repeated: impl FnMut(&str),
+    ) -> Result<Vec<MemcachedCpuRow>, Error> {
+        for contestant in &self.contestants {
+            self.run_loadgen(contestant, load, &["--loadonly"])?;
+        }
+        let mut rounds = Rounds::new(self.contestants.len(), self.config.rounds)
+            .order(TurnOrder::Alternating)
+            .repeat_above(STEAL_LIMIT, RepeatPolicy::Always);
+        while let Some(turn) = rounds.next_turn() {
+            let contestant = &self.contestants[turn.contestant()];
+            let (measurement, stolen, seconds) = self.measure_once(contestant, load)?;
+            let conditions = Conditions::with_steal(stolen / seconds);
+            if rounds.finish_turn(turn, Some(measurement), conditions) == TurnOutcome::Repeated {
+                repeated(&format!("repeated: {}, {}: {stolen:.2} s stolen", load.name, contestant.name));
+            }
+        }
+        let rounds = rounds.finish().rounds;
+        let memcached = self.contestants.len() - 1;
+        let row = |(index, contestant): (usize, &Contestant)| MemcachedCpuRow {
+            load: load.name,
+            server: contestant.name,
+            cpu_us: median_range(&figures(&rounds, index, |it| it.cpu_us)),
+            qps: median(&figures(&rounds, index, |it| it.qps)),
+            core_busy: median(&figures(&rounds, index, |it| it.core_busy)),
+            ratio_to_memcached: median_range(&ratios(&rounds, index, memcached, |it| it.cpu_us)),
+        };
+        Ok(self.contestants.iter().enumerate().map(row).collect())
+    }
+
+    /// Measures one server. Returns also the steal of all cores and the elapsed time, in seconds.
+    fn measure_once(
+        &self,
+        contestant: &Contestant,
+        load: &MemcachedLoad,
+    ) -> Result<(Measurement, f64, f64), Error> {
+        let server = &contestant.process;
+        let requests = || server.counters(&["cmd_get", "cmd_set"]);
+        let (before, cpu, steal, begun) =
+            (requests()?, server.cpu_seconds()?, total_steal()?, Instant::now());
+        let seconds = self.config.seconds.to_string();
+        self.run_loadgen(contestant, load, &["--noload", "-t", &seconds, "-w", "0.3"])?;
+        let count = (requests()? - before) as f64;
+        let (cpu, steal) = (server.cpu_seconds()? - cpu, total_steal()? - steal);
+        let elapsed = begun.elapsed().as_secs_f64();
+        let measurement =
+            Measurement { cpu_us: cpu * 1e6 / count, qps: count / elapsed, core_busy: cpu / elapsed };
+        Ok((measurement, steal, elapsed))
+    }
+
+    fn run_loadgen(
+        &self,
+        contestant: &Contestant,
+        load: &MemcachedLoad,
+        arguments: &[&str],
+    ) -> Result<(), Error> {
+        let mut command = Command::new(&self.config.loadgen);
+        command.args(["-s", &contestant.process.address().to_string()]).args(load.arguments).args(arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let status = spawn_on_core(self.cores.client, &mut command)?.wait()?;
+        if status.success() {
+            return Ok(());
+        }
+        let reason = format!("exited ({status}) with load {:?} on {}", load.name, contestant.name);
+        Err(Error::program(&self.config.loadgen, reason))
+    }
+}

@@ -1,0 +1,102 @@
+//! External programs on a core, and a memcached server among them.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use procfs::process::Process;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::Error;
+
+/// How long a server may take until it accepts connections.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts a program on a core: a child inherits its parent's affinity.
+pub(super) fn spawn_on_core(core: u32, command: &mut Command) -> Result<Child, Error> {
+    let before = sched_getaffinity(None).map_err(io::Error::from)?;
+    let mut one = CpuSet::new();
+    one.set(core as usize);
+    sched_setaffinity(None, &one).map_err(io::Error::from)?;
+    let spawned = command.spawn();
+    sched_setaffinity(None, &before).map_err(io::Error::from)?;
+    spawned.map_err(|error| Error::program(Path::new(command.get_program()), error))
+}
+
+/// A memcached server on a port of loopback. Dropping it kills the process.
+#[derive(Debug)]
+pub(super) struct MemcachedProcess {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl MemcachedProcess {
+    /// Starts the server on a core, and waits until it accepts connections.
+    pub(super) fn start(program: &Path, arguments: &[&str], core: u32) -> Result<Self, Error> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = Command::new(program);
+        command.args(arguments).args(["-p", &address.port().to_string()]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Self { child: spawn_on_core(core, &mut command)?, address };
+        let deadline = Instant::now() + START_TIMEOUT;
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                return Err(Error::program(program, format!("exited before it listened ({status})")));
+            }
+            if Instant::now() > deadline {
+                let seconds = START_TIMEOUT.as_secs();
+                return Err(Error::program(program, format!("does not listen after {seconds} s")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// The address it listens on.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The sum of these counters of the server's statistics (`stats`).
+    pub(super) fn counters(&self, names: &[&str]) -> Result<u64, Error> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.write_all(b"stats\r\n")?;
+        let mut left = names.to_vec();
+        let mut sum = 0;
+        for line in BufReader::new(stream).lines() {
+            let line = line?;
+            if line == "END" {
+                break;
+            }
+            let Some((name, value)) = line.strip_prefix("STAT ").and_then(|line| line.split_once(' ')) else {
+                return Err(Error::Reply(line));
+            };
+            if let Some(index) = left.iter().position(|left| *left == name) {
+                left.swap_remove(index);
+                sum += value.trim().parse::<u64>().map_err(|_| Error::Reply(line))?;
+            }
+        }
+        if left.is_empty() { Ok(sum) } else { Err(Error::Reply(format!("no {}", left.join(", ")))) }
+    }
+
+    /// CPU time of all the server's threads so far, in seconds (`/proc/<pid>/task/*/schedstat`).
+    pub(super) fn cpu_seconds(&self) -> io::Result<f64> {
+        let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
+        let tasks = Process::new(pid).and_then(|process| process.tasks()).map_err(io::Error::other)?;
+        let mut nanos = 0;
+        for task in tasks {
+            nanos += task.and_then(|task| task.schedstat()).map_err(io::Error::other)?.sum_exec_runtime;
+        }
+        Ok(nanos as f64 / 1e9)
+    }
+}
+
+impl Drop for MemcachedProcess {
+    fn drop(&mut self) {
+        // Both fail if the process has exited, which is what they are for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,14 @@
+//! What is measured, and in which rounds.
+
+mod contestant;
+mod core_assignment;
+pub mod generator_comparison;
+pub mod grace_time_calibration;
+pub mod memcached_cpu;
+mod memcached_process;
+pub mod peer_comparison;
+pub mod policy_comparison;
+mod steal;
+
+pub use contestant::Contestant;
+pub use core_assignment::CoreAssignment;

@@ -1,0 +1,221 @@
+//! The comparison of runtimes: every echo server under every load, in interleaved rounds.
+
+use std::net::SocketAddr;
+
+use loadgen::medians::{Interval, median, median_interval};
+use loadgen::rounds::{Conditions, RepeatPolicy, Round, Rounds, TurnOutcome, figures};
+use serde::Serialize;
+
+use super::core_assignment::CoreAssignment;
+use super::steal::{STEAL_LIMIT, total_steal};
+use crate::Error;
+use crate::experiment_process::{ExperimentProcess, ProcessRole};
+use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, RequestShape};
+
+/// How much is measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerComparisonConfig {
+    /// Rounds of each load; each measures every server once.
+    pub rounds: usize,
+    /// Seconds of load before each measurement.
+    pub warm_up: f64,
+    /// Seconds of a measurement.
+    pub duration: f64,
+    /// The sizes of requests and replies.
+    pub shapes: Vec<RequestShape>,
+    /// The numbers of connections.
+    pub connections: Vec<usize>,
+    /// The number of idle connections whose memory is measured.
+    pub idle: usize,
+}
+
+impl PeerComparisonConfig {
+    /// All loads, or a part of them that takes half a minute if `quick`.
+    pub fn new(quick: bool) -> Self {
+        let small = RequestShape { request: 40, reply: 200, depth: 1 };
+        let pipelined = RequestShape { depth: 16, ..small };
+        let large = RequestShape { request: 1024, reply: 1024, depth: 1 };
+        Self {
+            rounds: if quick { 3 } else { 5 },
+            warm_up: if quick { 0.1 } else { 0.2 },
+            duration: if quick { 0.3 } else { 0.7 },
+            shapes: if quick { vec![small, pipelined] } else { vec![small, large, pipelined] },
+            connections: if quick { vec![64] } else { vec![1, 64, 1024] },
+            idle: if quick { 2000 } else { 10_000 },
+        }
+    }
+
+    /// The number of measurements.
+    pub fn steps(&self) -> usize {
+        Peer::ALL.len() * (1 + self.rounds * self.shapes.len() * self.connections.len())
+    }
+}
+
+/// One server under one load: medians over the rounds.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PeerRow {
+    /// The server.
+    pub name: &'static str,
+    /// The sizes of requests and replies.
+    pub workload: String,
+    /// The number of connections.
+    pub connections: usize,
+    /// Requests a second.
+    pub qps: f64,
+    /// 99th percentile of the latency, µs.
+    pub p99_us: f64,
+    /// CPU time of the server's thread per request, µs.
+    pub cpu_us_per_request: f64,
+    /// CPU time per request over the lowest of the other projects' runtimes in the same round.
+    pub cpu_ratio_to_best_other: Interval,
+    /// Allocations of the server process per request.
+    pub allocations_per_request: f64,
+    /// CPU time of the client's thread over elapsed time, 0 to 1.
+    pub client_busy: f64,
+    /// Resident memory of the server process per idle connection, in bytes.
+    pub bytes_per_idle_connection: f64,
+}
+
+/// One server measured once.
+struct Measurement {
+    client: EchoMeasurement,
+    cpu_us: f64,
+    allocations: f64,
+}
+
+/// Measures all servers under all loads. Calls `progress` before each turn. Returns the rows, and notes on turns that
+/// were repeated.
+///
+/// # Errors
+/// If a server or a load can't be run.
+pub fn compare_peers(
+    config: &PeerComparisonConfig,
+    cores: CoreAssignment,
+    mut progress: impl FnMut(&str),
+) -> Result<(Vec<PeerRow>, Vec<String>), Error> {
+    let mut notes = Vec::new();
+    let mut idle = Vec::new();
+    for peer in Peer::ALL {
+        progress(&format!("{}, idle", peer.name()));
+        idle.push(idle_bytes(peer, cores, config.idle)?);
+    }
+    let mut rows = Vec::new();
+    for &shape in &config.shapes {
+        for &connections in &config.connections {
+            let mut rounds =
+                Rounds::new(Peer::ALL.len(), config.rounds).repeat_above(STEAL_LIMIT, RepeatPolicy::Once);
+            while let Some(turn) = rounds.next_turn() {
+                let peer = Peer::ALL[turn.contestant()];
+                let name = format!("{}, {shape}, {connections} connections", peer.name());
+                if !turn.is_repeat() {
+                    progress(&name);
+                }
+                let load = |server| EchoLoadSpec {
+                    server,
+                    core: cores.client,
+                    shape,
+                    connections,
+                    warm_up: config.warm_up,
+                    duration: config.duration,
+                };
+                let (measurement, steal) = measure(peer, cores, shape, load)?;
+                let outcome = rounds.finish_turn(turn, Some(measurement), Conditions::with_steal(steal));
+                if outcome == TurnOutcome::Repeated {
+                    let percent = steal * 100.0;
+                    notes.push(format!("repeated: {name}: the hypervisor stole {percent:.1} % of a core"));
+                }
+            }
+            rows.extend(peer_rows(shape, connections, &rounds.finish().rounds, &idle));
+        }
+    }
+    Ok((rows, notes))
+}
+
+fn peer_rows(
+    shape: RequestShape,
+    connections: usize,
+    rounds: &[Round<Measurement>],
+    idle: &[f64],
+) -> Vec<PeerRow> {
+    let best_other = |round: &Round<Measurement>| {
+        let others = Peer::ALL.iter().enumerate().filter(|(_, peer)| peer.is_other_runtime());
+        others.filter_map(|(index, _)| Some(round.value(index)?.cpu_us)).fold(f64::INFINITY, f64::min)
+    };
+    let row = |(index, peer): (usize, &Peer)| {
+        let median_of = |figure: fn(&Measurement) -> f64| median(&figures(rounds, index, figure));
+        let ratios = rounds.iter().filter_map(|round| Some(round.value(index)?.cpu_us / best_other(round)));
+        PeerRow {
+            name: peer.name(),
+            workload: shape.to_string(),
+            connections,
+            qps: median_of(|it| it.client.replies as f64 / it.client.seconds),
+            p99_us: median_of(|it| it.client.p99_us),
+            cpu_us_per_request: median_of(|it| it.cpu_us),
+            cpu_ratio_to_best_other: median_interval(&ratios.collect::<Vec<_>>()),
+            allocations_per_request: median_of(|it| it.allocations),
+            client_busy: median_of(|it| it.client.busy),
+            bytes_per_idle_connection: idle[index],
+        }
+    };
+    Peer::ALL.iter().enumerate().map(row).collect()
+}
+
+/// Starts a server. Returns it with its address and the address of its allocation count.
+fn start_server(
+    peer: Peer,
+    cores: CoreAssignment,
+    shape: RequestShape,
+) -> Result<(ExperimentProcess, SocketAddr, u64), Error> {
+    let role = ProcessRole::EchoServer(EchoServerSpec { peer, core: cores.server, shape });
+    let mut server = ExperimentProcess::start(&role, None)?;
+    let (address, message) = server.server_ready()?;
+    let allocations = serde_json::from_value(message["allocations"].clone())?;
+    Ok((server, address, allocations))
+}
+
+/// Measures a server under a load. The second value is the steal of all cores, as a share of one.
+fn measure(
+    peer: Peer,
+    cores: CoreAssignment,
+    shape: RequestShape,
+    load: impl FnOnce(SocketAddr) -> EchoLoadSpec,
+) -> Result<(Measurement, f64), Error> {
+    let (server, address, counter) = start_server(peer, cores, shape)?;
+    let mut client = ExperimentProcess::start(&ProcessRole::EchoLoad(load(address)), None)?;
+    client.receive()?;
+    let (cpu, steal, allocations) = (server.cpu_nanos()?, total_steal()?, server.allocations(counter)?);
+    let measured: EchoMeasurement = serde_json::from_value(client.receive()?)?;
+    let cpu = server.cpu_nanos()? - cpu;
+    let steal = (total_steal()? - steal) / measured.seconds;
+    let replies = measured.replies.max(1) as f64;
+    let allocations = (server.allocations(counter)? - allocations) as f64 / replies;
+    Ok((Measurement { client: measured, cpu_us: cpu as f64 / 1e3 / replies, allocations }, steal))
+}
+
+/// Resident memory of a server per idle connection, in bytes.
+fn idle_bytes(peer: Peer, cores: CoreAssignment, connections: usize) -> Result<f64, Error> {
+    let shape = RequestShape { request: 40, reply: 200, depth: 1 };
+    let (server, address, _) = start_server(peer, cores, shape)?;
+    let open = |connections| -> Result<ExperimentProcess, Error> {
+        let mut load = ExperimentProcess::start(
+            &ProcessRole::EchoLoad(EchoLoadSpec {
+                server: address,
+                core: cores.client,
+                shape,
+                connections,
+                warm_up: 0.0,
+                duration: 0.0,
+            }),
+            None,
+        )?;
+        load.receive()?;
+        Ok(load)
+    };
+    // What the server allocates once, for its first connection, doesn't count.
+    let _first = open(1)?;
+    let before = server.resident_bytes()?;
+    let _idle = open(connections)?;
+    let grown = server.resident_bytes()?.saturating_sub(before);
+    Ok(grown as f64 / connections as f64)
+}

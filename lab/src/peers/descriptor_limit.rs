@@ -1,0 +1,12 @@
+//! The limit of open descriptors.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises this process's soft limit of open descriptors to the hard limit.
+pub(super) fn raise() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Starts an echo server on one of the runtimes.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use policies::Cpus;
+use runtime::DriverKind;
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
+
+use super::peer::Peer;
+use super::request_shape::RequestShape;
+use super::{bare_epoll, compio, descriptor_limit, lull, monoio, tokio};
+
+/// What an echo server process runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EchoServerSpec {
+    /// The runtime.
+    pub peer: Peer,
+    /// The server's core.
+    pub core: u32,
+    /// The sizes of requests and replies.
+    pub shape: RequestShape,
+}
+
+/// Serves on a free port of loopback until the process is killed. Calls `ready` with the address once it listens.
+///
+/// # Errors
+/// If the core or the port can't be had, if the runtime can't be started, or if `ready` fails.
+pub fn serve(spec: &EchoServerSpec, ready: impl FnOnce(SocketAddr) -> io::Result<()>) -> io::Result<()> {
+    descriptor_limit::raise()?;
+    Cpus::one(spec.core).pin(None)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.listen(4096)?;
+    let listener: TcpListener = socket.into();
+    ready(listener.local_addr()?)?;
+    match spec.peer {
+        Peer::LullUring => lull::serve(listener, spec.shape, DriverKind::Uring),
+        Peer::LullEpoll => lull::serve(listener, spec.shape, DriverKind::Epoll),
+        Peer::Tokio => tokio::serve(listener, spec.shape),
+        Peer::Monoio => monoio::serve(listener, spec.shape),
+        Peer::Compio => compio::serve(listener, spec.shape),
+        Peer::BareEpoll => bare_epoll::serve(&listener, spec.shape),
+    }
+}

@@ -1,0 +1,18 @@
+//! Results for people (tables and sentences) and for programs (JSON).
+
+mod generator_report;
+mod grace_time_report;
+mod machine;
+mod memcached_cpu_report;
+mod notes;
+mod peer_report;
+mod policy_report;
+mod policy_table;
+mod table;
+
+pub use generator_report::GeneratorReport;
+pub use grace_time_report::grace_time_text;
+pub use machine::Machine;
+pub use memcached_cpu_report::memcached_cpu_line;
+pub use peer_report::PeerReport;
+pub use policy_report::ComparisonReport;

@@ -1,0 +1,82 @@
+//! Rows of contestants as a table, and the verdict in one sentence.
+
+use policies::Policy;
+
+use super::table::{interval_text, plain_table};
+use crate::experiments::policy_comparison::PolicyRow;
+
+/// Rows as a table; `with_rate` adds the requested rate in front.
+pub(super) fn policy_table(rows: &[PolicyRow], with_rate: bool) -> String {
+    let mut header = vec![
+        "asked",
+        "driver",
+        "ran",
+        "QPS",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "CPU µs/req",
+        "pkts/softirq",
+        "busy-poll share",
+        "ratio to vanilla",
+        "CPU ratio",
+    ];
+    if with_rate {
+        header.insert(0, "rate");
+    }
+    let cells = |row: &PolicyRow| {
+        let mut cells = vec![
+            row.asked.to_string(),
+            row.driver.to_string(),
+            row.ran.clone(),
+            format!("{:.0}", row.qps),
+            format!("{:.0}", row.p50_us),
+            format!("{:.0}", row.p99_us),
+            format!("{:.0}", row.p999_us),
+            format!("{:.2}", row.cpu_us_per_request),
+            format!("{:.1}", row.packets_per_softirq),
+            format!("{:.3}", row.busy_poll_share),
+            interval_text(&row.ratio_to_vanilla, 2),
+            interval_text(&row.cpu_ratio_to_vanilla, 2),
+        ];
+        if let Some(rate) = row.asked_qps.filter(|_| with_rate) {
+            cells.insert(0, format!("{rate:.0}"));
+        }
+        cells
+    };
+    let left_aligned: &[usize] = if with_rate { &[1, 2, 3] } else { &[0, 1, 2] };
+    format!("{}\n", plain_table(header, rows.iter().map(cells), left_aligned))
+}
+
+/// One sentence: would kernel polling help here, and by how much?
+pub(super) fn verdict(rows: &[PolicyRow]) -> String {
+    let polling = rows.iter().rfind(|row| row.asked == Policy::KernelPolling);
+    let (Some(vanilla), Some(polling)) = (rows.first(), polling) else {
+        return "Nothing was measured.".to_owned();
+    };
+    if polling.ran != "kernel-polling" {
+        return format!(
+            "Kernel polling could not run here ({} ran instead), so these results say nothing about it.",
+            polling.ran
+        );
+    }
+    let ratio = &polling.ratio_to_vanilla;
+    let cpu = polling.cpu_us_per_request / vanilla.cpu_us_per_request;
+    let judgement = if ratio.low > 1.0 {
+        "Kernel polling helps"
+    } else if ratio.high < 1.0 {
+        "Kernel polling hurts"
+    } else {
+        "Kernel polling makes no difference that these rounds can show"
+    };
+    format!(
+        "{judgement}: {:.2} times vanilla's throughput ({:.2} to {:.2}, {:.0} % confidence) at {:.0} % of its CPU per request, p99 {:.0} µs against {:.0} µs.",
+        ratio.median,
+        ratio.low,
+        ratio.high,
+        ratio.confidence * 100.0,
+        cpu * 100.0,
+        polling.p99_us,
+        vanilla.p99_us
+    )
+}

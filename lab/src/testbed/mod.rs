@@ -1,0 +1,7 @@
+//! Two network namespaces joined by a veth pair.
+
+mod namespace;
+mod veth;
+
+pub use namespace::Namespace;
+pub use veth::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
