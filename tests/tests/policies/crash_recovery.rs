@@ -1,4 +1,4 @@
-//! `policies apply`, killed at each of its system calls that changes anything.
+//! `policies apply`, killed before each of its system calls that changes something.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -14,9 +14,9 @@ use serial_test::serial;
 use tests::isolated;
 use tests::testbed::enter;
 
-/// What a process calls to leave a trace: between two of these it may be killed anywhere, and the outcome
-/// is the same. Messages to the kernel are among them, also those that only ask. Opening is not: what it
-/// may make is there when the next call comes.
+/// System calls with a lasting effect: wherever a process is killed between two of them, the outcome is the
+/// same. Messages to the kernel are among them, including requests that only read. Opening is not: a file
+/// that it creates exists when the next call comes.
 const CHANGES: [i64; 16] = [
     libc::SYS_write,
     libc::SYS_writev,
@@ -36,18 +36,17 @@ const CHANGES: [i64; 16] = [
     libc::SYS_sched_setaffinity,
 ];
 
-/// Those that have newer forms on some machines only.
+/// Older forms, which some architectures lack.
 #[cfg(target_arch = "x86_64")]
 const OLDER: [i64; 5] =
     [libc::SYS_rename, libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_link];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [i64; 0] = [];
 
-/// Runs a command, and kills it when it is about to make the n-th of such calls. Returns how many it
-/// came to.
+/// Runs a command, and kills it before its `stop`-th such call. Returns the number of calls it reached.
 #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
 fn run_until(command: &[&str], stop: usize) -> usize {
-    // The shell waits to be traced, without the tracer's doing anything in the new process.
+    // The shell stops itself until it is traced, so that nothing has to run between fork and exec.
     let child = Command::new("sh")
         .args(["-c", "kill -STOP $$; exec \"$@\"", "sh"])
         .args(command)
@@ -60,7 +59,7 @@ fn run_until(command: &[&str], stop: usize) -> usize {
     let (mut stops, mut enters) = (0, false);
     loop {
         match waitpid(pid, None).unwrap() {
-            // It stops before each call and after it.
+            // The process stops before each call and after it.
             WaitStatus::PtraceSyscall(_) => {
                 enters = !enters;
                 if enters && is_change(pid) {
@@ -80,7 +79,7 @@ fn run_until(command: &[&str], stop: usize) -> usize {
             }
             _ => {}
         }
-        // Fails where it was just killed.
+        // Fails if it was just killed.
         let _ = ptrace::syscall(pid, None);
     }
 }
@@ -91,11 +90,11 @@ fn is_change(pid: Pid) -> bool {
     number.is_some_and(|number| CHANGES.contains(&number) || OLDER.contains(&number))
 }
 
-/// All that a policy may set on the testbed.
+/// All settings that a policy may change on the testbed.
 fn settings() -> serde_json::Value {
     let mut interface = serde_json::json!(host::interface(SERVER_INTERFACE).unwrap());
     for queue in interface["queues"].as_array_mut().unwrap() {
-        // The id of a thread that comes and goes.
+        // The id of a thread that is started and ended.
         queue["napi"]["pid"].take();
     }
     interface["notes"].take();
@@ -105,9 +104,9 @@ fn settings() -> serde_json::Value {
 #[test]
 #[serial]
 #[isolated(root)]
-fn a_killed_apply_leaves_nothing_that_restore_does_not_put_back_wherever_it_was() {
+fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let _testbed = enter(1);
-    // Values of somebody's own, that nothing but a restore would bring back.
+    // Values of an operator, which only a restore brings back.
     let mut netdev = Netdev::open().unwrap();
     let napi = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
     for (setting, value) in [
@@ -132,11 +131,11 @@ fn a_killed_apply_leaves_nothing_that_restore_does_not_put_back_wherever_it_was(
                 run_until(&apply, stop);
             }
             let restored = Command::new(policies).arg("restore").output().unwrap();
-            let said = String::from_utf8_lossy(&restored.stdout).into_owned();
-            assert!(restored.status.success(), "{policy} killed at {stop}: {said} {restored:?}");
+            let stdout = String::from_utf8_lossy(&restored.stdout).into_owned();
+            assert!(restored.status.success(), "{policy} killed at {stop}: {stdout} {restored:?}");
             assert!(restored.status.signal().is_none());
-            assert_eq!(settings(), fresh, "{policy} killed at {stop} of {stops}: {said}");
-            assert!(!std::path::Path::new("/run/lull").exists(), "{policy} killed at {stop}: {said}");
+            assert_eq!(settings(), fresh, "{policy} killed at {stop} of {stops}: {stdout}");
+            assert!(!std::path::Path::new("/run/lull").exists(), "{policy} killed at {stop}: {stdout}");
         }
         println!("{policy}: killed at {stops} steps");
     }

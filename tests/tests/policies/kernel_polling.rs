@@ -1,5 +1,4 @@
-//! The policies on the two-namespace testbed. Each test moves its own child process into a namespace,
-//! so that they run side by side and nothing of the host is touched.
+//! Kernel polling on the testbed: alignment, delays, and the grace time.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -19,7 +18,7 @@ use serial_test::serial;
 use tests::isolated;
 use tests::testbed::{enter, server_runtime};
 
-/// Echoes on the server's side until the sender goes; `client` runs on the other side.
+/// Echoes on the server's side while `client` runs on the other side and `beside` on the server's worker.
 fn echo_with<T: Send + 'static>(
     testbed: Testbed,
     mut runtime: Runtime,
@@ -81,9 +80,9 @@ fn hammer(address: std::net::SocketAddr, connections: usize, time: Duration) -> 
     threads.into_iter().map(|thread| thread.join().unwrap()).sum()
 }
 
-/// Round trips one after the other with pauses; the longest of them. The first is not counted: it
-/// waits for the connection to be taken on.
-fn worst_round_trip(address: std::net::SocketAddr, pause: Duration, time: Duration) -> Duration {
+/// The 95th percentile of round trips, one after the other with pauses. The first is not counted: it waits
+/// for the connection to be accepted.
+fn p95_round_trip(address: std::net::SocketAddr, pause: Duration, time: Duration) -> Duration {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -99,16 +98,16 @@ fn worst_round_trip(address: std::net::SocketAddr, pause: Duration, time: Durati
     }
     trips.remove(0);
     trips.sort_unstable();
-    // The hypervisor takes the core away now and then, for longer than any of these delays; what the
-    // loop does wrong it does again and again.
+    // The hypervisor takes the core away at times, for longer than any of these delays; a fault of the loop
+    // would delay most round trips.
     trips[trips.len() * 95 / 100]
 }
 
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn kernel_polling_gets_most_packets_by_polling_and_vanilla_none() {
-    // Saturation by the real pair of server and load, as `lab` runs them; medians of three rounds.
+fn kernel_polling_gets_most_packets_by_busy_polling_and_vanilla_none() {
+    // Saturation by the real server and load, as `lab` runs them; medians of three rounds.
     let output = Command::new(tests::own_program("lab"))
         .args(["--quick", "--rounds", "3", "--format", "json", "--gro-flush-timeout", "50"])
         .output()
@@ -131,13 +130,13 @@ fn kernel_polling_gets_most_packets_by_polling_and_vanilla_none() {
 fn a_packet_in_an_unpolled_gap_is_not_delayed_by_the_loop() {
     let testbed = enter(1);
     let runtime = server_runtime(Policy::KernelPolling, 1);
-    // The loop polls, finds nothing, and leaves a gap: the packet comes into that.
-    let (worst, _, alignment) = echo_with(testbed, runtime, std::future::ready(()), |address| {
-        worst_round_trip(address, Duration::from_millis(3), Duration::from_millis(900))
+    // The loop polls, finds nothing, and leaves a gap; the packet arrives in the gap.
+    let (p95, _, alignment) = echo_with(testbed, runtime, std::future::ready(()), |address| {
+        p95_round_trip(address, Duration::from_millis(3), Duration::from_millis(900))
     });
     assert_eq!(alignment.aligned, 1, "{alignment:?}");
-    // A packet that nobody polls for waits for the suspension to end, after 20 ms.
-    assert!(worst < Duration::from_millis(5), "{worst:?}");
+    // A packet that nothing polls for waits until the suspension ends, after 20 ms.
+    assert!(p95 < Duration::from_millis(5), "{p95:?}");
 }
 
 #[test]
@@ -166,12 +165,12 @@ fn a_storm_of_cross_thread_wakes_does_not_starve_the_network() {
         })
         .await
     };
-    let (worst, ..) = echo_with(testbed, runtime, storm, |address| {
-        worst_round_trip(address, Duration::from_millis(1), Duration::from_millis(900))
+    let (p95, ..) = echo_with(testbed, runtime, storm, |address| {
+        p95_round_trip(address, Duration::from_millis(1), Duration::from_millis(900))
     });
     let wakes = WAKES.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(wakes > 1000, "{wakes} wakes are no storm");
-    assert!(worst < Duration::from_millis(5), "{worst:?}");
+    assert!(wakes > 1000, "only {wakes} wakes");
+    assert!(p95 < Duration::from_millis(5), "{p95:?}");
 }
 
 #[test]
@@ -192,16 +191,16 @@ fn a_descriptor_that_is_always_ready_does_not_starve_the_network() {
             runtime::yield_now().await;
         }
     };
-    let (worst, ..) = echo_with(testbed, runtime, always_ready, |address| {
-        worst_round_trip(address, Duration::from_millis(1), Duration::from_millis(900))
+    let (p95, ..) = echo_with(testbed, runtime, always_ready, |address| {
+        p95_round_trip(address, Duration::from_millis(1), Duration::from_millis(900))
     });
-    assert!(worst < Duration::from_millis(5), "{worst:?}");
+    assert!(p95 < Duration::from_millis(5), "{p95:?}");
 }
 
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn with_two_queues_every_connection_is_on_its_napis_worker() {
+fn with_two_queues_every_connection_is_served_by_the_worker_of_its_napi() {
     let testbed = enter(2);
     let runtime = server_runtime(Policy::KernelPolling, 2);
     assert_eq!(runtime.reports().first().map(|report| report.running), Some(Running::KernelPolling));
@@ -231,14 +230,14 @@ fn the_testbed_is_gone_when_it_is_dropped() {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn grace_times_are_tried_under_load_within_their_bounds() {
+fn the_grace_time_is_tuned_under_load_within_its_bounds() {
     let testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
     let id = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
-    // The testbed goes, and the NAPI with it, while it is still watched.
+    // Returns `None` when the testbed, and the NAPI with it, is gone.
     let mut grace = move || netdev.napi(id).ok()?.gro_flush_timeout.map(|nanos| nanos / 1000);
     let runtime = server_runtime(Policy::KernelPolling, 1);
-    // Without a load nothing is tried.
+    // Without a load the grace time stays.
     for _ in 0..20 {
         assert_eq!(grace(), Some(50));
         std::thread::sleep(Duration::from_millis(100));
@@ -258,9 +257,9 @@ fn grace_times_are_tried_under_load_within_their_bounds() {
     });
     drop(stop);
     watching.join().unwrap();
-    assert!(count > 1000, "{count} requests are no load");
+    assert!(count > 1000, "only {count} requests");
     let seen = seen.lock().unwrap();
-    // 0 is what there was before.
+    // 0 is the value from before the policy.
     let tried: Vec<u64> = seen.keys().copied().filter(|time| *time != 0).collect();
     assert_eq!(tried, [50, 100, 200, 400], "{seen:?}");
 }

@@ -1,4 +1,4 @@
-//! What holds a policy's settings while its process runs, and what puts them back when it doesn't.
+//! A policy's settings while its process runs, and their restoration after it.
 
 use std::process::Command;
 use std::sync::mpsc::Receiver;
@@ -17,9 +17,9 @@ use tests::testbed::{enter, server_builder, server_runtime};
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn what_a_killed_process_left_is_put_back_by_the_next_start() {
+fn settings_of_a_killed_process_are_restored_at_the_next_start() {
     if let Ok(policy) = std::env::var("APPLY") {
-        // In the grandchild, which inherits the namespaces: hold the policy until killed.
+        // In the grandchild, which inherits the namespaces: hold the policy until it is killed.
         let runtime = server_runtime(policy.parse().unwrap(), 1);
         assert!(runtime.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", runtime.applied());
         println!("applied");
@@ -64,8 +64,8 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
         let mut child = hold(policy);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_ne!(state(), fresh, "{policy} was put back by nobody");
-        // The next start, of another policy that needs nothing of these.
+        assert_ne!(state(), fresh, "{policy} was restored by its killed process");
+        // The next start is of a policy that changes none of these settings.
         let next =
             Builder::new().ignore_environment().workers(1).interface(SERVER_INTERFACE).build().unwrap();
         assert_eq!(state(), fresh, "{policy}");
@@ -78,7 +78,7 @@ fn what_a_killed_process_left_is_put_back_by_the_next_start() {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn what_someone_else_set_meanwhile_is_left_alone() {
+fn a_setting_changed_by_somebody_else_is_not_restored() {
     let _testbed = enter(1);
     let runtime = server_runtime(Policy::KernelPolling, 1);
     let mut netdev = Netdev::open().unwrap();
@@ -94,7 +94,7 @@ fn what_someone_else_set_meanwhile_is_left_alone() {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
+fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
     let _testbed = enter(1);
     let first = server_runtime(Policy::KernelPolling, 1);
     let mut second = server_runtime(Policy::Suppression, 1);
@@ -110,7 +110,7 @@ fn a_second_process_is_told_that_all_queues_are_taken_and_polls_none() {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn a_second_process_takes_the_queues_that_the_first_has_left() {
+fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
     let _testbed = enter(2);
     let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
     let settings = policies::Settings { queues: Some(vec![0]), ..policies::Settings::default() };
@@ -133,14 +133,14 @@ fn a_second_process_takes_the_queues_that_the_first_has_left() {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
+fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
     let _testbed = enter(1);
-    let (runtime, changes) = polling_and_heard();
+    let (runtime, changes) = polling_with_changes();
     let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
     let before = napi().unwrap();
     for state in ["down", "up"] {
         ip(&["link", "set", SERVER_INTERFACE, state]);
-        // Longer than the second in which the link is looked at.
+        // Longer than the second after which the link is checked.
         std::thread::sleep(Duration::from_millis(1300));
     }
     wait_until("the new NAPI has the policy's values", || {
@@ -163,11 +163,11 @@ fn what_a_reopened_link_has_forgotten_is_set_again_and_told() {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back() {
+fn a_grace_time_within_the_bounds_counts_as_tuned_and_is_restored() {
     let _testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
     let id = napi().id;
-    // With what was there before different from where it begins, and the same.
+    // The value from before differs from the initial grace time, or is the same.
     for before in [0, 50_000] {
         netdev.set_napi(id, NapiSetting::GroFlushTimeout, before).unwrap();
         let runtime = server_runtime(Policy::KernelPolling, 1);
@@ -176,7 +176,7 @@ fn a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back() {
         drop(runtime);
         assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(before));
     }
-    // One that was asked for is not adapted, and another is somebody else's.
+    // A fixed grace time is not tuned: a different value was set by somebody else.
     netdev.set_napi(id, NapiSetting::GroFlushTimeout, 0).unwrap();
     let grace = "200".parse().unwrap();
     let runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace).build().unwrap();
@@ -188,18 +188,18 @@ fn a_grace_time_within_the_bounds_is_taken_for_an_adapted_one_and_put_back() {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it() {
+fn a_renamed_interface_keeps_its_policy_and_is_restored_under_its_new_name() {
     let _testbed = enter(1);
     let fresh = napi();
-    let (runtime, changes) = polling_and_heard();
+    let (runtime, changes) = polling_with_changes();
     ip(&["link", "set", SERVER_INTERFACE, "name", "renamed0"]);
-    let heard = changes.recv_timeout(Duration::from_secs(5)).unwrap();
-    assert_eq!(heard, "the interface is now named renamed0");
-    // A knob that is lost after that is turned under the new name.
+    let change = changes.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(change, "the interface is now named renamed0");
+    // A setting that is lost after that is applied under the new name.
     let mut netdev = Netdev::open().unwrap();
     netdev.set_napi(fresh.id, NapiSetting::DeferHardIrqs, 0).unwrap();
     ip(&["link", "set", "renamed0", "mtu", "1400"]);
-    wait_until("the knob is set again", || {
+    wait_until("the setting is applied again", || {
         netdev.napi(fresh.id).unwrap().defer_hard_irqs == Some(policies::Settings::DEFER_HARD_IRQS)
     });
     drop(runtime);
@@ -210,23 +210,23 @@ fn an_interface_that_gets_another_name_keeps_its_policy_and_is_put_back_by_it() 
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn an_interface_that_is_moved_away_is_told_to_be_gone_and_leaves_nothing_to_put_back() {
+fn an_interface_that_is_moved_away_is_reported_gone_and_needs_no_restore() {
     let testbed = enter(1);
-    let (runtime, changes) = polling_and_heard();
+    let (runtime, changes) = polling_with_changes();
     let elsewhere = std::os::fd::AsRawFd::as_raw_fd(testbed.client.file());
     let elsewhere = format!("/proc/{}/fd/{elsewhere}", std::process::id());
     ip(&["link", "set", SERVER_INTERFACE, "netns", &elsewhere]);
-    let heard = changes.recv_timeout(Duration::from_secs(5)).unwrap();
-    assert_eq!(heard, "the interface is gone; its policy is no longer supervised");
+    let change = changes.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(change, "the interface is gone; its policy is no longer supervised");
     drop(runtime);
     assert!(!std::path::Path::new("/run/lull").exists());
 }
 
-/// A runtime under kernel polling, and what it tells of its interface.
-fn polling_and_heard() -> (Runtime, Receiver<String>) {
-    let (told, changes) = std::sync::mpsc::channel();
+/// A runtime under kernel polling, and the changes of its interface that it reports.
+fn polling_with_changes() -> (Runtime, Receiver<String>) {
+    let (sender, changes) = std::sync::mpsc::channel();
     let builder = server_builder(Policy::KernelPolling, 1);
-    let builder = builder.on_host_change(move |change| drop(told.send(change.to_string())));
+    let builder = builder.on_host_change(move |change| drop(sender.send(change.to_string())));
     (builder.build().unwrap(), changes)
 }
 
@@ -241,7 +241,7 @@ fn ip(arguments: &[&str]) {
 #[test]
 #[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
-fn a_server_without_rights_runs_kernel_polling_on_a_host_that_was_prepared_for_it() {
+fn without_capabilities_kernel_polling_runs_on_a_prepared_host() {
     let _testbed = enter(1);
     let fresh = napi();
     let settings = policies::Settings { worker_cores: vec![0], ..policies::Settings::default() };
@@ -251,7 +251,7 @@ fn a_server_without_rights_runs_kernel_polling_on_a_host_that_was_prepared_for_i
     let applied = policies::apply(&plan, policies::Lifetime::Host, &journals).unwrap().keep();
     assert!(applied.iter().all(|step| step.outcome.is_ok()), "{applied:?}");
     let prepared = napi();
-    // Of this thread alone, and of those that it starts: what is permitted can be taken up again.
+    // Drops the effective capabilities of this thread and of those that it starts; the permitted ones remain.
     let sets = rustix::thread::capabilities(None).unwrap();
     let none = rustix::thread::CapabilitySets { effective: CapabilitySet::empty(), ..sets };
     rustix::thread::set_capabilities(None, none).unwrap();
@@ -260,7 +260,7 @@ fn a_server_without_rights_runs_kernel_polling_on_a_host_that_was_prepared_for_i
     assert_eq!(report.running, Running::KernelPolling, "{report}");
     assert!(report.steps_down.is_empty(), "{report}");
     drop(runtime);
-    assert_eq!(napi(), prepared, "the grace time that was prepared is not the one that it would begin with");
+    assert_eq!(napi(), prepared, "the prepared grace time is kept");
     rustix::thread::set_capabilities(None, sets).unwrap();
     policies::restore_all(&journals, None).unwrap();
     assert_eq!(napi(), fresh);
