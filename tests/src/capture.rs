@@ -1,4 +1,4 @@
-//! What a packet capture sees of TCP on this machine's loopback: when data goes to a port, and comes back.
+//! A packet capture of TCP on loopback: when data goes to a port, and comes from it.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,10 +11,10 @@ use nix::sys::socket::{ControlMessageOwned, LinkAddr, MsgFlags, recvmsg, setsock
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A packet with data.
+/// A TCP segment with data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// When the kernel saw it, since 1970.
+    /// The kernel's timestamp, since 1970.
     pub at: Duration,
     /// The client's port.
     pub client: u16,
@@ -22,11 +22,11 @@ pub struct Packet {
     pub to_server: bool,
 }
 
-/// A capture that runs.
+/// A running capture.
 #[derive(Debug)]
 pub struct Capture {
     thread: JoinHandle<io::Result<Vec<Packet>>>,
-    /// When it is over, in nanoseconds since 1970; 0 is not yet.
+    /// When it ends, in nanoseconds since 1970; 0 while it runs.
     stop: Arc<AtomicU64>,
 }
 
@@ -35,13 +35,13 @@ fn now() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Every protocol (`packet(7)`), as it is on the wire.
+/// Every protocol (`packet(7)`), in network byte order.
 const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
-/// Of addresses in front of a packet: it goes out. On loopback each goes out and comes in.
+/// The packet type of outgoing packets. On loopback each packet is seen once outgoing and once incoming.
 const OUTGOING: u8 = libc::PACKET_OUTGOING;
 
 impl Capture {
-    /// Captures what goes from and to a server's port; needs `CAP_NET_RAW`.
+    /// Captures packets from and to a server's port. Needs `CAP_NET_RAW`.
     ///
     /// # Errors
     /// The kernel's.
@@ -57,13 +57,13 @@ impl Capture {
         Ok(Self { thread, stop })
     }
 
-    /// All packets with data, in their order.
+    /// Ends the capture. Returns all packets with data by their timestamps.
     ///
     /// # Errors
     /// The kernel's.
     ///
     /// # Panics
-    /// Where the capture did.
+    /// If the capture's thread did.
     pub fn finish(self) -> io::Result<Vec<Packet>> {
         self.stop.store(now(), Ordering::Relaxed);
         let mut packets = self.thread.join().expect("the capture's thread")?;
@@ -88,14 +88,14 @@ fn capture(socket: &OwnedFd, port: u16, stop: &AtomicU64) -> io::Result<Vec<Pack
                 });
                 (message.address, stamp)
             }
-            // What was seen before the end has come by then.
+            // After this timeout everything from before the end has been read.
             Err(nix::errno::Errno::EAGAIN) if stop.load(Ordering::Relaxed) > 0 => return Ok(packets),
             Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => continue,
             Err(error) => return Err(error.into()),
         };
         let over = Some(stop.load(Ordering::Relaxed)).filter(|over| *over > 0);
         if stamp.zip(over).is_some_and(|(at, over)| at > Duration::from_nanos(over)) {
-            // There may be no end of others' packets.
+            // Packets of others may never cease.
             return Ok(packets);
         }
         let outgoing = address.is_some_and(|address| address.pkttype() == OUTGOING);
@@ -105,7 +105,7 @@ fn capture(socket: &OwnedFd, port: u16, stop: &AtomicU64) -> io::Result<Vec<Pack
     }
 }
 
-/// IPv4 and TCP (RFC 791, RFC 9293), with data, from or to a port.
+/// Parses IPv4 and TCP (RFC 791, RFC 9293). `None` without data, or if it is not from or to the port.
 fn parse(bytes: &[u8], at: Duration, port: u16) -> Option<Packet> {
     let number = |bytes: &[u8], at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
     const TCP: u8 = 6;

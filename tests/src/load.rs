@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loadgen::{Address, Arrival, Config, Error, Loop, Report, WarmUp};
 
-/// Half a second of a closed loop by one connection, without a warm-up.
+/// A closed loop of half a second by one connection, without a warm-up.
 pub fn config(server: impl Into<Address>) -> Config {
     Config {
         servers: vec![server.into()],
@@ -15,7 +15,7 @@ pub fn config(server: impl Into<Address>) -> Config {
     }
 }
 
-/// At a fixed pace, so that the arithmetic is exact.
+/// An open loop with fixed gaps, so that the arithmetic is exact.
 ///
 /// # Panics
 /// Never: a fixed gap has a mean.
@@ -27,7 +27,7 @@ pub fn open(rate: f64) -> Loop {
 /// Runs a load on one worker.
 ///
 /// # Panics
-/// Where it fails.
+/// If it fails.
 pub fn run(config: &Config) -> Report {
     let mut runtime = runtime(1);
     runtime.block_on(loadgen::run(config)).expect("the load runs")
@@ -49,10 +49,10 @@ fn runtime(workers: usize) -> runtime::Runtime {
     built.expect("a runtime starts")
 }
 
-/// The command of the test's own build.
+/// The `loadgen` binary with arguments.
 ///
 /// # Panics
-/// Where it was not built.
+/// If it was not built.
 pub fn loadgen(arguments: &[&str]) -> Command {
     let mut command = Command::new(crate::own_program("loadgen"));
     command.args(arguments);

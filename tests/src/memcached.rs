@@ -1,4 +1,4 @@
-//! The memcached command as a process.
+//! The `memcached` binary as a process.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,38 +6,38 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server process that is killed with its test.
+/// A server's process. Dropping it kills it.
 #[derive(Debug)]
 pub struct Memcached {
-    /// The process.
+    /// The child process; its id, for example.
     pub child: Child,
-    /// Where it listens.
+    /// The TCP address that it listens on.
     pub address: SocketAddr,
 }
 
 impl Drop for Memcached {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // Fails if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Servers start within this.
-const START: Duration = Duration::from_secs(10);
+/// How long conditions, and reads from a server, are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The command of the test's own build.
+/// The path of the binary.
 ///
 /// # Panics
-/// Where it was not built.
+/// If it was not built.
 pub fn binary() -> PathBuf {
     crate::own_program("memcached")
 }
 
-/// A port that nobody listens on, as far as can be told.
+/// A port that was free a moment ago.
 ///
 /// # Panics
-/// Where there is none.
+/// If there is none.
 pub fn free_port() -> u16 {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     free.expect("a free port").port()
@@ -46,38 +46,38 @@ pub fn free_port() -> u16 {
 /// Waits until a condition holds.
 ///
 /// # Panics
-/// Where it does not for ten seconds.
+/// If it does not within ten seconds.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up = Instant::now() + START;
+    let give_up = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < give_up, "waited in vain for: {what}");
+        assert!(Instant::now() < give_up, "timed out waiting for: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 impl Memcached {
-    /// Starts one with two workers, and waits until it listens.
+    /// Starts one with two workers on a free port, and waits until it listens.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_on(free_port(), arguments)
     }
 
-    /// The same, on a port.
+    /// Starts one with two workers on a port, and waits until it listens.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_on(port: u16, arguments: &[&str]) -> Self {
         let mut command = Command::new(binary());
         command.args(["-t", "2", "-p", &port.to_string()]).args(arguments);
         Self::run(&mut command, port)
     }
 
-    /// Runs a command that starts a server on a port.
+    /// Runs a command that starts a server on a port, and waits until it listens.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn run(command: &mut Command, port: u16) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let child = command.stderr(Stdio::null()).spawn().expect("the server's command");
@@ -86,34 +86,34 @@ impl Memcached {
         server
     }
 
-    /// A connection that gives up after ten seconds of silence.
+    /// Connects, with a read timeout of ten seconds.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If it can't.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("a connection");
-        stream.set_read_timeout(Some(START)).expect("a timeout");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream
     }
 
-    /// Sends all, says that it is all, and reads until the server closes.
+    /// Sends `input`, shuts down writing, and reads until the server closes the connection.
     ///
     /// # Panics
-    /// Where there is no connection.
+    /// If it can't connect.
     pub fn talk(&self, input: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(input).expect("the server takes it");
-        // Fails where the server has closed already.
+        // Fails if the server has closed the connection already.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         answer
     }
 
-    /// A number of `stats`.
+    /// The value of a number in `stats`.
     ///
     /// # Panics
-    /// Where there is no such number.
+    /// If there is no such number.
     pub fn stat(&self, name: &str) -> u64 {
         let answer = String::from_utf8_lossy(&self.talk(b"stats\r\n")).into_owned();
         let prefix = format!("STAT {name} ");
@@ -121,10 +121,10 @@ impl Memcached {
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))
     }
 
-    /// Its resident memory.
+    /// Its resident memory in KiB.
     ///
     /// # Panics
-    /// Where the process is gone.
+    /// If the process is gone.
     pub fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -135,19 +135,19 @@ impl Memcached {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// Where the process is gone.
+    /// If the process is gone.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("the process is there");
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     ///
     /// # Panics
-    /// Where it does not come.
+    /// If it does not within ten seconds.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
-        wait_until("the server ends", || {
+        wait_until("the server exits", || {
             status = self.child.try_wait().expect("a child");
             status.is_some()
         });
@@ -155,10 +155,10 @@ impl Memcached {
     }
 }
 
-/// Reads exactly what is expected; returns what came instead.
+/// Reads as many bytes as are expected, and compares them.
 ///
 /// # Errors
-/// With what came, where it is not what was expected.
+/// The bytes that came, if they differ.
 pub fn expect(stream: &mut impl Read, expected: &[u8]) -> Result<(), String> {
     let mut got = vec![0; expected.len()];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! Several generators under one master.
+//! Several load generators: agents, and the coordinator that runs them.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,16 +12,17 @@ use tests::fake_server::FakeServer;
 use tests::load::loadgen;
 use tests::memcached::{Memcached, free_port, wait_until};
 
-/// An agent's process, with what it tells.
+/// An agent's process. Dropping it kills it.
 struct Agent {
     child: Child,
     port: u16,
-    told: Arc<Mutex<String>>,
+    /// What it has printed to standard error.
+    stderr: Arc<Mutex<String>>,
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // Fails if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -32,21 +33,21 @@ impl Agent {
         let port = free_port();
         let mut command = loadgen(&["-A", "-p", &port.to_string()]);
         let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
-        let told = Arc::new(Mutex::new(String::new()));
-        let (mut errors, writer) = (child.stderr.take().unwrap(), Arc::clone(&told));
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let (mut errors, writer) = (child.stderr.take().unwrap(), Arc::clone(&stderr));
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = errors.read(&mut buffer) {
                 writer.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
             }
         });
-        let agent = Self { child, port, told };
+        let agent = Self { child, port, stderr };
         agent.wait_for("listens on");
         agent
     }
 
     fn wait_for(&self, what: &str) {
-        wait_until(what, || self.told.lock().unwrap().contains(what));
+        wait_until(what, || self.stderr.lock().unwrap().contains(what));
     }
 
     fn name(&self) -> String {
@@ -54,20 +55,20 @@ impl Agent {
     }
 }
 
-/// A master that ends with its test.
-struct Master(Option<Child>);
+/// A coordinator's process. Dropping it kills it.
+struct Coordinator(Option<Child>);
 
-impl Drop for Master {
+impl Drop for Coordinator {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // Gone already is as good.
+            // Fails if it has exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-impl Master {
+impl Coordinator {
     fn start(command: &mut Command) -> Self {
         Self(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
     }
@@ -81,8 +82,8 @@ impl Master {
     }
 }
 
-/// A master's command against a server.
-fn master(server: SocketAddr, agents: &[&Agent], arguments: &[&str]) -> Command {
+/// The command of a coordinator that loads a server.
+fn coordinator(server: SocketAddr, agents: &[&Agent], arguments: &[&str]) -> Command {
     let mut command = loadgen(&["-s", &server.to_string(), "-r", "100", "--format", "json"]);
     for agent in agents {
         command.args(["-a", &agent.name()]);
@@ -103,22 +104,23 @@ fn errors(output: &Output) -> String {
 
 #[test]
 #[serial]
-fn what_three_agents_and_their_master_counted_is_what_the_server_counted() {
+fn three_agents_and_their_coordinator_count_what_the_server_counts() {
     let server = Memcached::start(&[]);
     let agents = [Agent::start(&[]), Agent::start(&["-T", "2"]), Agent::start(&["-l", "3"])];
     let all: Vec<&Agent> = agents.iter().collect();
-    // Twice with the same agents: each run begins and ends for itself.
+    // Twice with the same agents: runs are independent.
     for _ in 0..2 {
         let before = server.stat("cmd_get");
-        let output =
-            master(server.address, &all, &["-q", "1400", "-t", "1", "-w", "0", "-c", "2"]).output().unwrap();
-        // However late they were on a busy machine.
+        let output = coordinator(server.address, &all, &["-q", "1400", "-t", "1", "-w", "0", "-c", "2"])
+            .output()
+            .unwrap();
+        // 3 if a busy machine made them late.
         assert!(matches!(output.status.code(), Some(0 | 3)), "{}", errors(&output));
         let report = report(&output);
         let requests = report["requests"].as_u64().unwrap();
-        assert_eq!(requests, server.stat("cmd_get") - before, "each request is in the report, and once");
+        assert_eq!(requests, server.stat("cmd_get") - before, "each request is in the report once");
         assert_eq!(report["latency"]["count"], report["requests"]);
-        // By threads and weights: of seven parts the master has one, the agents have one, two and three.
+        // By threads and weights: of seven parts the coordinator has one, the agents have one, two and three.
         let shares: Vec<f64> =
             report["agents"].as_array().unwrap().iter().map(|agent| agent["qps"].as_f64().unwrap()).collect();
         for (share, parts) in shares.iter().zip([1.0, 2.0, 3.0]) {
@@ -130,11 +132,11 @@ fn what_three_agents_and_their_master_counted_is_what_the_server_counted() {
 
 #[test]
 #[serial]
-fn the_measuring_client_is_apart_and_its_latencies_are_its_own() {
+fn the_measurement_client_is_separate_and_only_its_latencies_are_reported() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
-    let apart = ["-q", "2000", "-t", "1", "-w", "0", "-c", "8", "-C", "1", "-Q", "100", "-D", "1"];
-    let output = master(server.address, &[&agent], &apart).output().unwrap();
+    let measurement = ["-q", "2000", "-t", "1", "-w", "0", "-c", "8", "-C", "1", "-Q", "100", "-D", "1"];
+    let output = coordinator(server.address, &[&agent], &measurement).output().unwrap();
     let report = report(&output);
     let (all, own) = (report["requests"].as_u64().unwrap(), report["latency"]["count"].as_u64().unwrap());
     assert!((60..150).contains(&own) && (1900..2300).contains(&all), "{own} of {all}");
@@ -143,11 +145,11 @@ fn the_measuring_client_is_apart_and_its_latencies_are_its_own() {
 
 #[test]
 #[serial]
-fn all_begin_at_the_same_time() {
+fn the_coordinator_and_its_agents_begin_at_the_same_time() {
     let server = FakeServer::recording();
     let agents = [Agent::start(&[]), Agent::start(&[])];
     let all: Vec<&Agent> = agents.iter().collect();
-    let output = master(server.address, &all, &["--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
+    let output = coordinator(server.address, &all, &["--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
     let lines = server.lines();
     let first = |number: usize| lines.iter().find(|(connection, _)| *connection == number).unwrap().1;
@@ -158,11 +160,11 @@ fn all_begin_at_the_same_time() {
 
 #[test]
 #[serial]
-fn an_agent_that_is_lost_makes_the_run_invalid_and_the_rest_is_told() {
+fn a_lost_agent_makes_the_run_invalid_and_the_rest_is_reported() {
     let server = Memcached::start(&[]);
     let (mut lost, kept) = (Agent::start(&[]), Agent::start(&[]));
     let arguments = ["-q", "600", "-t", "2", "-w", "0"];
-    let started = Master::start(&mut master(server.address, &[&lost, &kept], &arguments));
+    let started = Coordinator::start(&mut coordinator(server.address, &[&lost, &kept], &arguments));
     lost.wait_for("loads");
     std::thread::sleep(Duration::from_millis(500));
     lost.child.kill().unwrap();
@@ -171,18 +173,18 @@ fn an_agent_that_is_lost_makes_the_run_invalid_and_the_rest_is_told() {
     let report = report(&output);
     let invalid = report["invalid"].as_str().unwrap();
     assert!(invalid.contains(&lost.name()) && invalid.contains("lost"), "{invalid}");
-    // Two parts of three of 1200.
+    // Two thirds of 1200.
     assert!((650..=950).contains(&report["requests"].as_u64().unwrap()), "{report}");
     assert_eq!(report["agents"][1]["lost"], serde_json::Value::Null);
 }
 
 #[test]
 #[serial]
-fn an_agent_that_is_interrupted_makes_the_run_invalid_too() {
+fn an_interrupted_agent_makes_the_run_invalid() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "2", "-w", "0"];
-    let started = Master::start(&mut master(server.address, &[&agent], &arguments));
+    let started = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
     agent.wait_for("loads");
     std::thread::sleep(Duration::from_millis(900));
     Command::new("kill").args(["-INT", &agent.child.id().to_string()]).status().unwrap();
@@ -195,13 +197,13 @@ fn an_agent_that_is_interrupted_makes_the_run_invalid_too() {
 
 #[test]
 #[serial]
-fn it_is_the_master_who_says_when_figures_are_sure() {
+fn the_coordinator_decides_when_the_confidence_interval_is_reached() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
-    // By so much an agent of hundreds is sure at once, and a master of few is not.
+    // An agent with hundreds of requests would reach this interval at once; the coordinator, with few, does not.
     let arguments =
         ["-q", "2000", "-t", "3", "-w", "0", "--until-ci", "60%", "-C", "1", "-Q", "10", "-c", "4"];
-    let output = master(server.address, &[&agent], &arguments).output().unwrap();
+    let output = coordinator(server.address, &[&agent], &arguments).output().unwrap();
     let report = report(&output);
     assert!(report["seconds"].as_f64().unwrap() > 2.9, "{report}");
     let loaded = report["agents"][0]["qps"].as_f64().unwrap();
@@ -210,11 +212,11 @@ fn it_is_the_master_who_says_when_figures_are_sure() {
 
 #[test]
 #[serial]
-fn an_interrupt_of_the_master_ends_the_agents_runs_and_what_was_measured_is_printed() {
+fn an_interrupted_coordinator_stops_its_agents_and_prints_what_was_measured() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "60", "-w", "0"];
-    let started = Master::start(&mut master(server.address, &[&agent], &arguments));
+    let started = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
     agent.wait_for("loads");
     std::thread::sleep(Duration::from_millis(1500));
     Command::new("kill").args(["-INT", &started.id()]).status().unwrap();
@@ -223,11 +225,11 @@ fn an_interrupt_of_the_master_ends_the_agents_runs_and_what_was_measured_is_prin
     assert!((50..=600).contains(&report["requests"].as_u64().unwrap()), "{report}");
     assert!(report["agents"][0]["requests"].as_u64().unwrap() > 20, "{report}");
     agent.wait_for("done");
-    // A master that is killed leaves no load behind.
-    let killed = Master::start(&mut master(server.address, &[&agent], &arguments));
-    wait_until("the second run", || agent.told.lock().unwrap().matches("loads").count() == 2);
+    // Agents of a killed coordinator stop their load.
+    let killed = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
+    wait_until("the second run", || agent.stderr.lock().unwrap().matches("loads").count() == 2);
     drop(killed);
-    wait_until("its end", || agent.told.lock().unwrap().contains("closed"));
+    wait_until("its end", || agent.stderr.lock().unwrap().contains("closed"));
     let seen = server.stat("cmd_get");
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(server.stat("cmd_get"), seen);
@@ -235,7 +237,7 @@ fn an_interrupt_of_the_master_ends_the_agents_runs_and_what_was_measured_is_prin
 
 #[test]
 #[serial]
-fn who_has_not_the_secret_gets_nothing_done() {
+fn without_the_secret_a_coordinator_is_refused() {
     let server = Memcached::start(&[]);
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -246,15 +248,15 @@ fn who_has_not_the_secret_gets_nothing_done() {
     let (right, wrong) = (file("right", "open sesame\n"), file("wrong", "open\n"));
     let agent = Agent::start(&["--secret-file", &right]);
     for arguments in [&["-t", "0.2"][..], &["-t", "0.2", "--secret-file", &wrong]] {
-        let output = master(server.address, &[&agent], arguments).output().unwrap();
+        let output = coordinator(server.address, &[&agent], arguments).output().unwrap();
         let text = errors(&output);
         assert!(text.contains("secret") && text.contains(&agent.name()), "{text}");
         assert_eq!(output.status.code(), Some(1));
     }
     let good = ["-t", "0.2", "-w", "0", "--secret-file", &right];
-    let output = master(server.address, &[&agent], &good).output().unwrap();
+    let output = coordinator(server.address, &[&agent], &good).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
-    // Whoever can reach it could have it load anything.
+    // Without a secret, anybody who can reach the agent could make it load any server.
     let output = loadgen(&["-A", "-p", "0", "--listen", "0.0.0.0"]).output().unwrap();
     assert!(!output.status.success() && errors(&output).contains("secret"), "{}", errors(&output));
     let empty = file("empty", "\n");
@@ -264,11 +266,11 @@ fn who_has_not_the_secret_gets_nothing_done() {
 
 #[test]
 #[serial]
-fn an_agent_that_is_none_or_busy_or_of_another_version_is_named_with_the_reason() {
+fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reason() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let refused = |name: &str, word: &str| {
-        let output = master(server.address, &[], &["-t", "0.2", "-a", name]).output().unwrap();
+        let output = coordinator(server.address, &[], &["-t", "0.2", "-a", name]).output().unwrap();
         let text = errors(&output);
         assert!(text.contains(name) && text.contains(word), "{word}: {text}");
         assert_eq!(output.status.code(), Some(1), "{text}");
@@ -280,43 +282,42 @@ fn an_agent_that_is_none_or_busy_or_of_another_version_is_named_with_the_reason(
     let speaks = std::thread::spawn(move || {
         let (mut stream, _) = other.accept().unwrap();
         stream.write_all(&[&b"loadgen\0"[..], &99_u32.to_le_bytes(), &[0; 32]].concat()).unwrap();
-        // Until the master has gone.
+        // Until the coordinator closes the connection.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     refused(&name, "version 99");
     speaks.join().unwrap();
-    let busy = Master::start(&mut master(server.address, &[&agent], &["-q", "10", "-t", "30"]));
+    let busy = Coordinator::start(&mut coordinator(server.address, &[&agent], &["-q", "10", "-t", "30"]));
     agent.wait_for("loads");
     refused(&agent.name(), "another master");
     drop(busy);
-    // What an agent can't do it says before anybody begins.
-    wait_until("it is free again", || agent.told.lock().unwrap().contains("closed"));
-    let output =
-        master(server.address, &[&agent], &["--noload", "--tls", "--cacert", "/nowhere"]).output().unwrap();
+    // An agent refuses what it can't do before the run begins.
+    wait_until("it is free again", || agent.stderr.lock().unwrap().contains("closed"));
+    let output = coordinator(server.address, &[&agent], &["--noload", "--tls", "--cacert", "/nowhere"])
+        .output()
+        .unwrap();
     assert!(errors(&output).contains("without a secret"), "{}", errors(&output));
 }
 
 #[test]
 #[serial]
-fn nonsense_makes_an_agent_neither_end_nor_work() {
+fn garbage_neither_stops_an_agent_nor_starts_a_run() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let address = SocketAddr::from(([127, 0, 0, 1], agent.port));
     let greeting = [&b"loadgen\0"[..], &1_u32.to_le_bytes(), &[7; 32]].concat();
     let announced = [&greeting[..], &(200_u32 << 20).to_le_bytes(), &[0; 1 << 20]].concat();
-    for nonsense in
-        [announced, b"GET / HTTP/1.0\r\n\r\n".repeat(5), [&greeting[..], &[0xff; 100]].concat(), {
-            let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
-            [&greeting[..], &sealed_by_nobody].concat()
-        }]
-    {
+    for garbage in [announced, b"GET / HTTP/1.0\r\n\r\n".repeat(5), [&greeting[..], &[0xff; 100]].concat(), {
+        let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
+        [&greeting[..], &sealed_by_nobody].concat()
+    }] {
         let mut stream = TcpStream::connect(address).unwrap();
-        // Fails where it has heard enough.
-        let _ = stream.write_all(&nonsense);
+        // Fails if the agent has closed the connection.
+        let _ = stream.write_all(&garbage);
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        // It closes, after its greeting at most and one line that only its master could read.
+        // It closes, after at most its greeting and one line that only its coordinator could read.
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    let output = master(server.address, &[&agent], &["-t", "0.2", "-w", "0"]).output().unwrap();
+    let output = coordinator(server.address, &[&agent], &["-t", "0.2", "-w", "0"]).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
 }

@@ -14,13 +14,13 @@ use tests::memcached::Memcached;
 
 #[test]
 #[serial]
-fn a_generator_that_is_late_says_that_its_figures_are_invalid_and_exits_so() {
+fn a_late_generator_reports_an_invalid_run_and_exits_with_its_code() {
     let server = FakeServer::missing().address.to_string();
     let arguments = ["-s", &server, "--noload", "-q", "1000", "-t", "2", "-w", "0", "-d", "1000"];
     let child = loadgen(&arguments).stdout(Stdio::piped()).spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
-    // As if somebody else had its processor.
+    // As if another process had its core.
     std::thread::sleep(Duration::from_millis(700));
     signal(rustix::process::Signal::STOP);
     std::thread::sleep(Duration::from_millis(600));
@@ -33,7 +33,7 @@ fn a_generator_that_is_late_says_that_its_figures_are_invalid_and_exits_so() {
 
 #[test]
 #[serial]
-fn failures_have_an_exit_code_of_their_own() {
+fn failed_requests_and_failed_connects_have_exit_codes() {
     let server = FakeServer::answering(|_| b"ERROR\r\n".to_vec()).address.to_string();
     let output = loadgen(&["-s", &server, "--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
@@ -45,7 +45,7 @@ fn failures_have_an_exit_code_of_their_own() {
 
 #[test]
 #[serial]
-fn what_was_measured_until_an_interrupt_is_printed() {
+fn an_interrupted_run_prints_what_was_measured() {
     let folder = tempfile::tempdir().unwrap();
     let series = folder.path().join("series.csv");
     let server = FakeServer::missing().address.to_string();
@@ -71,7 +71,7 @@ fn what_was_measured_until_an_interrupt_is_printed() {
 
 #[test]
 #[serial]
-fn the_output_has_the_lines_of_mutilate_where_it_has_them() {
+fn the_output_has_the_lines_of_mutilate() {
     let server = Memcached::start(&[]);
     let address = server.address.to_string();
     let output = loadgen(&["-s", &address, "-t", "0.5", "-w", "0", "-u", "0.2", "-c", "4"]).output().unwrap();
@@ -102,7 +102,7 @@ fn the_output_has_the_lines_of_mutilate_where_it_has_them() {
 #[test]
 #[serial]
 fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
-    // One answer in two milliseconds: five hundred a second, whatever the machine.
+    // One response in two milliseconds: five hundred per second, whatever the machine.
     let server = FakeServer::answering(|_| {
         std::thread::sleep(Duration::from_millis(2));
         MISS.to_vec()
@@ -119,20 +119,20 @@ fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
     let verdict =
         |verdict: &str| found["tried"].as_array().unwrap().iter().any(|it| it["verdict"] == verdict);
     assert!(verdict("below"), "{found}");
-    // Below the time that one answer takes no rate is, and where requests get too few to tell that is said.
+    // No rate keeps a bound below the time of one response; at low rates there are too few requests to judge.
     let arguments = ["-s", &address, "--noload", "-t", "2", "--search", "90:1000", "--format", "json"];
     let output = loadgen(&arguments).output().unwrap();
-    // 1 where requests get too few to tell before a rate is too slow.
+    // 1 if requests get too few before a rate is judged too slow.
     assert!(matches!(output.status.code(), Some(1 | 5)), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("too few requests") || said.contains("no rate keeps p90"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("too few requests") || stderr.contains("no rate keeps p90"), "{stderr}");
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(found["rate"].is_null() && !found["tried"].as_array().unwrap().is_empty(), "{found}");
 }
 
 #[test]
 #[serial]
-fn a_scan_has_a_line_for_each_rate() {
+fn a_scan_prints_a_line_for_each_rate() {
     let server = FakeServer::missing().address.to_string();
     let arguments =
         ["-s", &server, "--noload", "-t", "0.4", "-w", "0", "-i", "fixed", "--scan", "200:600:200"];
@@ -151,10 +151,10 @@ fn a_scan_has_a_line_for_each_rate() {
 
 #[test]
 #[serial]
-fn a_comparison_tells_which_server_is_slower_and_by_how_much() {
+fn a_comparison_reports_which_server_is_slower_and_by_how_much() {
     let (fast, slow) = (Memcached::start(&[]), Memcached::start(&[]));
     let servers = [fast.address.to_string(), slow.address.to_string()];
-    // Twice the values' bytes would tell nothing for sure; a server that is stopped half of the time does.
+    // Twice the bytes per value would not differ significantly; a server that is stopped half of the time does.
     let pid = slow.child.id().to_string();
     let over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&over);
@@ -184,7 +184,7 @@ fn a_comparison_tells_which_server_is_slower_and_by_how_much() {
 
 #[test]
 #[serial]
-fn each_request_is_saved_and_a_run_drawn() {
+fn each_request_is_saved_and_the_run_plotted() {
     let server = Memcached::start(&[]);
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -202,8 +202,8 @@ fn each_request_is_saved_and_a_run_drawn() {
         .collect();
     latencies.sort_unstable_by(f64::total_cmp);
     assert_eq!(latencies.len() as u64, report["requests"].as_u64().unwrap());
-    let (exact, told) = (latencies[latencies.len() / 2 - 1], report["latency"]["p50"].as_f64().unwrap());
-    assert!((exact / told - 1.0).abs() < 0.002, "{exact} {told}");
+    let (exact, reported) = (latencies[latencies.len() / 2 - 1], report["latency"]["p50"].as_f64().unwrap());
+    assert!((exact / reported - 1.0).abs() < 0.002, "{exact} {reported}");
     assert!(fs::read_to_string(&plot).unwrap().contains("</svg>"));
     for (flag, word) in [("--save", "/nowhere/x"), ("--plot", "/nowhere/x"), ("--workload", "/nowhere/x")] {
         let output = loadgen(&["-s", &address, flag, "/nowhere/x"]).output().unwrap();
@@ -213,7 +213,7 @@ fn each_request_is_saved_and_a_run_drawn() {
 }
 
 #[test]
-fn a_file_of_a_workload_is_what_its_dump_says_and_the_shell_has_its_completions() {
+fn a_dumped_workload_can_be_loaded_and_completions_and_man_page_are_printed() {
     let output = loadgen(&["-q", "100", "--mix", "get=1,set=1", "--dump-workload"]).output().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("workload.toml");

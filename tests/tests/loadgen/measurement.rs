@@ -8,9 +8,9 @@ use tests::fake_server::{FakeServer, MISS, Stall};
 use tests::load::{config, open, run};
 use tests::memcached::Memcached;
 
-/// A run during which nobody took the processor away for long, of five; and how far its percentiles may be
-/// from what arithmetic says, which is more where there was none.
-fn run_unspoilt(config: &Config) -> (Report, f64) {
+/// Repeats a run, at most five times, until the hypervisor has not taken the core away for long. Returns with it
+/// the relative error that its percentiles may have, which is larger if every run was disturbed.
+fn run_undisturbed(config: &Config) -> (Report, f64) {
     let stolen = || {
         let stat = std::fs::read_to_string("/proc/stat").unwrap();
         stat.split_whitespace().nth(8).unwrap().parse::<u64>().unwrap()
@@ -23,19 +23,19 @@ fn run_unspoilt(config: &Config) -> (Report, f64) {
             return (report, 0.02);
         }
     }
-    eprintln!("the hypervisor spoilt five runs: this one is held to a third of what is expected");
+    eprintln!("the hypervisor disturbed five runs: this one may be off by a third");
     (run(config), 0.33)
 }
 
 #[test]
 #[serial]
-fn stalls_show_in_an_open_loop_as_long_as_they_are_and_hide_in_a_closed_one() {
+fn an_open_loop_shows_stalls_in_full_and_a_closed_loop_hides_them() {
     let stall = Stall { length: Duration::from_millis(100), period: Duration::from_secs(1) };
     let server = FakeServer::stalling(stall).address;
     let five_periods = Config { connections: 4, duration: Duration::from_secs(5), ..config(server) };
     let (report, tolerance) =
-        run_unspoilt(&Config { pacing: open(4000.0), depth: 1000, ..five_periods.clone() });
-    // A tenth of the requests is due in a stall, and waits for what is left of it.
+        run_undisturbed(&Config { pacing: open(4000.0), depth: 1000, ..five_periods.clone() });
+    // A tenth of the requests is due during a stall, and waits for the rest of it.
     let latency = report.latency;
     for (name, seen, expected) in
         [("p95", latency.p95, 50_000.0), ("p99", latency.p99, 90_000.0), ("p99.9", latency.p999, 99_000.0)]
@@ -47,23 +47,23 @@ fn stalls_show_in_an_open_loop_as_long_as_they_are_and_hide_in_a_closed_one() {
         );
     }
     assert_eq!((report.requests, report.unanswered), (20_000, 0), "{}", report.table());
-    // At depth 1000 all of the wait is between send and answer, too.
+    // At depth 1000 all of the wait is between send and response, too.
     assert!(report.service.unwrap().p99 > 80_000.0, "{}", report.table());
     let closed = run(&five_periods);
     assert!(closed.latency.p99 < 5_000.0 && closed.latency.max > 80_000.0, "{}", closed.table());
     let stalled = closed.series.iter().filter(|moment| moment.max > 80_000.0).count();
-    // One that ends where a piece does may show in both.
+    // A stall that ends with an interval may show in the next one, too.
     assert!((4..=11).contains(&stalled), "{:?}", closed.series);
 }
 
 #[test]
 #[serial]
-fn a_second_of_stall_in_six_has_the_percentiles_that_arithmetic_gives() {
+fn a_stall_of_one_second_in_six_has_the_expected_percentiles() {
     let (length, period) = (Duration::from_secs(1), Duration::from_secs(6));
     let server = FakeServer::stalling(Stall { length, period }).address;
-    let (report, tolerance) = run_unspoilt(&Config {
+    let (report, tolerance) = run_undisturbed(&Config {
         connections: 4,
-        // Waiting for a free connection counts as well as waiting for an answer.
+        // Waiting for a free connection counts as well as waiting for a response.
         depth: 1,
         pacing: Loop::Open { rate: 1000.0, arrival: Arrival::EXPONENTIAL },
         duration: period,
@@ -77,13 +77,17 @@ fn a_second_of_stall_in_six_has_the_percentiles_that_arithmetic_gives() {
         );
     }
     let service = report.service.unwrap();
-    assert!(service.p95 < 200_000.0, "one request a connection was sent into the stall: {}", report.table());
+    assert!(
+        service.p95 < 200_000.0,
+        "only one request per connection was sent during the stall: {}",
+        report.table()
+    );
 }
 
 #[test]
 #[serial]
-fn a_run_ends_when_its_figures_are_sure() {
-    // As fast as a sleep, wherever the threads run.
+fn a_run_ends_when_its_confidence_interval_is_reached() {
+    // As fast as a sleep, on whichever cores the threads run.
     let server = FakeServer::answering(|_| {
         std::thread::sleep(Duration::from_millis(1));
         MISS.to_vec()
@@ -99,7 +103,7 @@ fn a_run_ends_when_its_figures_are_sure() {
 
 #[test]
 #[serial]
-fn a_stall_after_a_steady_start_is_not_taken_for_warming_up() {
+fn a_stall_after_a_steady_start_does_not_count_as_warm_up() {
     let stall = Stall { length: Duration::from_millis(500), period: Duration::from_millis(1500) };
     let server = FakeServer::stalling(stall).address;
     let config = Config {
@@ -118,7 +122,7 @@ fn a_stall_after_a_steady_start_is_not_taken_for_warming_up() {
 #[test]
 #[serial]
 fn requests_that_a_server_never_answers_are_counted_in_either_loop() {
-    // It answers a hundred on each connection, and then no more.
+    // It answers a hundred requests on each connection, and then none.
     for pacing in [Loop::Closed, open(2000.0)] {
         let server = FakeServer::answering(|line| if line.index < 100 { MISS.to_vec() } else { Vec::new() });
         let report = run(&Config {
@@ -128,7 +132,7 @@ fn requests_that_a_server_never_answers_are_counted_in_either_loop() {
             ..config(server.address)
         });
         assert!(report.has_failures() && report.requests <= 210, "{}", report.table());
-        // In a closed loop one a connection; in an open one all that was due.
+        // In a closed loop one per connection; in an open loop all that were due.
         let expected = if pacing == Loop::Closed { 2..=2 } else { 1700..=1850 };
         assert!(expected.contains(&report.unanswered), "{}", report.table());
         assert!(report.latency.max > 500_000.0, "{}", report.table());
@@ -140,27 +144,27 @@ fn requests_that_a_server_never_answers_are_counted_in_either_loop() {
 
 #[test]
 #[serial]
-fn late_requests_are_left_out_or_put_off_as_asked() {
+fn late_requests_are_skipped_or_delayed_as_configured() {
     let stall = Stall { length: Duration::from_millis(200), period: Duration::from_millis(1000) };
     let server = FakeServer::stalling(stall).address;
     let open = Config { pacing: open(500.0), duration: Duration::from_millis(2000), ..config(server) };
-    let (skipping, _) = run_unspoilt(&Config { skip: true, ..open.clone() });
-    // Two stalls of a hundred requests each, of which one goes into each.
+    let (skipping, _) = run_undisturbed(&Config { skip: true, ..open.clone() });
+    // Two stalls of a hundred requests each, of which one is sent in each stall.
     assert!((150..=500).contains(&skipping.skipped), "{}", skipping.table());
     assert_eq!(skipping.requests + skipping.skipped, 1000, "{}", skipping.table());
-    let (moderate, _) = run_unspoilt(&Config { moderate: true, depth: 1000, ..open });
+    let (moderate, _) = run_undisturbed(&Config { moderate: true, depth: 1000, ..open });
     assert_eq!((moderate.requests, moderate.skipped), (1000, 0), "{}", moderate.table());
 }
 
 #[test]
 #[serial]
-fn the_kernels_timestamps_tell_the_generators_own_delay_from_the_servers() {
+fn kernel_timestamps_separate_client_overhead_from_the_servers_delay() {
     let server = Memcached::start(&[]);
     let config = Config { kernel_timestamps: true, connections: 4, ..config(server.address) };
     let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
     let report = runtime.block_on(async {
         loadgen::load_records(&config).await.unwrap();
-        // Whoever holds up the generator: answers lie there meanwhile.
+        // Blocks the generator, while responses wait in its socket.
         let busy = runtime::spawn(async {
             loop {
                 std::thread::sleep(Duration::from_millis(8));
@@ -173,7 +177,7 @@ fn the_kernels_timestamps_tell_the_generators_own_delay_from_the_servers() {
     });
     let (own, wire) = (report.own.unwrap(), report.wire.unwrap());
     assert!(own.count * 10 > report.requests * 9, "{}", report.table());
-    // What lay there for up to 8 ms is the generator's own, however long the server took.
+    // The wait of up to 8 ms in the socket is client overhead, however long the server took.
     assert!(own.p99 > 5_000.0, "{}", report.table());
     let parts = own.avg + wire.avg;
     assert!((parts / report.latency.avg - 1.0).abs() < 0.05, "{parts}\n{}", report.table());

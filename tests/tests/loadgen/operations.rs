@@ -12,7 +12,7 @@ use tests::memcached::Memcached;
 
 #[test]
 #[serial]
-fn errors_count_as_errors_and_hang_nothing() {
+fn error_responses_are_counted_and_do_not_stop_the_run() {
     let server = FakeServer::answering(|line| match line.text {
         line if line.starts_with("get") => b"SERVER_ERROR out of order\r\n".to_vec(),
         line if line.starts_with("set") => Vec::new(),
@@ -22,7 +22,7 @@ fn errors_count_as_errors_and_hang_nothing() {
     let workload = Workload { mix: "get=1,set=1".parse().unwrap(), ..Workload::default() };
     let report = run(&Config { workload, depth: 4, ..config(server) });
     assert!(report.requests > 100, "{}", report.table());
-    // Those that are answered when the time is over count as errors, too, and are few.
+    // Errors that arrive after the end of the run are counted, too, and are few.
     let errors = report.errors as f64 / report.requests as f64;
     assert!((1.0..1.1).contains(&errors), "{}", report.table());
     assert!(report.has_failures());
@@ -30,7 +30,7 @@ fn errors_count_as_errors_and_hang_nothing() {
 
 #[test]
 #[serial]
-fn an_answer_to_another_question_ends_the_run_with_a_reason() {
+fn a_response_that_does_not_match_its_request_ends_the_run_with_a_reason() {
     let server = FakeServer::answering(|_| b"STORED\r\n".to_vec()).address;
     let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
     let error = runtime.block_on(loadgen::run(&config(server))).unwrap_err().to_string();
@@ -41,7 +41,7 @@ fn an_answer_to_another_question_ends_the_run_with_a_reason() {
 #[serial]
 fn wrong_values_are_counted_and_right_ones_are_not() {
     let workload = Workload { verify: true, records: 100, ..Workload::default() };
-    // Another key's value, and one with a bit that fell over.
+    // Another key's value, and a corrupted one.
     for broken in
         ["VALUE 000000000000000000000000000007 0 3\r\n000\r\nEND\r\n", "VALUE KEY 0 2\r\nxx\r\nEND\r\n"]
     {
@@ -56,7 +56,7 @@ fn wrong_values_are_counted_and_right_ones_are_not() {
 
 #[test]
 #[serial]
-fn every_operation_runs_by_either_protocol_and_is_verified() {
+fn every_operation_runs_in_either_protocol_and_is_verified() {
     for (protocol, mix) in [
         (Protocol::Text, "get=4,set=2,add=1,replace=1,delete=1,touch=1,cas=2,incr=1,decr=1,mg=2,ms=2"),
         (Protocol::Binary, "get=4,set=2,add=1,replace=1,delete=1,touch=1,cas=2,incr=1,decr=1"),
@@ -76,7 +76,7 @@ fn every_operation_runs_by_either_protocol_and_is_verified() {
         let config = Config { workload, protocol, connections: 8, depth: 8, ..config(server.address) };
         let report = load_and_run(&config, 2).unwrap();
         assert_eq!((report.errors, report.wrong, report.unanswered), (0, 0, 0), "{}", report.table());
-        // Sixteen connections store the same records, so that some come too late; deletes make misses.
+        // Sixteen connections store the same records, so that some CAS numbers are stale; deletes make misses.
         assert!(report.hits > 1000 && report.misses > 10 && report.conflicts > 0, "{}", report.table());
         for summary in [&report.read, &report.update, &report.other] {
             assert!(summary.count > 100, "{}", report.table());
@@ -90,7 +90,9 @@ fn several_servers_and_unix_sockets_share_the_load() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let mut unix = Command::new(tests::own_program("memcached")).arg("-s").arg(&path).spawn().unwrap();
-    tests::memcached::wait_until("it listens", || std::os::unix::net::UnixStream::connect(&path).is_ok());
+    tests::memcached::wait_until("the server listens", || {
+        std::os::unix::net::UnixStream::connect(&path).is_ok()
+    });
     let tcp = Memcached::start(&[]);
     for round_robin in [false, true] {
         let config = Config {
@@ -110,11 +112,11 @@ fn several_servers_and_unix_sockets_share_the_load() {
 
 #[test]
 #[serial]
-fn a_server_that_closes_ends_the_run_on_all_threads_with_a_reason() {
+fn a_server_that_closes_its_connections_ends_the_run_on_all_threads_with_a_reason() {
     let good = FakeServer::missing().address.to_string();
     let bad = FakeServer::closing_after(Duration::from_millis(300)).address.to_string();
     for pacing in [&[][..], &["-q", "500"]] {
-        // The first thread has the good one.
+        // The first thread is connected to the good server.
         let started = Instant::now();
         let mut command = loadgen(&["-s", &good, "-s", &bad, "-R", "-T", "2", "--noload", "-t", "60"]);
         let output = command.args(pacing).output().unwrap();

@@ -10,7 +10,7 @@ use tests::fake_server::{FakeServer, MISS};
 use tests::load::{config, load_and_run, open, run};
 use tests::memcached::Memcached;
 
-/// A certificate that signs itself, with its key, for 127.0.0.1.
+/// A self-signed certificate for 127.0.0.1 and `name`, with its key.
 fn certificate(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned(), name.to_owned()]).unwrap();
     let (chain, key) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}.key")));
@@ -21,7 +21,7 @@ fn certificate(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
 
 #[test]
 #[serial]
-fn tls_is_verified_unless_it_is_not_to_be() {
+fn tls_certificates_are_verified_unless_that_is_turned_off() {
     let folder = tempfile::tempdir().unwrap();
     let (chain, key) = certificate(folder.path(), "server");
     let (other, other_key) = certificate(folder.path(), "client");
@@ -69,7 +69,7 @@ fn tls_is_verified_unless_it_is_not_to_be() {
 
 #[test]
 #[serial]
-fn users_are_let_in_by_either_protocol_with_the_right_password_only() {
+fn authentication_works_in_either_protocol_and_a_wrong_password_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     fs::write(&users, "me:secret\n").unwrap();
@@ -97,7 +97,7 @@ fn users_are_let_in_by_either_protocol_with_the_right_password_only() {
 
 #[test]
 #[serial]
-fn gets_go_by_datagrams_also_with_answers_of_several() {
+fn gets_run_over_udp_also_with_responses_of_several_datagrams() {
     let port = tests::memcached::free_port();
     let server = Memcached::start_on(port, &["-U", &port.to_string()]);
     for size in [100.0, 9000.0] {
@@ -121,12 +121,12 @@ fn gets_go_by_datagrams_also_with_answers_of_several() {
 
 #[test]
 #[serial]
-fn datagrams_that_get_lost_are_counted_and_hold_up_nothing() {
+fn lost_datagrams_are_counted_and_delay_nothing() {
     let server = FakeServer::datagrams(|request, index| {
         if index % 10 == 9 || request.len() < 8 {
             return Vec::new();
         }
-        // Twice: the second is nobody's.
+        // Twice: the duplicate matches no request.
         vec![[&request[..2], &[0, 0, 0, 1, 0, 0], MISS].concat(); 2]
     });
     let pacing = open(1000.0);
@@ -143,12 +143,12 @@ fn datagrams_that_get_lost_are_counted_and_hold_up_nothing() {
 
 #[test]
 #[serial]
-fn connections_are_made_anew_while_nothing_is_lost() {
+fn connections_are_replaced_without_losing_requests() {
     let server = Memcached::start(&[]);
     for pacing in [Loop::Closed, open(5000.0)] {
         let config = Config { connections: 20, churn: 2.0, pacing, ..config(server.address) };
         let report = load_and_run(&config, 1).unwrap();
-        // Twice a second each, for half a second.
+        // Each is replaced twice per second, for half a second.
         let made = report.connect.unwrap().count;
         assert!((15..=20).contains(&made), "{made}");
         assert!(report.requests > 100 && report.misses == 0 && !report.has_failures(), "{}", report.table());

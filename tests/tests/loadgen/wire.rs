@@ -10,9 +10,9 @@ use tests::capture::{Capture, Packet};
 use tests::load::config;
 use tests::memcached::Memcached;
 
-/// Runs a load while the wire is watched. The generator spins: what a sleeping processor takes to wake is not
-/// what is looked for.
-fn watched(config: &Config, port: u16) -> (loadgen::Report, Vec<Packet>) {
+/// Runs a load while packets are captured. The generator spins, so that the wakeup time of an idle core is not
+/// measured.
+fn captured_run(config: &Config, port: u16) -> (loadgen::Report, Vec<Packet>) {
     let builder = runtime::Builder::new().ignore_environment().workers(1).wait(WaitStrategy::Spin);
     let mut runtime = builder.build().unwrap();
     runtime.block_on(loadgen::load_records(config)).unwrap();
@@ -21,24 +21,24 @@ fn watched(config: &Config, port: u16) -> (loadgen::Report, Vec<Packet>) {
     (report, capture.finish().unwrap())
 }
 
-/// What requests took on the wire.
-fn took(packets: &[Packet]) -> Vec<f64> {
+/// The latencies on the wire in µs, sorted.
+fn wire_latencies(packets: &[Packet]) -> Vec<f64> {
     let mut asked: HashMap<u16, Duration> = HashMap::new();
-    let mut took = Vec::new();
+    let mut latencies = Vec::new();
     for packet in packets {
         if packet.to_server {
             asked.insert(packet.client, packet.at);
         } else if let Some(at) = asked.remove(&packet.client) {
-            took.push((packet.at - at).as_secs_f64() * 1e6);
+            latencies.push((packet.at - at).as_secs_f64() * 1e6);
         }
     }
-    took.sort_unstable_by(f64::total_cmp);
-    took
+    latencies.sort_unstable_by(f64::total_cmp);
+    latencies
 }
 
 #[test]
 #[serial]
-fn latency_on_the_wire_is_what_a_packet_capture_of_the_same_run_has() {
+fn the_reported_wire_latency_is_that_of_a_packet_capture() {
     if tests::root().is_none() {
         return;
     }
@@ -51,22 +51,22 @@ fn latency_on_the_wire_is_what_a_packet_capture_of_the_same_run_has() {
         duration: Duration::from_secs(1),
         ..config(server.address)
     };
-    // What a hypervisor takes away in between shows in one run, and not in three.
+    // The hypervisor may disturb one run, but not three.
     let mut apart = (0..3).map(|_| {
-        let (report, packets) = watched(&config, server.address.port());
+        let (report, packets) = captured_run(&config, server.address.port());
         let (wire, own, service) = (report.wire.unwrap(), report.own.unwrap(), report.service.unwrap());
-        let took = took(&packets);
-        assert_eq!((took.len() as u64, wire.count), (report.requests, report.requests));
+        let latencies = wire_latencies(&packets);
+        assert_eq!((latencies.len() as u64, wire.count), (report.requests, report.requests));
         assert!((wire.avg + own.avg - service.avg).abs() < 1.0, "{}", report.table());
-        let captured = |share: f64| took[(took.len() as f64 * share) as usize];
+        let captured = |share: f64| latencies[(latencies.len() as f64 * share) as usize];
         (wire.p50 - captured(0.5)).abs().max((wire.p90 - captured(0.9)).abs())
     });
-    assert!(apart.any(|micros| micros < 5.0), "more than 5 µs in each of three runs");
+    assert!(apart.any(|micros| micros < 5.0), "they differ by more than 5 µs in each of three runs");
 }
 
 #[test]
 #[serial]
-fn gaps_on_the_wire_are_exponential_at_half_of_the_highest_rate() {
+fn gaps_between_requests_on_the_wire_are_exponential_at_half_the_highest_rate() {
     if tests::root().is_none() {
         return;
     }
@@ -74,35 +74,35 @@ fn gaps_on_the_wire_are_exponential_at_half_of_the_highest_rate() {
     let closed = Config { connections: 16, spins: true, ..config(server.address) };
     let mut usable = 0;
     for _ in 0..5 {
-        let highest = watched(&closed, server.address.port()).0.qps;
+        let highest = captured_run(&closed, server.address.port()).0.qps;
         let pacing = Loop::Open { rate: highest / 2.0, arrival: Arrival::EXPONENTIAL };
         let open = Config { pacing, depth: 16, duration: Duration::from_secs(1), ..closed.clone() };
         match misfit(&open, highest / 2.0, server.address.port()) {
-            // Above 1.63 once in a hundred times (Kolmogorov and Smirnov).
+            // Above 1.63 with a probability of 1 % (Kolmogorov and Smirnov).
             Some(misfit) if misfit < 1.63 => return,
             Some(_) => usable += 1,
             None => {}
         }
     }
-    assert_eq!(usable, 0, "gaps were not exponential in runs in which the generator was in time");
-    eprintln!("the machine was busy with something else in five runs: there was no gap to judge");
+    assert_eq!(usable, 0, "gaps were not exponential in runs in which the generator was on time");
+    eprintln!("something else disturbed five runs: there were no gaps to judge");
 }
 
-/// How far the gaps of a run are from exponential ones: the largest distance between both distributions, times
-/// the root of how many there are. `None` of a run that something else disturbed: late requests go together.
+/// The Kolmogorov-Smirnov statistic of the gaps against an exponential distribution: the largest distance between
+/// both, times the root of their number. `None` for a disturbed run, in which late requests are sent together.
 fn misfit(open: &Config, rate: f64, port: u16) -> Option<f64> {
-    let (report, packets) = watched(open, port);
+    let (report, packets) = captured_run(open, port);
     let sent: Vec<Duration> =
         packets.iter().filter(|packet| packet.to_server).map(|packet| packet.at).collect();
     let late = report.slip.unwrap().p99 / 1e6 * rate;
     if (sent.len() as f64) < report.requests as f64 * 0.9 || late > 20.0 {
         return None;
     }
-    // One thread can't send two packets at once: gaps are no shorter than sending takes. What they have above
-    // any length is exponential again, of the same mean.
+    // One thread can't send two packets at once: gaps are no shorter than a send takes. The excess over any
+    // length is exponential again, with the same mean.
     let gaps = sent.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * rate);
     let mut above: Vec<f64> =
-        gaps.filter_map(|gap| Some(gap - LONGER).filter(|above| *above > 0.0)).collect();
+        gaps.filter_map(|gap| Some(gap - THRESHOLD).filter(|above| *above > 0.0)).collect();
     above.sort_unstable_by(f64::total_cmp);
     let count = above.len() as f64;
     assert!(count > 500.0, "{count} long gaps of {}", sent.len());
@@ -112,5 +112,5 @@ fn misfit(open: &Config, rate: f64, port: u16) -> Option<f64> {
     Some(distance * count.sqrt())
 }
 
-/// Mean gaps.
-const LONGER: f64 = 1.5;
+/// The length, in mean gaps, whose excess is tested.
+const THRESHOLD: f64 = 1.5;

@@ -12,23 +12,23 @@ use tests::memcached::Memcached;
 
 #[test]
 #[serial]
-fn requests_wait_for_as_long_as_one_thinks() {
+fn think_time_delays_requests_and_is_not_latency() {
     let server = Memcached::start(&[]);
     let think = Some("fixed:20000".parse().unwrap());
     let report =
         load_and_run(&Config { connections: 2, depth: 2, think, ..config(server.address) }, 1).unwrap();
-    // Also while its connection is made anew: each has four.
+    // Also while connections are replaced: four requests are outstanding.
     let churn = Config { connections: 2, depth: 2, think, churn: 20.0, ..config(server.address) };
     let renewed = run(&churn);
     assert!(renewed.requests >= 20 && renewed.connect.unwrap().count >= 10, "{}", renewed.table());
-    // Four at once, each at most every 20 ms.
+    // Four at a time, each at most every 20 ms.
     assert!((40..=104).contains(&report.requests), "{}", report.table());
-    assert!(report.latency.p50 < 10_000.0, "thinking is no latency:\n{}", report.table());
+    assert!(report.latency.p50 < 10_000.0, "think time is not latency:\n{}", report.table());
 }
 
 #[test]
 #[serial]
-fn what_a_small_cache_has_lost_is_filled_in_and_the_hit_ratio_told() {
+fn misses_of_a_small_cache_are_filled_and_the_hit_ratio_is_reported() {
     let server = Memcached::start(&["-m", "8"]);
     let config = Config {
         connections: 4,
@@ -46,7 +46,7 @@ fn what_a_small_cache_has_lost_is_filled_in_and_the_hit_ratio_told() {
     };
     let report = load_and_run(&config, 1).unwrap();
     let ratio = report.hits as f64 / (report.hits + report.misses) as f64;
-    // A fifth of the records has room; the popular ones are asked for most.
+    // A fifth of the records fits; popular ones are requested most.
     assert!((0.3..0.95).contains(&ratio), "{ratio}\n{}", report.table());
     assert!(report.fills > 0 && report.fills.abs_diff(report.misses) <= 200, "{}", report.table());
     assert!(report.table().contains("Hit ratio") && !report.has_failures(), "{}", report.table());
@@ -54,17 +54,17 @@ fn what_a_small_cache_has_lost_is_filled_in_and_the_hit_ratio_told() {
 
 #[test]
 #[serial]
-fn recorded_times_are_kept_and_a_run_ends_with_its_recording() {
+fn a_recording_is_replayed_at_its_times_and_the_run_ends_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let times: Vec<f64> = (0..100).map(|step| 5.0 + f64::from(step * step) / 10_000.0).collect();
     let path = folder.path().join("times");
     fs::write(&path, times.iter().map(|time| format!("{time}\n")).collect::<String>()).unwrap();
     let server = FakeServer::recording();
     let pacing = Loop::Recorded { times: Some(path), speed: 2.0 };
-    let begun = Instant::now();
+    let start = Instant::now();
     let report =
         run(&Config { pacing, connections: 4, duration: Duration::from_secs(30), ..config(server.address) });
-    assert!(begun.elapsed() < Duration::from_secs(5), "it does not wait for nothing");
+    assert!(start.elapsed() < Duration::from_secs(5), "it ends with the recording");
     assert_eq!(report.requests, 100, "{}", report.table());
     let lines = server.lines();
     let mut off: Vec<Duration> = lines
@@ -78,7 +78,7 @@ fn recorded_times_are_kept_and_a_run_ends_with_its_recording() {
 
 #[test]
 #[serial]
-fn a_trace_is_asked_for_as_it_was_recorded() {
+fn a_trace_is_replayed_as_it_was_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     let lines: String = (0..300)
@@ -92,17 +92,17 @@ fn a_trace_is_asked_for_as_it_was_recorded() {
     let workload = Workload { trace: Some(path.clone()), ..Workload::default() };
     let closed =
         Config { workload, connections: 1, duration: Duration::from_secs(30), ..config(server.address) };
-    // At depth 1 by one connection, in its order: each get but those of the deleted ones finds something.
+    // At depth 1 on one connection, in its order: each get but those of deleted keys is a hit.
     let report = run(&closed);
     assert_eq!(report.read.count + report.update.count + report.other.count, 300, "{}", report.table());
     assert_eq!((report.read.count, report.update.count, report.errors), (100, 100, 0), "{}", report.table());
     assert_eq!((report.hits, report.misses), (100 + 50 + 50, 0), "{}", report.table());
-    // Three seconds of it, four times as fast, by three connections that have keys in common.
-    let begun = Instant::now();
+    // Three seconds of it, four times as fast, on three connections that have keys in common.
+    let start = Instant::now();
     let pacing = Loop::Recorded { times: None, speed: 4.0 };
     let report = run(&Config { pacing, connections: 3, depth: 4, ..closed.clone() });
     assert_eq!(report.read.count + report.update.count + report.other.count, 300, "{}", report.table());
-    assert!((600..3000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert!((600..3000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     fs::write(&path, "1,k,1,1,1,get,0\nwhat is this\n").unwrap();
     let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
     let error = runtime.block_on(loadgen::run(&closed)).unwrap_err().to_string();
@@ -111,7 +111,7 @@ fn a_trace_is_asked_for_as_it_was_recorded() {
 
 #[test]
 #[serial]
-fn records_are_stored_without_memory_for_each() {
+fn storing_records_takes_no_memory_for_each_of_them() {
     let server = Memcached::start(&["-m", "16"]);
     let peak = |records: &str| {
         let server = server.address.to_string();
@@ -129,6 +129,6 @@ fn records_are_stored_without_memory_for_each() {
         peak
     };
     let (few, many) = (peak("20000"), peak("400000"));
-    // A bit for each of them more would be 48 KiB.
+    // One bit for each additional record would be 48 KiB.
     assert!(few > 1000 && many < few + 1024, "{few} KiB for few, {many} KiB for many");
 }

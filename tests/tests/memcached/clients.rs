@@ -1,5 +1,5 @@
-//! Real clients against the server: libmemcached's conformance test, pymemcache, and conversations with
-//! memcached as they were recorded.
+//! Real clients against the server: libmemcached's conformance test, pymemcache, and recorded
+//! conversations with memcached.
 
 use std::io::{Read, Write};
 use std::process::Command;
@@ -63,7 +63,7 @@ client.quit()
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// `\\n`, `\\r`, `\\\\` and `\\xhh` for what can't be shown.
+/// Decodes `\\n`, `\\r`, `\\\\` and `\\xhh`.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -85,7 +85,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What may differ: versions, numbers of items, sizes of classes, and how long ago something was.
+/// Leaves out what may differ: versions, CAS numbers, sizes of classes, and ages.
 fn comparable(answer: &[u8]) -> String {
     if answer.first() == Some(&0x81) {
         return comparable_packets(answer);
@@ -130,7 +130,7 @@ fn comparable_packets(mut answer: &[u8]) -> String {
 
 #[test]
 #[parallel]
-fn answers_are_those_of_memcached_1_6_45() {
+fn responses_are_those_of_memcached_1_6_45() {
     let recorded = include_str!("conversations.txt");
     let lines: Vec<&str> = recorded.lines().filter(|line| !line.starts_with('#')).collect();
     let server = Memcached::start(&[]);
@@ -138,7 +138,7 @@ fn answers_are_those_of_memcached_1_6_45() {
     for pair in lines.chunks(2) {
         let question = unescape(pair[0].strip_prefix("> ").unwrap());
         let expected = unescape(pair[1].strip_prefix("< ").unwrap());
-        // Deleting by name would miss keys in base64.
+        // Deleting keys by name would miss those in base64.
         server.talk(b"cache_memlimit 64\r\nflush_all\r\n");
         let answer = server.talk(&question);
         if comparable(&answer) != comparable(&expected) {
@@ -150,10 +150,10 @@ fn answers_are_those_of_memcached_1_6_45() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), lines.len() / 2, wrong.join("\n"));
 }
 
-/// Large values are read straight to where they stay; in the binary protocol nothing follows them.
+/// Large values are received into their item's memory; in the binary protocol no line end follows them.
 #[test]
 #[parallel]
-fn large_values_come_in_and_go_out_whole_by_both_protocols() {
+fn large_values_are_stored_and_returned_whole_in_both_protocols() {
     let server = Memcached::start(&["-I", "8m"]);
     let mut stream = server.connect();
     for size in [100_000usize, 1_000_000, 8_000_000] {

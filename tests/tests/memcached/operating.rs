@@ -1,4 +1,4 @@
-//! What an operator does with the server: start and stop it in all its ways, and ask it how it is.
+//! Operating the server: starting and stopping it in every way, and reading its statistics.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -56,7 +56,7 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
     for _ in 0..2 {
         let mut child = Command::new(&binary).arg("-s").arg(&path).spawn().unwrap();
         let give_up = Instant::now() + Duration::from_secs(10);
-        // A server that was just killed still accepts for some milliseconds, and never answers.
+        // The socket of a killed server still accepts connections for some milliseconds.
         let ask = || {
             let mut stream = UnixStream::connect(&path)?;
             stream.write_all(b"set k 0 0 1\r\nx\r\n")?;
@@ -79,11 +79,11 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
 
 #[test]
 #[parallel]
-fn the_unix_socket_has_the_mode_that_was_asked_for() {
+fn the_unix_socket_has_the_requested_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let mut child = Command::new(binary()).arg("-s").arg(&path).args(["-a", "770"]).spawn().unwrap();
-    wait_until("the socket is there", || UnixStream::connect(&path).is_ok());
+    wait_until("the socket accepts connections", || UnixStream::connect(&path).is_ok());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o770);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -91,7 +91,7 @@ fn the_unix_socket_has_the_mode_that_was_asked_for() {
 
 #[test]
 #[parallel]
-fn a_daemon_is_ready_when_its_start_returns_and_tells_its_ports() {
+fn a_daemon_is_ready_when_its_start_returns_and_writes_its_ports() {
     let folder = tempfile::tempdir().unwrap();
     let (pidfile, ports) = (folder.path().join("pid"), folder.path().join("ports"));
     let status = Command::new(binary())
@@ -102,9 +102,9 @@ fn a_daemon_is_ready_when_its_start_returns_and_tells_its_ports() {
         .unwrap();
     assert!(status.success());
     let pid: i32 = std::fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap();
-    let told = std::fs::read_to_string(&ports).unwrap();
+    let written = std::fs::read_to_string(&ports).unwrap();
     let port = |family: &str| -> u16 {
-        let line = told.lines().find_map(|line| line.strip_prefix(family)).unwrap();
+        let line = written.lines().find_map(|line| line.strip_prefix(family)).unwrap();
         line.trim().parse().unwrap()
     };
     for address in [("127.0.0.1", port("TCP INET:")), ("::1", port("TCP INET6:"))] {
@@ -113,22 +113,22 @@ fn a_daemon_is_ready_when_its_start_returns_and_tells_its_ports() {
         expect(&mut stream, b"MN\r\n").unwrap();
     }
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
-    wait_until("the daemon takes its pidfile along", || !pidfile.exists());
+    wait_until("the daemon removes its pidfile", || !pidfile.exists());
 }
 
 #[test]
 #[parallel]
-fn a_daemon_that_can_not_start_says_so_and_fails() {
+fn a_daemon_that_can_not_start_fails_with_a_message() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = Command::new(binary()).args(["-d", "-p", &port]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("cannot listen on"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("cannot listen on"), "{stderr}");
 }
 
 #[test]
 #[parallel]
-fn a_server_started_by_root_runs_as_the_user_it_is_told() {
+fn a_server_started_by_root_runs_as_the_user_of_its_flag() {
     let Some(()) = tests::root() else { return };
     let server = Memcached::start(&["-u", "nobody"]);
     assert_eq!(server.talk(b"set k 0 0 1\r\nx\r\n"), b"STORED\r\n");
@@ -168,14 +168,14 @@ fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(reason), "{arguments:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && stderr.contains(reason), "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
 #[parallel]
-fn users_are_asked_for_and_read_again_on_sighup() {
+fn clients_must_authenticate_and_sighup_reloads_the_users() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     std::fs::write(&users, "ann:secret\n").unwrap();
@@ -192,7 +192,7 @@ fn users_are_asked_for_and_read_again_on_sighup() {
 
 #[test]
 #[parallel]
-fn a_client_that_says_nothing_is_let_go_after_the_idle_timeout() {
+fn an_idle_client_is_disconnected_after_the_idle_timeout() {
     let server = Memcached::start(&["-o", "idle_timeout=1"]);
     let mut idle = server.connect();
     idle.write_all(b"mn\r\n").unwrap();
@@ -205,7 +205,7 @@ fn a_client_that_says_nothing_is_let_go_after_the_idle_timeout() {
 
 #[test]
 #[parallel]
-fn shutdown_is_obeyed_where_it_is_allowed() {
+fn the_shutdown_command_works_where_it_is_enabled() {
     let server = Memcached::start(&[]);
     assert_eq!(server.talk(b"shutdown\r\n"), b"SERVER_ERROR: shutdown not enabled\r\n");
     let mut server = Memcached::start(&["-A"]);
@@ -239,7 +239,7 @@ fn gets_are_answered_by_udp_in_frames() {
     parts.sort();
     let answer: Vec<u8> = parts.into_iter().flat_map(|(_, part)| part).collect();
     assert_eq!(answer, [b"VALUE k 0 5000\r\n".to_vec(), value, b"\r\nEND\r\n".to_vec()].concat());
-    // What is no frame, a part of a request, or an error is not answered, and does no harm.
+    // A datagram that is no frame, a part of a request, or a bad command gets no response, and does no harm.
     for silent in [&b"short"[..], b"\0\x01\0\0\0\x02\0\0get k\r\n", b"\0\x01\0\0\0\x01\0\0bogus\r\n"] {
         socket.send(silent).unwrap();
     }
@@ -249,10 +249,10 @@ fn gets_are_answered_by_udp_in_frames() {
     assert_eq!(&datagram[..length], b"\0\x02\0\0\0\x01\0\0MN\r\n");
 }
 
-/// As systemd does it: the socket is descriptor 3, and readiness is told to a socket.
+/// As systemd does it: the socket is descriptor 3, and readiness is sent to a socket.
 #[test]
 #[parallel]
-fn a_socket_that_systemd_passes_is_served_and_readiness_told() {
+fn a_socket_from_systemd_is_served_and_readiness_notified() {
     let Some(python) = tests::program("python3") else { return };
     let folder = tempfile::tempdir().unwrap();
     let notices = UnixDatagram::bind(folder.path().join("notify")).unwrap();
@@ -280,7 +280,7 @@ fn a_socket_that_systemd_passes_is_served_and_readiness_told() {
 
 #[test]
 #[parallel]
-fn stats_tell_what_monitoring_reads_and_what_each_worker_runs() {
+fn stats_have_what_monitoring_reads_and_what_each_worker_runs() {
     let server = Memcached::start(&[]);
     assert_eq!(server.talk(b"set k 0 0 5\r\nvalue\r\nget k\r\nget nosuch\r\n").len(), 38);
     for (name, value) in
@@ -288,7 +288,7 @@ fn stats_tell_what_monitoring_reads_and_what_each_worker_runs() {
     {
         assert_eq!(server.stat(name), value, "{name}");
     }
-    // What memcached-tool, Prometheus's exporter and collectd look at.
+    // The statistics that memcached-tool, Prometheus's exporter and collectd read.
     for name in [
         "uptime",
         "time",

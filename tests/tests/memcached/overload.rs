@@ -1,4 +1,4 @@
-//! Clients that ask for too much, or say it too slowly: the others are served, and memory stays bounded.
+//! Clients that ask for too much or send too slowly: the others are served, and memory stays bounded.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -48,7 +48,7 @@ fn random_bytes_never_stop_the_server() {
 
 #[test]
 #[parallel]
-fn a_client_that_never_reads_is_held_and_the_others_served() {
+fn a_client_that_never_reads_is_paused_and_the_others_are_served() {
     let server = Memcached::start(&[]);
     let value = [b"set k 0 0 500000\r\n".to_vec(), vec![b'v'; 500_000], b"\r\n".to_vec()].concat();
     assert_eq!(server.talk(&value), b"STORED\r\n");
@@ -56,21 +56,21 @@ fn a_client_that_never_reads_is_held_and_the_others_served() {
     greedy.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let requests = b"get k\r\n".repeat(1000);
     let mut sent = 0;
-    // 500 MB of answers for each round: without backpressure this would be the end of the memory.
+    // 500 MB of responses for each round: without backpressure memory would run out.
     while sent < 64 << 20 {
         match greedy.write(&requests) {
             Ok(length) => sent += length,
             Err(_) => break,
         }
     }
-    assert!(sent < 64 << 20, "the server went on reading");
+    assert!(sent < 64 << 20, "the server kept reading");
     assert_eq!(server.talk(b"get nosuch\r\n"), b"END\r\n");
     let resident = server.resident_kib();
     assert!(resident < 100 << 10, "{resident} KiB");
 }
 
-/// Within 5 % of the limit, whatever the sizes and however they change, beside what a server without
-/// items takes.
+/// Within 5 % of the limit, whatever the sizes and however they change, in addition to the memory of a server
+/// without items.
 #[test]
 #[parallel]
 fn the_memory_limit_holds_in_resident_memory() {
@@ -94,7 +94,7 @@ fn the_memory_limit_holds_in_resident_memory() {
         expect(&mut stream, b"MN\r\n").unwrap();
         let grown = server.resident_kib() - before;
         assert!(grown <= LIMIT_MIB * 1024 * 105 / 100, "{grown} KiB with values of {size} bytes");
-        // It is used, too: at the start pages are touched only as they are needed.
+        // The memory is used, too: pages are touched only when they are needed.
         assert!(grown >= LIMIT_MIB * 1024 * 85 / 100, "{grown} KiB with values of {size} bytes");
     }
     assert!(server.stat("evictions") > 0 && server.stat("bytes") <= LIMIT_MIB << 20);
@@ -102,9 +102,9 @@ fn the_memory_limit_holds_in_resident_memory() {
 
 #[test]
 #[parallel]
-fn one_connection_too_many_is_told_so_and_there_is_room_again_later() {
+fn a_connection_above_the_limit_gets_an_error_and_there_is_room_again_later() {
     let server = Memcached::start(&["-c", "3"]);
-    // The start-up probe's connection may still be counted for a moment.
+    // The connection of the start-up probe may still be counted for a moment.
     std::thread::sleep(Duration::from_millis(100));
     let mut held: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
     for stream in &mut held {
@@ -123,7 +123,7 @@ fn one_connection_too_many_is_told_so_and_there_is_room_again_later() {
 
 #[test]
 #[parallel]
-fn a_connection_too_many_waits_where_it_is_told_to() {
+fn without_maxconns_fast_a_connection_above_the_limit_waits() {
     let server = Memcached::start(&["-c", "2", "-o", "no_maxconns_fast"]);
     wait_until("the probe's connection is gone", || server.stat("curr_connections") <= 1);
     let mut held: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
@@ -138,7 +138,7 @@ fn a_connection_too_many_waits_where_it_is_told_to() {
     }
     assert!(waiting[0].read(&mut [0; 4]).is_err(), "it was served although there was no room");
     waiting[0].set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // One gives up; each that ends makes room for the next.
+    // One gives up; each one that ends makes room for the next.
     drop(waiting.remove(1));
     drop(held);
     for mut stream in waiting {
@@ -147,7 +147,7 @@ fn a_connection_too_many_waits_where_it_is_told_to() {
     }
 }
 
-/// The slowest percent of a client's requests, while others misbehave.
+/// The 99th percentile of a client's requests, while others misbehave.
 fn p99_while(server: &Memcached, misbehave: impl FnOnce() + Send) -> Duration {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -171,8 +171,8 @@ fn p99_while(server: &Memcached, misbehave: impl FnOnce() + Send) -> Duration {
     })
 }
 
-/// A client that gets no answer for so long was not served beside the others, also where the hypervisor
-/// takes the core for a while.
+/// A p99 above this means that the client was not served along with the others. Shorter delays come from the
+/// hypervisor, which takes the core away at times.
 const SERVED_WITHIN: Duration = Duration::from_millis(250);
 
 fn with_other_item() -> Memcached {
@@ -183,7 +183,7 @@ fn with_other_item() -> Memcached {
 
 #[test]
 #[serial]
-fn clients_that_send_byte_by_byte_or_half_a_value_do_not_hold_up_others() {
+fn clients_that_send_byte_by_byte_or_half_a_value_do_not_delay_others() {
     let server = with_other_item();
     let p99 = p99_while(&server, || {
         let mut slow: Vec<TcpStream> = (0..50).map(|_| server.connect()).collect();
@@ -200,16 +200,16 @@ fn clients_that_send_byte_by_byte_or_half_a_value_do_not_hold_up_others() {
             expect(&mut stream, b"STORED\r\nVALUE slow 0 4\r\nslow\r\nEND\r\n").unwrap();
         }
     });
-    println!("p99 beside slow clients: {p99:?}");
+    println!("p99 with slow clients: {p99:?}");
     assert!(p99 < SERVED_WITHIN, "{p99:?}");
     assert_eq!(server.talk(b"get half\r\n"), b"END\r\n");
-    wait_until("half values are given back", || server.stat("bytes") < 1 << 20);
+    wait_until("the memory of half values is freed", || server.stat("bytes") < 1 << 20);
     assert!(server.resident_kib() < 100 << 10);
 }
 
 #[test]
 #[serial]
-fn ten_thousand_idle_connections_leave_others_served_and_memory_bounded() {
+fn with_ten_thousand_idle_connections_others_are_served_and_memory_is_bounded() {
     let server = with_other_item();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let able = limit.maximum.is_none_or(|most| most > 11_000).then_some(());
@@ -231,17 +231,17 @@ fn ten_thousand_idle_connections_leave_others_served_and_memory_bounded() {
         println!("{each} bytes an idle connection");
         assert!(each < 4096, "{each} bytes each");
     });
-    println!("p99 beside 10,000 idle connections: {p99:?}");
+    println!("p99 with 10,000 idle connections: {p99:?}");
     assert!(p99 < SERVED_WITHIN, "{p99:?}");
-    wait_until("all are gone", || server.stat("curr_connections") <= 1);
+    wait_until("all connections are closed", || server.stat("curr_connections") <= 1);
 }
 
 #[test]
 #[serial]
-fn a_gigabyte_of_garbage_is_refused_and_leaves_others_served() {
+fn a_gigabyte_of_garbage_is_refused_and_others_are_served() {
     let server = with_other_item();
     let p99 = p99_while(&server, || {
-        // One that never ends a line is closed; one that ends them gets an error for each.
+        // A line without an end closes the connection; an oversized value is read and refused.
         let mut endless = server.connect();
         let garbage = vec![b'g'; 1 << 20];
         let mut sent = 0u64;
@@ -258,7 +258,7 @@ fn a_gigabyte_of_garbage_is_refused_and_leaves_others_served() {
         swallowed.write_all(&[&garbage[..rest], b"mn\r\n"].concat()).unwrap();
         expect(&mut swallowed, b"SERVER_ERROR object too large for cache\r\nMN\r\n").unwrap();
     });
-    println!("p99 beside a gigabyte of garbage: {p99:?}");
+    println!("p99 with a gigabyte of garbage: {p99:?}");
     assert!(p99 < SERVED_WITHIN, "{p99:?}");
     let resident = server.resident_kib();
     assert!(resident < 100 << 10, "{resident} KiB");
@@ -266,13 +266,13 @@ fn a_gigabyte_of_garbage_is_refused_and_leaves_others_served() {
 
 #[test]
 #[parallel]
-fn many_clients_that_announce_large_values_can_not_take_all_memory() {
+fn many_clients_that_announce_large_values_do_not_exhaust_memory() {
     let server = with_other_item();
     let mut halves: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
     for half in &mut halves {
         half.write_all(b"set half 0 0 1000000\r\n").unwrap();
     }
-    // Two hundred megabytes were announced where there are 64: some are refused, at once.
+    // They announced two hundred megabytes, and the limit is 64: some are refused, at once.
     let mut refused = 0;
     for half in &mut halves {
         half.set_read_timeout(Some(Duration::from_millis(20))).unwrap();

@@ -1,4 +1,4 @@
-//! Behind a proxy that spreads keys over several servers.
+//! Servers behind a proxy that spreads keys over them.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -8,20 +8,20 @@ use std::time::Duration;
 use serial_test::parallel;
 use tests::memcached::{Memcached, expect, free_port, wait_until};
 
-/// Killed with its test.
+/// The proxy's process. Dropping it kills it.
 struct Proxy(Child);
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // Fails if it has exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// twemproxy with ketama over the servers; a server that fails is left out for a moment.
+/// twemproxy with ketama over the servers. It leaves out a server that failed for a moment.
 fn twemproxy(folder: &std::path::Path, port: u16, servers: &[Memcached]) -> Option<Proxy> {
-    // Debian has it where only root's path leads.
+    // Debian installs it outside of the path of users other than root.
     let usual = std::path::PathBuf::from("/usr/sbin/nutcracker");
     let program = if usual.is_file() { usual } else { tests::program("nutcracker")? };
     let mut config = format!(
@@ -51,7 +51,7 @@ fn value(key: usize) -> String {
 
 #[test]
 #[parallel]
-fn twemproxy_loses_nothing_that_the_other_servers_hold_when_one_is_killed() {
+fn when_a_server_behind_twemproxy_is_killed_only_its_items_are_lost() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
     let mut servers: Vec<Memcached> = (0..3).map(|_| Memcached::start(&[])).collect();
@@ -72,7 +72,7 @@ fn twemproxy_loses_nothing_that_the_other_servers_hold_when_one_is_killed() {
     let held: Vec<u64> = servers.iter().map(|server| server.stat("curr_items")).collect();
     assert_eq!(held.iter().sum::<u64>(), KEYS as u64);
     assert!(held.iter().all(|items| *items > 60), "ketama spread them {held:?}");
-    // A multiget over all three.
+    // A multiget over all three servers.
     client.write_all(b"get key-1 key-2 key-3 key-4 key-5 nosuch\r\n").unwrap();
     let mut answer = String::new();
     while !answer.ends_with("END\r\n") {
@@ -86,8 +86,8 @@ fn twemproxy_loses_nothing_that_the_other_servers_hold_when_one_is_killed() {
     let port = servers[1].address.port();
     drop(servers.remove(1));
     servers.insert(1, Memcached::start_on(port, &[]));
-    // The proxy notices by an error, and takes the server back after its time.
-    wait_until("the proxy has all three again", || {
+    // The proxy leaves the server out at the first error, and tries it again after its retry timeout.
+    wait_until("the proxy uses all three servers again", || {
         let mut client = connect();
         (0..KEYS).all(|key| {
             client.write_all(format!("get key-{key}\r\n").as_bytes()).unwrap();
