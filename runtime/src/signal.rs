@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a future, for a graceful stop; SIGHUP, for reading files again.
+//! SIGINT and SIGTERM as a future, for a graceful stop; SIGHUP as a stream, for reading files again.
 
 use std::future::Future;
 use std::io;
@@ -9,15 +9,15 @@ use std::task::{Context, Poll, Waker};
 use policies::signals::{Registration, intercept, on_hangup};
 
 #[derive(Default)]
-struct State {
-    came: bool,
+struct SignalState {
+    received: bool,
     waker: Option<Waker>,
 }
 
-impl State {
-    fn come(state: &Mutex<State>) {
+impl SignalState {
+    fn receive(state: &Mutex<SignalState>) {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.came = true;
+        state.received = true;
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -26,35 +26,41 @@ impl State {
 
 /// Waits for SIGINT or SIGTERM.
 ///
-/// From the call on, the first of them no longer kills the process; the second one does, after the
-/// host's settings have been put back.
+/// From this call on, the first of these signals no longer kills the process. The second one does, after the
+/// host's settings have been restored.
+///
+/// # Errors
+/// If the signal handler can't be installed.
 pub fn terminated() -> io::Result<Terminated> {
-    let state = Arc::new(Mutex::new(State::default()));
+    let state = Arc::new(Mutex::new(SignalState::default()));
     let shared = Arc::clone(&state);
-    let registration = intercept(move || State::come(&shared))?;
+    let registration = intercept(move || SignalState::receive(&shared))?;
     Ok(Terminated { state, _registration: registration })
 }
 
-/// Waits for SIGHUP, as often as it comes. From the call on it no longer kills the process.
+/// Waits for each SIGHUP. From this call on the signal no longer kills the process.
+///
+/// # Errors
+/// If the signal handler can't be installed.
 pub fn hangups() -> io::Result<Hangups> {
-    let state = Arc::new(Mutex::new(State::default()));
+    let state = Arc::new(Mutex::new(SignalState::default()));
     let shared = Arc::clone(&state);
-    let registration = on_hangup(move || State::come(&shared))?;
+    let registration = on_hangup(move || SignalState::receive(&shared))?;
     Ok(Hangups { state, _registration: registration })
 }
 
 /// The signals of [`hangups`].
 pub struct Hangups {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SignalState>>,
     _registration: Registration,
 }
 
 impl Hangups {
-    /// The next one; those that come close together are one.
+    /// Waits for the next signal. Signals that come before this is called are returned as one.
     pub async fn next(&mut self) {
         std::future::poll_fn(|context| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if std::mem::take(&mut state.came) {
+            if std::mem::take(&mut state.received) {
                 return Poll::Ready(());
             }
             state.waker = Some(context.waker().clone());
@@ -73,7 +79,7 @@ impl std::fmt::Debug for Hangups {
 /// The future of [`terminated`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct Terminated {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SignalState>>,
     _registration: Registration,
 }
 
@@ -82,7 +88,7 @@ impl Future for Terminated {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.came {
+        if state.received {
             return Poll::Ready(());
         }
         state.waker = Some(context.waker().clone());

@@ -1,5 +1,5 @@
-//! The primitives that threads share. Under `--cfg loom` they are the model checker's, which tries
-//! every order in which threads may see each other's steps.
+//! Synchronization primitives: the standard library's, or under `--cfg loom` the model checker's, which
+//! tries every order in which threads may see each other's steps.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -16,20 +16,20 @@ pub(crate) use std::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
-/// Locks; a panic elsewhere leaves nothing half done here that would matter.
+/// Locks, also after a panic: no critical section of this crate leaves its data half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs foreign code whose panic must not end what is going on. What it was raised with is not dropped,
-/// for that may panic, too; the panic hook has told.
-pub(crate) fn contain(action: impl FnOnce()) {
+/// Runs foreign code (a drop, a waker) whose panic must not end the caller. The panic hook has reported it.
+/// The payload is leaked, because dropping it may panic too.
+pub(crate) fn contain_panic(action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         std::mem::forget(payload);
     }
 }
 
-/// The standard cell, with the checker's way of access.
+/// The standard cell, with the model checker's way of access.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

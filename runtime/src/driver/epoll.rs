@@ -1,19 +1,20 @@
 //! The epoll driver: registrations through mio, the wait through `epoll_pwait2`.
 //!
-//! Under a policy that busy-polls, a worker has two epoll instances. The *polling* one holds sockets
-//! of the worker's NAPI and nothing else, because an epoll instance remembers one NAPI id, and the
-//! last writer wins. Everything else (listeners, pipes, sockets without a NAPI) is in the *other*
-//! instance, which is nested in the polling one, like the eventfd of wake-ups. These two guests are
-//! one-shot: once one has fired it is disarmed until the worker parks again. So the pass after them
-//! finds nothing ready on entry, and polls the NAPI; were they left armed, a guest that is ready all
-//! the time would make every wait return without polling, and starve the network.
+//! Under a policy that busy-polls, a worker has two epoll instances. The *polling* one holds only sockets
+//! of the worker's NAPI, because an epoll instance remembers one NAPI id, and the last writer wins.
+//! Everything else (listeners, pipes, sockets without a NAPI) is in the *other* instance, which is nested
+//! in the polling one, like the eventfd of wake-ups. These two nested descriptors are one-shot: once one
+//! has fired it is disarmed until the worker parks again. So the pass after it finds nothing ready on
+//! entry, and polls the NAPI. If they stayed armed, one that is ready all the time would make every wait
+//! return without polling, and starve the network.
 //!
-//! Under the other policies there is one instance, and no such care is needed.
+//! Under the other policies there is one instance, which needs none of this.
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -21,15 +22,18 @@ use mio::{Interest, Poll, Token};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
-use super::sys::{self, EpollParams, Event};
-use super::{Source, SourceKind};
-use crate::shared::WorkerShared;
+use super::epoll_sys::{self, EpollParams, Event};
+use super::readiness::{Readiness, SourceKind};
+use super::wait::{Wait, WaitOutcome};
+use crate::worker::wake_handle::WakeHandle;
 
+/// The token of the worker's eventfd.
 const WAKE: usize = usize::MAX - 1;
+/// The token of the other epoll instance.
 const OTHER: usize = usize::MAX - 2;
-/// A ring that waits by this driver.
+/// The token of a ring's completion eventfd.
 const RING: usize = usize::MAX - 3;
-/// A socket that is here for its NAPI alone.
+/// The token of a socket from which the instance only learns its NAPI.
 const LEARN: usize = usize::MAX - 4;
 
 /// The shortest wait that still polls the NAPI.
@@ -39,47 +43,30 @@ pub(crate) struct EpollDriver {
     polling: Poll,
     other: Option<Poll>,
     events: RefCell<Box<[Event]>>,
-    sources: RefCell<Slab<Rc<Source>>>,
+    sources: RefCell<Slab<Rc<Readiness>>>,
+    /// What wakes the worker, unless its eventfd is watched by a ring.
+    wake: Option<Arc<WakeHandle>>,
     wake_armed: Cell<bool>,
     other_armed: Cell<bool>,
+    /// The number of sockets in the polling instance.
     in_polling: Cell<usize>,
-}
-
-/// How long a wait may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// Look once (and poll the NAPI once, where the policy polls).
-    Pass,
-    /// Sleep until something happens, or for so long.
-    Park(Option<Duration>),
-}
-
-/// What a wait brought.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Woken {
-    /// Events of descriptors.
-    pub(crate) events: usize,
-    /// Calls of `epoll_pwait2`.
-    pub(crate) calls: usize,
-    /// Whether a poll pass was forced.
-    pub(crate) forced: bool,
 }
 
 fn fd(poll: &Poll) -> BorrowedFd<'_> {
     // SAFETY: the epoll instance is open as long as the `Poll` that is borrowed.
-    unsafe { sys::borrow(poll.as_raw_fd()) }
+    unsafe { epoll_sys::borrow(poll.as_raw_fd()) }
 }
 
 impl EpollDriver {
     /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
-    /// suspension bounds how long other sockets of the queue wait. `wake`: the worker's eventfd, unless
-    /// that is watched elsewhere.
-    pub(crate) fn new(split: bool, max_events: usize, wake: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+    /// suspension bounds how long other sockets of the queue wait. `wake`: wakes the worker, unless a ring
+    /// watches that.
+    pub(crate) fn new(split: bool, max_events: usize, wake: Option<Arc<WakeHandle>>) -> io::Result<Self> {
         let polling = Poll::new()?;
         let other = if split { Some(Poll::new()?) } else { None };
         let once = if split { EventFlags::ONESHOT } else { EventFlags::ET };
-        if let Some(wake) = wake {
-            epoll::add(fd(&polling), wake, EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
+        if let Some(wake) = &wake {
+            epoll::add(fd(&polling), wake.eventfd(), EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
         }
         if let Some(other) = &other {
             let flags = EventFlags::IN | EventFlags::ONESHOT;
@@ -90,41 +77,42 @@ impl EpollDriver {
             other,
             events: RefCell::new(vec![Event::EMPTY; max_events.max(1)].into_boxed_slice()),
             sources: RefCell::default(),
+            wake,
             wake_armed: Cell::new(true),
             other_armed: Cell::new(true),
             in_polling: Cell::new(0),
         })
     }
 
-    /// Turns busy polling on for the polling instance, and reads back what the kernel has.
+    /// Sets how the polling instance busy-polls, and returns what the kernel reads back.
     pub(crate) fn set_params(&self, params: EpollParams) -> io::Result<EpollParams> {
-        sys::set_epoll_params(fd(&self.polling), params)?;
-        sys::epoll_params(fd(&self.polling))
+        epoll_sys::set_epoll_params(fd(&self.polling), params)?;
+        self.params()
     }
 
-    /// Reads what the kernel has for the polling instance.
+    /// How the polling instance busy-polls, read from the kernel.
     pub(crate) fn params(&self) -> io::Result<EpollParams> {
-        sys::epoll_params(fd(&self.polling))
+        epoll_sys::epoll_params(fd(&self.polling))
     }
 
-    /// Whether sockets of the worker's NAPI are apart from all else.
-    pub(super) fn is_split(&self) -> bool {
+    /// Whether sockets of the worker's NAPI have an epoll instance to themselves.
+    pub(crate) fn is_split(&self) -> bool {
         self.other.is_some()
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         fd(&self.polling)
     }
 
-    /// Has the wait end when a ring's bell is written. Edge-triggered: it need not be read.
-    pub(super) fn watch_ring(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
+    /// Ends the wait when a ring's completion eventfd is written. Edge-triggered, so it need not be read.
+    pub(super) fn watch_ring(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::ET;
-        epoll::add(fd(&self.polling), bell, EventData::new_u64(RING as u64), flags)?;
+        epoll::add(fd(&self.polling), eventfd, EventData::new_u64(RING as u64), flags)?;
         Ok(())
     }
 
-    /// Has the polling instance learn its NAPI from a socket whose events go elsewhere: each packet's
-    /// wake-up tells the id before the event mask is looked at (`fs/eventpoll.c`, `ep_poll_callback`).
+    /// Lets the polling instance learn its NAPI from a socket that is read elsewhere: each packet's wake-up
+    /// stores the id before the event mask is checked (`fs/eventpoll.c`, `ep_poll_callback`).
     pub(super) fn learn_napi(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let flags = EventFlags::ONESHOT | EventFlags::ET;
         epoll::add(fd(&self.polling), socket, EventData::new_u64(LEARN as u64), flags)?;
@@ -132,24 +120,26 @@ impl EpollDriver {
         Ok(())
     }
 
+    /// Undoes [`EpollDriver::learn_napi`].
     pub(super) fn forget_napi(&self, socket: BorrowedFd<'_>) {
-        // Fails only for a descriptor that was closed behind our back, and then it is out already.
+        // Fails only for a descriptor that was closed by others, and then it is removed already.
         let _ = epoll::delete(fd(&self.polling), socket);
         self.in_polling.set(self.in_polling.get() - 1);
     }
 
+    /// Watches a descriptor. `napi`: the one that the worker polls.
     pub(crate) fn register(
         &self,
         descriptor: BorrowedFd<'_>,
         kind: SourceKind,
         napi: u32,
-    ) -> io::Result<(usize, Rc<Source>)> {
+    ) -> io::Result<(usize, Rc<Readiness>)> {
         let in_polling = match (&self.other, kind) {
             (None, _) => true,
             (Some(_), SourceKind::Napi(id)) => id != 0 && id == napi,
             (Some(_), SourceKind::Other) => false,
         };
-        let source = Rc::new(Source::new(in_polling));
+        let source = Rc::new(Readiness::new(in_polling));
         let mut sources = self.sources.borrow_mut();
         let entry = sources.vacant_entry();
         let key = entry.key();
@@ -177,51 +167,46 @@ impl EpollDriver {
     }
 
     /// Waits, and dispatches what came.
-    pub(crate) fn wait(&self, shared: &WorkerShared, wait: Wait) -> io::Result<Woken> {
+    pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
         let pass = if self.other.is_some() { POLL_PASS } else { Duration::ZERO };
         let timeout = match wait {
             Wait::Pass => Some(pass),
             Wait::Park(timeout) => {
-                self.arm(shared)?;
+                self.arm()?;
                 // A timer that is due now must not turn the wait into one that doesn't poll.
                 timeout.map(|timeout| timeout.max(pass))
             }
         };
-        let mut woken = Woken { events: 0, calls: 1, forced: false };
+        let mut outcome = WaitOutcome { calls: 1, ..WaitOutcome::default() };
         if wait == Wait::Pass && !self.other_armed.get() {
-            // A worker that never parks (spinning, or always at work) never arms the guest again, so
-            // it has to look itself.
-            self.collect_other(&mut woken)?;
+            // A worker that never parks (it spins, or always has work) never re-arms the other instance, so
+            // it collects its events here.
+            self.collect_other(&mut outcome)?;
         }
-        let network = self.collect(shared, timeout, &mut woken)?;
-        let guests_only =
+        let network = self.collect(timeout, &mut outcome)?;
+        let nested_only =
             !network && self.other.is_some() && !(self.wake_armed.get() && self.other_armed.get());
-        if guests_only && self.in_polling.get() > 0 {
-            // The guests that fired are disarmed now, so this pass can't return before it has polled,
-            // unless the other guest fires too; then the next one does.
-            woken.calls += 1;
-            woken.forced = true;
-            self.collect(shared, Some(POLL_PASS), &mut woken)?;
+        if nested_only && self.in_polling.get() > 0 {
+            // The nested descriptor that fired is disarmed now, so this pass can't return before it has
+            // polled, unless the other nested one fires too; then the next pass polls.
+            outcome.calls += 1;
+            outcome.forced_pass = true;
+            self.collect(Some(POLL_PASS), &mut outcome)?;
         }
-        Ok(woken)
+        Ok(outcome)
     }
 
-    /// One `epoll_pwait2`. Returns whether it brought network events, or ended with none at all.
-    fn collect(
-        &self,
-        shared: &WorkerShared,
-        timeout: Option<Duration>,
-        woken: &mut Woken,
-    ) -> io::Result<bool> {
+    /// Makes one `epoll_pwait2`. Returns whether it brought network events, or no events at all.
+    fn collect(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<bool> {
         let mut events = self.events.borrow_mut();
-        let count = sys::epoll_wait(fd(&self.polling), &mut events, timeout)?;
+        let count = epoll_sys::epoll_wait(fd(&self.polling), &mut events, timeout)?;
         let (mut network, mut other) = (count == 0, false);
         for &event in &events[..count] {
             match event.token() {
                 WAKE => {
-                    // Edge-triggered it need not be read: the next write is an edge, too.
+                    // Edge-triggered it need not be read: the next write is another edge.
                     if self.other.is_some() {
-                        shared.drain_eventfd();
+                        self.wake.iter().for_each(|wake| wake.drain_eventfd());
                         self.wake_armed.set(false);
                     }
                 }
@@ -229,28 +214,28 @@ impl EpollDriver {
                     self.other_armed.set(false);
                     other = true;
                 }
-                // What it has, its owner counts.
+                // The ring's driver counts what these bring.
                 RING | LEARN => network = true,
                 key => {
                     network = true;
-                    woken.events += 1;
+                    outcome.events += 1;
                     self.dispatch(key, event);
                 }
             }
         }
         drop(events);
         if other {
-            self.collect_other(woken)?;
+            self.collect_other(outcome)?;
         }
         Ok(network)
     }
 
-    /// Takes what the other instance has. It holds nothing that is polled, so 0 will do as timeout.
-    fn collect_other(&self, woken: &mut Woken) -> io::Result<()> {
+    /// Takes the events of the other instance. It holds nothing that is polled, so the timeout is 0.
+    fn collect_other(&self, outcome: &mut WaitOutcome) -> io::Result<()> {
         let Some(instance) = &self.other else { return Ok(()) };
         let mut events = self.events.borrow_mut();
-        let count = sys::epoll_wait(fd(instance), &mut events, Some(Duration::ZERO))?;
-        woken.events += count;
+        let count = epoll_sys::epoll_wait(fd(instance), &mut events, Some(Duration::ZERO))?;
+        outcome.events += count;
         for &event in &events[..count] {
             self.dispatch(event.token(), event);
         }
@@ -265,12 +250,14 @@ impl EpollDriver {
         }
     }
 
-    /// Arms the guests again that have fired.
-    fn arm(&self, shared: &WorkerShared) -> io::Result<()> {
+    /// Re-arms the nested descriptors that have fired.
+    fn arm(&self) -> io::Result<()> {
         let Some(other) = &self.other else { return Ok(()) };
         let flags = EventFlags::IN | EventFlags::ONESHOT;
-        if !self.wake_armed.replace(true) {
-            epoll::modify(fd(&self.polling), shared.wake.as_fd(), EventData::new_u64(WAKE as u64), flags)?;
+        if !self.wake_armed.replace(true)
+            && let Some(wake) = &self.wake
+        {
+            epoll::modify(fd(&self.polling), wake.eventfd(), EventData::new_u64(WAKE as u64), flags)?;
         }
         if !self.other_armed.replace(true) {
             epoll::modify(fd(&self.polling), fd(other), EventData::new_u64(OTHER as u64), flags)?;

@@ -1,68 +1,60 @@
 //! Drivers: how a worker waits for the kernel.
 
-mod epoll;
-mod kind;
-mod ring;
-mod source;
-mod sys;
+pub(crate) mod driver_kind;
+pub(crate) mod epoll;
+pub(crate) mod epoll_sys;
+pub(crate) mod readiness;
+pub(crate) mod uring;
+pub(crate) mod wait;
 
 use std::io;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) use self::epoll::{EpollDriver, Wait, Woken};
-pub use self::kind::{DriverKind, UnknownDriver};
-pub(crate) use self::ring::{Mode, RingDriver};
-pub use self::ring::{Received, RingListener, RingSocket};
-pub(crate) use self::source::Source;
-pub use self::source::{Direction, SourceKind};
-pub use self::sys::EpollParams;
-pub(crate) use self::sys::monotonic_nanos;
-use crate::shared::WorkerShared;
-
-/// How many tasks a turn runs at the most, where each turn may have to poll a queue: what comes
-/// meanwhile must fit into the receive ring (256 packets of a veth pair).
-const BATCH: usize = 128;
+pub use self::driver_kind::{DriverKind, UnknownDriver};
+use self::epoll::EpollDriver;
+pub use self::epoll_sys::EpollParams;
+use self::uring::driver::{Mode, UringDriver};
+use self::wait::{POLLING_TASK_BUDGET, Wait, WaitOutcome};
+use crate::worker::wake_handle::WakeHandle;
 
 /// A worker's driver.
 pub(crate) enum Driver {
     Epoll(EpollDriver),
-    Ring(Rc<RingDriver>),
+    Uring(Rc<UringDriver>),
 }
 
 impl Driver {
-    /// Opens the driver that was asked for. `auto` takes the epoll driver where there is no io_uring;
-    /// the second value says why.
+    /// Opens the driver that was asked for. `auto` takes epoll if io_uring is not available; the second
+    /// value says why.
     ///
-    /// `split`: whether the policy busy-polls an interface's queue.
+    /// `split`: whether the policy busy-polls an interface's queue. `wake`: wakes this driver's worker.
     pub(crate) fn open(
         asked: DriverKind,
         split: bool,
         max_events: usize,
-        shared: &WorkerShared,
+        wake: &Arc<WakeHandle>,
     ) -> io::Result<(Self, Option<String>)> {
-        let wake = Some(shared.wake.as_fd());
+        let open_epoll = || EpollDriver::new(split, max_events, Some(Arc::clone(wake))).map(Self::Epoll);
         let mode = match asked {
-            DriverKind::Epoll => {
-                return Ok((Self::Epoll(EpollDriver::new(split, max_events, wake)?), None));
-            }
+            DriverKind::Epoll => return Ok((open_epoll()?, None)),
             DriverKind::Uring => Mode::Uring,
             DriverKind::Hybrid => Mode::Hybrid,
             DriverKind::Auto if split => Mode::Hybrid,
             DriverKind::Auto => Mode::Uring,
         };
         let split_epoll = split && mode == Mode::Hybrid;
-        let epoll = EpollDriver::new(split_epoll, max_events, wake.filter(|_| mode == Mode::Hybrid))?;
-        match RingDriver::new(mode, epoll) {
-            Ok(ring) => Ok((Self::Ring(ring), None)),
+        let watched = (mode == Mode::Hybrid).then(|| Arc::clone(wake));
+        let epoll = EpollDriver::new(split_epoll, max_events, watched)?;
+        match UringDriver::new(mode, epoll, Arc::clone(wake)) {
+            Ok(ring) => Ok((Self::Uring(ring), None)),
             Err(error) => {
                 let why = explain(&error);
                 if asked != DriverKind::Auto {
-                    let message = format!("the {asked} driver can't be had: {why}; take epoll, or auto");
+                    let message = format!("the {asked} driver is not available: {why}; use epoll or auto");
                     return Err(io::Error::new(error.kind(), message));
                 }
-                Ok((Self::Epoll(EpollDriver::new(split, max_events, wake)?), Some(why)))
+                Ok((open_epoll()?, Some(why)))
             }
         }
     }
@@ -70,7 +62,7 @@ impl Driver {
     pub(crate) fn kind(&self) -> DriverKind {
         match self {
             Self::Epoll(_) => DriverKind::Epoll,
-            Self::Ring(ring) => match ring.mode() {
+            Self::Uring(ring) => match ring.mode() {
                 Mode::Uring => DriverKind::Uring,
                 Mode::Hybrid => DriverKind::Hybrid,
             },
@@ -81,7 +73,7 @@ impl Driver {
     pub(crate) fn features(&self) -> &[&'static str] {
         match self {
             Self::Epoll(_) => &[],
-            Self::Ring(ring) => ring.features(),
+            Self::Uring(ring) => ring.features(),
         }
     }
 
@@ -89,64 +81,64 @@ impl Driver {
     pub(crate) fn epoll(&self) -> &EpollDriver {
         match self {
             Self::Epoll(epoll) => epoll,
-            Self::Ring(ring) => ring.epoll(),
+            Self::Uring(ring) => ring.epoll(),
         }
     }
 
-    pub(crate) fn ring(&self) -> Option<&Rc<RingDriver>> {
+    pub(crate) fn ring(&self) -> Option<&Rc<UringDriver>> {
         match self {
             Self::Epoll(_) => None,
-            Self::Ring(ring) => Some(ring),
+            Self::Uring(ring) => Some(ring),
         }
     }
 
-    pub(crate) fn wait(&self, shared: &WorkerShared, wait: Wait) -> io::Result<Woken> {
+    /// Waits, and dispatches what came.
+    pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
         match self {
-            Self::Epoll(epoll) => epoll.wait(shared, wait),
-            Self::Ring(ring) => ring.wait(shared, wait),
+            Self::Epoll(epoll) => epoll.wait(wait),
+            Self::Uring(ring) => ring.wait(wait),
         }
     }
 
-    /// How many tasks one turn runs before it looks at the network again.
-    pub(crate) fn batch(&self) -> usize {
-        self.ring().map_or(BATCH, |ring| ring.batch())
+    /// How many tasks one turn runs before the next wait.
+    pub(crate) fn task_budget(&self) -> usize {
+        self.ring().map_or(POLLING_TASK_BUDGET, |ring| ring.task_budget())
     }
 
-    /// Takes over the duty of waking another worker, with the next wait; `false` where it can't.
-    pub(crate) fn take_wake(&self, worker: &Arc<WorkerShared>) -> bool {
-        self.ring().is_some_and(|ring| ring.take_wake(worker))
+    /// Takes on waking another worker with the next wait; `false` if this driver can't.
+    pub(crate) fn defer_wake(&self, worker: &Arc<WakeHandle>) -> bool {
+        self.ring().is_some_and(|ring| ring.defer_wake(worker))
     }
 
-    /// Whether nothing is lost by not waiting for a moment: no queue is to be polled, and nothing sent.
-    pub(crate) fn may_linger(&self) -> bool {
+    /// Whether the wait can be delayed for a moment: no queue is to be polled, and nothing to be sent.
+    pub(crate) fn may_spin(&self) -> bool {
         !self.epoll().is_split() && self.ring().is_none_or(|ring| !ring.has_to_send())
     }
 
-    /// Wakes the workers whose wakes it has taken over, now: the wait is not near.
+    /// Wakes the workers of [`Driver::defer_wake`] now, because the next wait is not near.
     pub(crate) fn flush_wakes(&self) {
-        if let Self::Ring(ring) = self {
+        if let Self::Uring(ring) = self {
             ring.flush_wakes();
         }
     }
 
-    /// Has other workers wake this one by a message to its ring, where it waits in one.
-    pub(crate) fn publish(&self, shared: &WorkerShared) -> io::Result<()> {
+    /// If this worker waits in a ring, lets other workers wake it by a message to that ring.
+    pub(crate) fn publish_ring(&self) -> io::Result<()> {
         match self {
-            Self::Ring(ring) => ring.publish(shared),
+            Self::Uring(ring) => ring.publish_ring(),
             Self::Epoll(_) => Ok(()),
         }
     }
 
-    /// Ends all operations. Called when the tasks are gone.
-    pub(crate) fn close(&self, shared: &WorkerShared) {
-        if let Self::Ring(ring) = self {
-            shared.set_ring(None);
+    /// Ends all operations. Called when the tasks are dropped.
+    pub(crate) fn close(&self) {
+        if let Self::Uring(ring) = self {
             ring.close();
         }
     }
 }
 
-/// Why there is no io_uring, in words.
+/// Why io_uring is not available, in words.
 fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has no io_uring, or a seccomp filter hides it".to_owned(),

@@ -1,12 +1,14 @@
-//! Descriptors on a worker's driver.
+//! Readiness of descriptors.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use crate::driver::{Direction, Source, SourceKind};
-use crate::worker::{self, Worker};
+use crate::driver::readiness::{Direction, Readiness, SourceKind};
+use crate::worker::current;
+use crate::worker::event_loop::Worker;
 
 /// A descriptor whose readiness its worker's driver watches.
 ///
@@ -14,28 +16,28 @@ use crate::worker::{self, Worker};
 #[derive(Debug)]
 pub struct AsyncFd<T: AsFd> {
     registration: Registration,
-    // After the registration: the descriptor must be open when it is taken out of the epoll instance.
+    // After the registration: the descriptor must be open when it is deregistered.
     inner: Option<T>,
 }
 
 struct Registration {
     worker: Rc<Worker>,
     key: usize,
-    source: Rc<Source>,
+    readiness: Rc<Readiness>,
 }
 
 impl std::fmt::Debug for Registration {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registration").field("key", &self.key).field("source", &self.source).finish()
+        f.debug_struct("Registration").field("key", &self.key).field("readiness", &self.readiness).finish()
     }
 }
 
 impl Registration {
     fn new(descriptor: &impl AsFd, kind: SourceKind) -> io::Result<Self> {
-        worker::with(|worker| {
-            let napi = worker.shared.napi.load(std::sync::atomic::Ordering::Relaxed);
-            let (key, source) = worker.driver.epoll().register(descriptor.as_fd(), kind, napi)?;
-            Ok(Self { worker: Rc::clone(worker), key, source })
+        current::with(|worker| {
+            let napi = worker.handle.napi.load(Ordering::Relaxed);
+            let (key, readiness) = worker.driver.epoll().register(descriptor.as_fd(), kind, napi)?;
+            Ok(Self { worker: Rc::clone(worker), key, readiness })
         })
     }
 }
@@ -44,7 +46,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// Registers a descriptor with the calling thread's worker.
     ///
     /// # Errors
-    /// The kernel's, for example `EPERM` for a regular file, which epoll doesn't take.
+    /// Those of `epoll_ctl(2)`, for example `EPERM` for a regular file.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -53,15 +55,18 @@ impl<T: AsFd> AsyncFd<T> {
         Ok(Self { registration, inner: Some(inner) })
     }
 
-    /// The descriptor's owner.
+    /// The owner of the descriptor.
     pub fn get_ref(&self) -> &T {
-        self.inner.as_ref().expect("the descriptor is there until the AsyncFd is taken apart")
+        self.inner.as_ref().expect("the descriptor is there until `into_inner`")
     }
 
-    /// Takes the descriptor out of the driver.
+    /// Deregisters the descriptor and returns its owner.
+    ///
+    /// # Errors
+    /// Those of `epoll_ctl(2)`, if others have closed the descriptor.
     pub fn into_inner(mut self) -> io::Result<T> {
         self.deregister()?;
-        Ok(self.inner.take().expect("the descriptor is there until the AsyncFd is taken apart"))
+        Ok(self.inner.take().expect("the descriptor is there until `into_inner`"))
     }
 
     fn deregister(&self) -> io::Result<()> {
@@ -69,57 +74,64 @@ impl<T: AsFd> AsyncFd<T> {
         registration.worker.driver.epoll().deregister(self.get_ref().as_fd(), registration.key)
     }
 
-    /// Tries `operation`, and whenever it would block waits until the descriptor is ready for it.
+    /// Tries `operation`, and whenever it would block, waits until the descriptor is ready.
     ///
-    /// One task a direction may wait at a time; a second one replaces the first.
+    /// One task per direction may wait at a time; a second one replaces the first.
+    ///
+    /// # Errors
+    /// Those of `operation`, except `WouldBlock` and `Interrupted`.
     pub fn poll_io<R>(
         &self,
         direction: Direction,
         context: &mut Context<'_>,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
-        let source = &self.registration.source;
+        let readiness = &self.registration.readiness;
         loop {
-            if !source.is_ready(direction) {
-                source.wait(direction, context);
+            if !readiness.is_ready(direction) {
+                readiness.wait(direction, context);
                 return Poll::Pending;
             }
             match operation(self.get_ref()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => source.clear(direction),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => readiness.clear(direction),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return Poll::Ready(result),
             }
         }
     }
 
-    /// Tells what a read brought of so many bytes that were asked for. They are counted; and after less
-    /// than was asked for, the next read is not tried before an event. Where the peer has closed it is:
-    /// no event would come again (`epoll(7)`, question 9).
+    /// Records that a read of at most `asked` bytes has returned `bytes`, which are counted in
+    /// [`Metrics::received_bytes`](crate::Metrics::received_bytes). After a short read the next read waits for
+    /// an event without being tried (`epoll(7)`, question 9), unless the peer has closed, after which there
+    /// may be no event.
     pub fn record_read(&self, bytes: usize, asked: usize) {
-        self.registration.worker.shared.metrics.received_bytes.add(bytes as u64);
-        if 0 < bytes && bytes < asked && !self.registration.source.is_closed() {
-            self.registration.source.clear(Direction::Read);
+        self.registration.worker.handle.counters.received_bytes.add(bytes as u64);
+        if 0 < bytes && bytes < asked && !self.registration.readiness.is_closed() {
+            self.registration.readiness.clear(Direction::Read);
         }
     }
 
     /// Waits until an operation in this direction would not block.
     pub async fn ready(&self, direction: Direction) {
         std::future::poll_fn(|context| {
-            if self.registration.source.is_ready(direction) {
+            if self.registration.readiness.is_ready(direction) {
                 return Poll::Ready(());
             }
-            self.registration.source.wait(direction, context);
+            self.registration.readiness.wait(direction, context);
             Poll::Pending
         })
         .await;
     }
 
-    /// Forgets that the descriptor was ready: for those who call [`AsyncFd::ready`] and found nothing.
+    /// Clears the readiness, after an operation that followed [`AsyncFd::ready`] would have blocked.
     pub fn clear_ready(&self, direction: Direction) {
-        self.registration.source.clear(direction);
+        self.registration.readiness.clear(direction);
     }
 
-    /// Like [`AsyncFd::poll_io`], as a future.
+    /// [`AsyncFd::poll_io`] as a future.
+    ///
+    /// # Errors
+    /// Those of `operation`, except `WouldBlock` and `Interrupted`.
     pub async fn io<R>(
         &self,
         direction: Direction,
@@ -136,7 +148,7 @@ impl<T: AsFd> AsyncFd<T> {
 impl<T: AsFd> Drop for AsyncFd<T> {
     fn drop(&mut self) {
         if self.inner.is_some() {
-            // Fails only for a descriptor that was closed behind our back, and then it is out already.
+            // Fails only for a descriptor that others have closed, and then it is deregistered already.
             let _ = self.deregister();
         }
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::shared::WorkerShared;
-use crate::{lifecycle, worker};
+use crate::worker::handle::WorkerHandle;
+use crate::worker::{current, startup};
 
 /// The worker that polls this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and gives the worker with
 /// the fewest connections ([`CountedConnection`]).
@@ -14,7 +14,7 @@ use crate::{lifecycle, worker};
 /// Outside of a runtime.
 #[doc(alias = "SO_INCOMING_NAPI_ID")]
 pub fn worker_of_napi(napi: u32) -> usize {
-    worker::with(|worker| worker.runtime.owner_of(napi))
+    current::with(|worker| worker.runtime.worker_of_napi(napi))
 }
 
 /// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.
@@ -22,7 +22,7 @@ pub fn worker_of_napi(napi: u32) -> usize {
 /// # Panics
 /// Outside of a runtime.
 pub fn own_napi() -> u32 {
-    worker::with(|worker| worker.shared.napi.load(Ordering::Relaxed))
+    current::with(|worker| worker.handle.napi.load(Ordering::Relaxed))
 }
 
 /// The value that sockets of this worker should set `SO_BUSY_POLL` to. `None` unless the policy busy-polls
@@ -32,13 +32,13 @@ pub fn own_napi() -> u32 {
 /// Outside of a runtime.
 #[doc(alias = "SO_BUSY_POLL")]
 pub fn socket_busy_poll() -> Option<Duration> {
-    worker::with(|worker| lifecycle::socket_busy_poll(&worker.runtime, &worker.shared))
+    current::with(|worker| startup::socket_busy_poll(&worker.runtime, &worker.handle))
 }
 
 /// Counts as one connection of a worker while it lives. [`worker_of_napi`] gives connections without a
 /// NAPI to the worker with the fewest.
 #[derive(Debug)]
-pub struct CountedConnection(Arc<WorkerShared>);
+pub struct CountedConnection(Arc<WorkerHandle>);
 
 impl CountedConnection {
     /// Adds one to the connections of a worker of this runtime.
@@ -46,14 +46,14 @@ impl CountedConnection {
     /// # Panics
     /// Outside of a runtime, or if there is no such worker.
     pub fn on(worker: usize) -> Self {
-        let shared = worker::with(|current| Arc::clone(&current.runtime.workers[worker]));
-        shared.load.fetch_add(1, Ordering::Relaxed);
-        Self(shared)
+        let handle = current::with(|current| Arc::clone(&current.runtime.workers[worker]));
+        handle.connections.fetch_add(1, Ordering::Relaxed);
+        Self(handle)
     }
 }
 
 impl Drop for CountedConnection {
     fn drop(&mut self) {
-        self.0.load.fetch_sub(1, Ordering::Relaxed);
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::driver::{RingListener, RingSocket, SourceKind};
-use crate::worker;
+use crate::driver::readiness::SourceKind;
+use crate::driver::uring::listener::RingListener;
+use crate::driver::uring::socket::RingSocket;
+use crate::worker::current;
 
 /// Takes a connected stream socket onto this worker's ring. `None` where the worker's driver has no ring
 /// ([`DriverKind::Epoll`](crate::DriverKind::Epoll)): use an [`AsyncFd`](crate::io::AsyncFd) there.
@@ -18,10 +20,10 @@ use crate::worker;
 /// # Panics
 /// Outside of a runtime.
 pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> io::Result<Option<RingSocket>> {
-    worker::with(|worker| {
+    current::with(|worker| {
         let Some(ring) = worker.driver.ring() else { return Ok(None) };
         let in_napi = match kind {
-            SourceKind::Napi(id) => ring.polls_by_epoll() && id == worker.shared.napi.load(Ordering::Relaxed),
+            SourceKind::Napi(id) => ring.polls_by_epoll() && id == worker.handle.napi.load(Ordering::Relaxed),
             SourceKind::Other => false,
         };
         RingSocket::new(Rc::clone(ring), descriptor, in_napi).map(Some)
@@ -33,7 +35,7 @@ pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> io
 /// # Panics
 /// Outside of a runtime.
 pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListener> {
-    worker::with(|worker| {
+    current::with(|worker| {
         let ring = worker.driver.ring()?;
         Some(RingListener::new(Rc::clone(ring), descriptor))
     })

@@ -1,13 +1,13 @@
-//! The allocation of a task, behind references without its type. The executor's unsafe code is here.
+//! The allocation of a task, and the references to it, which don't know its type. The executor's unsafe
+//! code is here.
 //!
 //! Who may touch what:
 //! - the header: everyone with a reference, on any thread;
 //! - the future: its worker's thread, from the first poll to the drop, which comes before `complete`.
-//!   A future made for another worker (`Unborn`) is an async block that has not been polled: it holds
-//!   what it captured, and that is `Send`;
-//! - the result: whoever `complete`, `join` and `detach` of the header say.
+//!   A future made for another worker ([`NewTask::remote`]) is an async block that has not been polled: it
+//!   holds only what it captured, and that is `Send`;
+//! - the result: whoever `complete`, `join` and `detach` of the header name.
 
-use std::any::Any;
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -17,15 +17,24 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use super::join::JoinError;
-use super::{Header, Result as Outcome};
-use crate::shared::WorkerShared;
-use crate::sync::{Ordering, UnsafeCell, contain, fence};
+use super::header::{Header, ROOT, ResultOwner, TaskVtable};
+use super::join_error::JoinError;
+use crate::sync::{Ordering, UnsafeCell, contain_panic, fence};
 
-/// The header comes first, so that a pointer to it is one to the cell.
+/// What a task runs on, as other threads see it.
+pub(crate) trait Schedule: Send + Sync + Sized + 'static {
+    /// Queues the task unless it is queued or finished already. Called on any thread.
+    fn schedule(task: &TaskRef<Self>);
+
+    /// [`waker_vtable`] in a static: promoted constants have a different address in each codegen unit,
+    /// and `Waker::will_wake` compares addresses.
+    fn waker_vtable() -> &'static RawWakerVTable;
+}
+
+/// The header comes first, so a pointer to it is a pointer to the cell.
 #[repr(C)]
-struct TaskCell<F: Future> {
-    header: Header,
+struct TaskCell<F: Future, S: Schedule> {
+    header: Header<S>,
     stage: UnsafeCell<Stage<F>>,
 }
 
@@ -35,46 +44,36 @@ enum Stage<F: Future> {
     Empty,
 }
 
-/// What needs the task's type.
-pub(super) struct Calls {
-    /// Polls the future; puts the result in when there is one.
-    poll: unsafe fn(NonNull<Header>, &mut Context<'_>) -> Poll<()>,
-    /// Drops the future, and puts in that it was cancelled.
-    cancel: unsafe fn(NonNull<Header>),
-    /// Moves the result to an `Option<Result<F::Output, JoinError>>`.
-    take: unsafe fn(NonNull<Header>, NonNull<()>),
-    /// Drops the result.
-    drop_result: unsafe fn(NonNull<Header>),
-    free: unsafe fn(NonNull<Header>),
-}
-
-fn calls<F: Future>() -> &'static Calls {
-    &Calls {
-        poll: poll::<F>,
-        cancel: cancel::<F>,
-        take: take::<F>,
-        drop_result: drop_result::<F>,
-        free: free::<F>,
+fn vtable<F: Future, S: Schedule>() -> &'static TaskVtable<S> {
+    &TaskVtable {
+        poll: poll::<F, S>,
+        cancel: cancel::<F, S>,
+        take: take::<F, S>,
+        drop_result: drop_result::<F, S>,
+        free: free::<F, S>,
     }
 }
 
 /// # Safety
-/// `task` is a live `TaskCell<F>`, and the caller has the right to its stage.
-unsafe fn with_stage<F: Future, R>(task: NonNull<Header>, action: impl FnOnce(*mut Stage<F>) -> R) -> R {
-    // SAFETY: the caller's promise; only a shared reference to the cell is made, as everywhere.
-    let cell = unsafe { task.cast::<TaskCell<F>>().as_ref() };
+/// `task` is a live `TaskCell<F, S>`, and the caller has the right to its stage.
+unsafe fn with_stage<F: Future, S: Schedule, R>(
+    task: NonNull<Header<S>>,
+    action: impl FnOnce(*mut Stage<F>) -> R,
+) -> R {
+    // SAFETY: the caller's promise; like everywhere, only a shared reference to the cell is made.
+    let cell = unsafe { task.cast::<TaskCell<F, S>>().as_ref() };
     cell.stage.with_mut(action)
 }
 
 /// # Safety
-/// On the worker's thread, of a live task that is not complete.
-unsafe fn poll<F: Future>(task: NonNull<Header>, context: &mut Context<'_>) -> Poll<()> {
+/// On the worker's thread, with a live task that is not complete.
+unsafe fn poll<F: Future, S: Schedule>(task: NonNull<Header<S>>, context: &mut Context<'_>) -> Poll<()> {
     let poll = |stage: *mut Stage<F>| {
-        // SAFETY: until the task is complete, its worker alone touches the stage.
+        // SAFETY: until the task is complete, only its worker touches the stage.
         let Stage::Future(future) = (unsafe { &mut *stage }) else { return Poll::Ready(None) };
-        // SAFETY: the future stays where it is, in the allocation, until it is dropped in place.
+        // SAFETY: the future stays in the allocation until it is dropped in place.
         let future = unsafe { Pin::new_unchecked(future) };
-        // AssertUnwindSafe: the future is dropped and never polled again after a panic.
+        // AssertUnwindSafe: after a panic the future is dropped and never polled again.
         match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Some(Ok(output))),
@@ -87,248 +86,253 @@ unsafe fn poll<F: Future>(task: NonNull<Header>, context: &mut Context<'_>) -> P
         Poll::Ready(None) => Poll::Ready(()),
         Poll::Ready(Some(result)) => {
             // SAFETY: the caller's promise.
-            unsafe { finish::<F>(task, result) };
+            unsafe { finish::<F, S>(task, result) };
             Poll::Ready(())
         }
     }
 }
 
 /// # Safety
-/// On the worker's thread (or before the first poll, where the future may be dropped anywhere), of a
-/// live task that is not complete.
-unsafe fn cancel<F: Future>(task: NonNull<Header>) {
+/// With a live task that is not complete, on the worker's thread; or on any thread before the first poll,
+/// where the future may be dropped anywhere.
+unsafe fn cancel<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
     // SAFETY: the caller's promise.
-    unsafe { finish::<F>(task, Err(JoinError::cancelled())) }
+    unsafe { finish::<F, S>(task, Err(JoinError::cancelled())) }
 }
 
 /// # Safety
 /// As for `cancel`.
-unsafe fn finish<F: Future>(task: NonNull<Header>, result: Result<F::Output, JoinError>) {
+unsafe fn finish<F: Future, S: Schedule>(task: NonNull<Header<S>>, result: Result<F::Output, JoinError>) {
     let put = |stage: *mut Stage<F>| {
-        // The future goes before the joiner learns of the end: what it held is free by then. Its drop
-        // may panic too, and the result, or the first panic, is what counts.
-        // SAFETY: nobody else touches the stage before the task is complete, and it is overwritten
-        // without being dropped again, so also if this panics.
-        contain(|| unsafe { stage.drop_in_place() });
+        // The future is dropped before the joiner is woken, which then finds free what the future held.
+        // A panic of the drop is contained: the result, or the first panic, is what the joiner gets.
+        // SAFETY: nobody else touches the stage before the task is complete. It is overwritten without
+        // being dropped again, also if this drop panics.
+        contain_panic(|| unsafe { stage.drop_in_place() });
         // SAFETY: what was there has been dropped.
         unsafe { stage.write(Stage::Result(result)) };
     };
     // SAFETY: the caller's promise.
-    unsafe { with_stage::<F, _>(task, put) };
+    unsafe { with_stage::<F, S, _>(task, put) };
     // SAFETY: the task is live.
-    if unsafe { task.as_ref() }.complete() == Outcome::Unwanted {
+    if unsafe { task.as_ref() }.complete() == ResultOwner::Caller {
         // SAFETY: `complete` has given the result to this side.
-        contain(|| unsafe { drop_result::<F>(task) });
+        contain_panic(|| unsafe { drop_result::<F, S>(task) });
     }
 }
 
 /// # Safety
 /// `task` is live and done, and the caller has the right to its result.
-unsafe fn empty<F: Future>(task: NonNull<Header>) -> Stage<F> {
-    // SAFETY: by the caller's promise nobody else touches the stage, which is always a valid one.
+unsafe fn take_stage<F: Future, S: Schedule>(task: NonNull<Header<S>>) -> Stage<F> {
+    // SAFETY: by the caller's promise nobody else touches the stage, which always holds a valid value.
     let replace = |stage: *mut Stage<F>| unsafe { stage.replace(Stage::Empty) };
     // SAFETY: the caller's promise.
     unsafe { with_stage(task, replace) }
 }
 
 /// # Safety
-/// `task` is live, the caller has the right to its result, and `slot` is a valid
+/// `task` is live and done, the caller has the right to its result, and `slot` points to a valid
 /// `Option<Result<F::Output, JoinError>>`.
-unsafe fn take<F: Future>(task: NonNull<Header>, slot: NonNull<()>) {
+unsafe fn take<F: Future, S: Schedule>(task: NonNull<Header<S>>, slot: NonNull<()>) {
     // SAFETY: the caller's promise.
-    if let Stage::Result(result) = unsafe { empty::<F>(task) } {
+    if let Stage::Result(result) = unsafe { take_stage::<F, S>(task) } {
         // SAFETY: the caller's promise.
         unsafe { *slot.cast::<Option<Result<F::Output, JoinError>>>().as_mut() = Some(result) };
     }
 }
 
 /// # Safety
-/// `task` is live, and the caller has the right to its result.
-unsafe fn drop_result<F: Future>(task: NonNull<Header>) {
+/// `task` is live and done, and the caller has the right to its result.
+unsafe fn drop_result<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
     // SAFETY: the caller's promise.
-    drop(unsafe { empty::<F>(task) });
+    drop(unsafe { take_stage::<F, S>(task) });
 }
 
 /// # Safety
-/// Called once, for the last reference. Then the stage is empty (but for a root's, which is nothing): the
-/// worker drops its reference after the end of the task, and the joiner after it has taken the result,
-/// or left it to someone.
-unsafe fn free<F: Future>(task: NonNull<Header>) {
-    // SAFETY: allocated as this by `Box` in `TaskRef::allocate`.
-    drop(unsafe { Box::from_raw(task.cast::<TaskCell<F>>().as_ptr()) });
+/// Called once, for the last reference. By then the stage is empty (a root's stage is a `Ready<()>`, which
+/// any thread may drop): the worker drops its reference after the end of the task, and the joiner after it
+/// has taken the result or detached.
+unsafe fn free<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
+    // SAFETY: allocated as a `Box<TaskCell<F, S>>` in `TaskRef::allocate`.
+    drop(unsafe { Box::from_raw(task.cast::<TaskCell<F, S>>().as_ptr()) });
 }
 
-/// A counted reference to a task.
-pub(crate) struct TaskRef(NonNull<Header>);
+/// A counted reference to a task that runs on `S`.
+pub(crate) struct TaskRef<S: Schedule>(NonNull<Header<S>>);
 
-// SAFETY: a reference gives access to the header, which is `Sync`, and frees the task when it is the
-// last, and then there is no future or result in it any more. The unsafe calls say themselves on
-// which thread they may be made.
-unsafe impl Send for TaskRef {}
+// SAFETY: a reference gives access to the header, which is `Sync` (`S` is), and the last one frees the task
+// when it holds no future or result any more. The unsafe methods name the thread that may call them.
+unsafe impl<S: Schedule> Send for TaskRef<S> {}
 // SAFETY: as above.
-unsafe impl Sync for TaskRef {}
+unsafe impl<S: Schedule> Sync for TaskRef<S> {}
 
-impl TaskRef {
-    /// A task, referred to by its worker and its joiner.
-    fn allocate<F: Future>(worker: Arc<WorkerShared>, key: u32, future: F) -> (Self, Self) {
+impl<S: Schedule> TaskRef<S> {
+    /// A task, with its worker's reference and its joiner's.
+    fn allocate<F: Future>(scheduler: Arc<S>, key: u32, future: F) -> (Self, Self) {
         let cell = TaskCell {
-            header: Header::new(worker, key, calls::<F>()),
+            header: Header::new(scheduler, key, vtable::<F, S>()),
             stage: UnsafeCell::new(Stage::Future(future)),
         };
-        let task = NonNull::from(Box::leak(Box::new(cell))).cast::<Header>();
+        let task = NonNull::from(Box::leak(Box::new(cell))).cast::<Header<S>>();
         (Self(task), Self(task))
     }
 
-    /// What wakes a worker's root future, which is polled elsewhere.
-    pub(crate) fn root(worker: Arc<WorkerShared>) -> Self {
-        Self::allocate(worker, super::ROOT, std::future::ready(())).0
+    /// The task whose wakers wake a worker's root future. It is never polled itself: the root future is
+    /// polled where it is.
+    pub(crate) fn root(scheduler: Arc<S>) -> Self {
+        Self::allocate(scheduler, ROOT, std::future::ready(())).0
     }
 
     /// Polls the future.
     ///
     /// # Safety
-    /// On the worker's thread, until it is ready, and never after `cancel`.
+    /// On the worker's thread, not after it was ready, and not after `cancel`.
     pub(crate) unsafe fn poll(&self) -> Poll<()> {
-        // SAFETY: it holds no reference of its own, and is never dropped: `self` outlives it, and
-        // clones of it count.
+        // SAFETY: this waker counts no reference and is never dropped: `self` outlives it, and its clones
+        // count references themselves.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(self.0)) });
         // SAFETY: the caller's promise.
-        unsafe { (self.calls.poll)(self.0, &mut Context::from_waker(&waker)) }
+        unsafe { (self.vtable.poll)(self.0, &mut Context::from_waker(&waker)) }
     }
 
-    /// Drops the future; its joiner learns that it was cancelled.
+    /// Drops the future; the joiner gets a cancelled `JoinError`.
     ///
     /// # Safety
     /// As for `poll`.
     pub(crate) unsafe fn cancel(&self) {
         // SAFETY: the caller's promise.
-        unsafe { (self.calls.cancel)(self.0) }
+        unsafe { (self.vtable.cancel)(self.0) }
     }
 
     /// Takes the result.
     ///
     /// # Safety
-    /// `T` is the type of the future's output, the task is done, and this is its one joiner.
+    /// `T` is the type of the future's output, the task is done, and the caller is its only joiner.
     pub(super) unsafe fn take<T>(&self) -> Option<Result<T, JoinError>> {
         let mut slot: Option<Result<T, JoinError>> = None;
-        // SAFETY: the caller's promise; the slot is of the type that the call expects.
-        unsafe { (self.calls.take)(self.0, NonNull::from(&mut slot).cast()) };
+        // SAFETY: the caller's promise; the slot has the type that the function expects.
+        unsafe { (self.vtable.take)(self.0, NonNull::from(&mut slot).cast()) };
         slot
     }
 
     /// Drops the result.
     ///
     /// # Safety
-    /// The task is done, this is its one joiner, and the result may be dropped on this thread.
+    /// The task is done, the caller is its only joiner, and the result may be dropped on this thread.
     pub(super) unsafe fn drop_result(&self) {
         // SAFETY: the caller's promise.
-        unsafe { (self.calls.drop_result)(self.0) }
+        unsafe { (self.vtable.drop_result)(self.0) }
+    }
+
+    /// Has the worker drop the future instead of polling it again.
+    pub(super) fn abort(&self) {
+        self.mark_aborted();
+        S::schedule(self);
     }
 
     pub(crate) fn waker(&self) -> Waker {
         let waker = raw_waker(Self::clone(self).into_raw());
-        // SAFETY: it has a reference of its own, and the table keeps the contract.
+        // SAFETY: the waker owns the reference that was just cloned, and the vtable keeps the contract.
         unsafe { Waker::from_raw(waker) }
     }
 
-    fn into_raw(self) -> NonNull<Header> {
+    fn into_raw(self) -> NonNull<Header<S>> {
         ManuallyDrop::new(self).0
     }
 }
 
-impl Deref for TaskRef {
-    type Target = Header;
+impl<S: Schedule> Deref for TaskRef<S> {
+    type Target = Header<S>;
 
-    fn deref(&self) -> &Header {
-        // SAFETY: the task is live while there is a reference, and nobody makes a unique one to it.
+    fn deref(&self) -> &Header<S> {
+        // SAFETY: the task is live while a reference exists, and nobody makes a unique reference to it.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Clone for TaskRef {
+impl<S: Schedule> Clone for TaskRef<S> {
     fn clone(&self) -> Self {
-        // Relaxed: a reference is there already, so nobody can be freeing it (as in `Arc`). An overflow
-        // would take 2^64 references, of which each takes memory, or is leaked one by one for centuries.
+        // Relaxed: a reference exists already, so nobody can be freeing the task (as in `Arc`). An overflow
+        // would take 2^64 references, each of which takes memory or is leaked one by one for centuries.
         self.references.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
-impl Drop for TaskRef {
+impl<S: Schedule> Drop for TaskRef<S> {
     fn drop(&mut self) {
-        // Release: what was done with this reference comes before the freeing.
+        // Release: what was done with this reference happens before the task is freed.
         if self.references.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             // SAFETY: it was the last reference.
-            unsafe { (self.calls.free)(self.0) };
+            unsafe { (self.vtable.free)(self.0) };
         }
     }
 }
 
-const WAKER: RawWakerVTable = RawWakerVTable::new(
-    |data| raw_waker(TaskRef::clone(&borrowed(data)).into_raw()),
-    |data| owned(data).schedule(),
-    |data| borrowed(data).schedule(),
-    |data| drop(owned(data)),
-);
-
-fn raw_waker(task: NonNull<Header>) -> RawWaker {
-    static TABLE: RawWakerVTable = WAKER;
-    RawWaker::new(task.as_ptr().cast_const().cast(), &TABLE)
+/// The vtable of the wakers of tasks on `S`, for [`Schedule::waker_vtable`].
+pub(crate) const fn waker_vtable<S: Schedule>() -> RawWakerVTable {
+    RawWakerVTable::new(
+        |data| raw_waker(TaskRef::<S>::clone(&borrowed(data)).into_raw()),
+        |data| S::schedule(&owned(data)),
+        |data| S::schedule(&borrowed(data)),
+        |data| drop(owned::<S>(data)),
+    )
 }
 
-/// The reference that a waker is, of which it makes no further use.
-fn owned(data: *const ()) -> TaskRef {
-    // SAFETY: called from the wakers' table only, with what `raw_waker` has put in, which is not null.
+fn raw_waker<S: Schedule>(task: NonNull<Header<S>>) -> RawWaker {
+    RawWaker::new(task.as_ptr().cast_const().cast(), S::waker_vtable())
+}
+
+/// The reference that a waker is made of; the waker is used no further.
+fn owned<S: Schedule>(data: *const ()) -> TaskRef<S> {
+    // SAFETY: called from `waker_vtable::<S>` only, with what `raw_waker::<S>` has stored, which is not null.
     TaskRef(unsafe { NonNull::new_unchecked(data.cast_mut().cast()) })
 }
 
-/// The reference that a waker is, which it keeps.
-fn borrowed(data: *const ()) -> ManuallyDrop<TaskRef> {
+/// The reference that a waker is made of; the waker keeps it.
+fn borrowed<S: Schedule>(data: *const ()) -> ManuallyDrop<TaskRef<S>> {
     ManuallyDrop::new(owned(data))
 }
 
-/// A task that its worker has not taken in yet. Dropped before that, it is cancelled.
-pub(crate) struct Unborn(Option<TaskRef>);
+/// A task that its worker has not adopted yet. Dropping it cancels the task.
+pub(crate) struct NewTask<S: Schedule>(Option<TaskRef<S>>);
 
-impl Unborn {
+impl<S: Schedule> NewTask<S> {
     /// A task of this thread's worker, and the joiner's reference.
-    pub(crate) fn here<F>(worker: Arc<WorkerShared>, future: F) -> (Self, TaskRef)
+    pub(crate) fn local<F>(scheduler: Arc<S>, future: F) -> (Self, TaskRef<S>)
     where
         F: Future + 'static,
         F::Output: 'static,
     {
-        let (task, joiner) = TaskRef::allocate(worker, 0, future);
+        let (task, joiner) = TaskRef::allocate(scheduler, 0, future);
         (Self(Some(task)), joiner)
     }
 
-    /// A task for another thread, where the future is made, too.
-    pub(crate) fn elsewhere<M, F>(worker: Arc<WorkerShared>, make: M) -> (Self, TaskRef)
+    /// A task for another thread's worker, where `make` is called too, and the joiner's reference.
+    pub(crate) fn remote<M, F>(scheduler: Arc<S>, make: M) -> (Self, TaskRef<S>)
     where
         M: FnOnce() -> F + Send + 'static,
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        // Holds nothing but `make` until it is polled.
-        let (task, joiner) = TaskRef::allocate(worker, 0, async move { make().await });
+        // Holds only `make` until it is polled.
+        let (task, joiner) = TaskRef::allocate(scheduler, 0, async move { make().await });
         (Self(Some(task)), joiner)
     }
 
     /// Hands the task to its worker.
-    pub(crate) fn born(mut self) -> TaskRef {
-        self.0.take().expect("it is taken once")
+    pub(crate) fn adopt(mut self) -> TaskRef<S> {
+        self.0.take().expect("a new task is adopted once")
     }
 }
 
-impl Drop for Unborn {
+impl<S: Schedule> Drop for NewTask<S> {
     fn drop(&mut self) {
         if let Some(task) = self.0.take() {
-            // SAFETY: never polled; where this is not the worker's thread the future is one of
-            // `elsewhere`, of which only the `Send` closure is dropped.
+            // SAFETY: never polled. If this is not the worker's thread, the task was made by `remote`, and
+            // only its `Send` closure is dropped.
             unsafe { task.cancel() };
         }
     }
 }
-
-/// What a panic was raised with.
-pub(super) type Payload = Box<dyn Any + Send>;

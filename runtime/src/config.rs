@@ -1,0 +1,257 @@
+//! A runtime's settings: those of the code override the environment's, which override the attribute's.
+
+use std::env;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings};
+
+use crate::driver::driver_kind::DriverKind;
+use crate::error::BuildError;
+use crate::worker::wait_strategy::WaitStrategy;
+
+/// A setting that the environment and the attributes can give, as strings.
+struct Setting {
+    /// The attribute's argument.
+    argument: &'static str,
+    /// The environment variable; empty if there is none.
+    variable: &'static str,
+}
+
+/// Declares the settings, and their table for the documentation.
+macro_rules! settings {
+    ($($name:ident: $argument:literal, $variable:literal, $shown:literal, $values:literal;)*) => {
+        $(const $name: Setting = Setting { argument: $argument, variable: $variable };)*
+
+        /// The settings as a Markdown table.
+        macro_rules! settings_table {
+            () => {
+                concat!(
+                    "| argument | environment | values |\n|---|---|---|\n",
+                    $("| `", $argument, "` | ", $shown, " | ", $values, " |\n",)*
+                )
+            };
+        }
+        pub(crate) use settings_table;
+    };
+}
+
+settings! {
+    POLICY: "policy", "RUNTIME_POLICY", "`RUNTIME_POLICY`",
+        "`vanilla` (default), `packing`, `suppression`, `kernel-polling`";
+    WORKERS: "workers", "RUNTIME_WORKERS", "`RUNTIME_WORKERS`",
+        "1 to 4096; by default one per receive queue of the interface, at most one per core";
+    INTERFACE: "interface", "RUNTIME_INTERFACE", "`RUNTIME_INTERFACE`",
+        "a network interface, for example `eth0`; none by default";
+    WAIT: "wait", "RUNTIME_WAIT", "`RUNTIME_WAIT`",
+        "`block` (default), `spin`, `spin-then-block`, `spin-then-block:50us`";
+    DRIVER: "driver", "RUNTIME_DRIVER", "`RUNTIME_DRIVER`",
+        "`auto` (default), `epoll`, `uring`, `hybrid`";
+    CORES: "cores", "", "–",
+        "cores to pin workers to, for example `0,2-3`; workers are not pinned by default";
+    AFFINITY: "affinity", "RUNTIME_AFFINITY", "`RUNTIME_AFFINITY`",
+        "`pin` (default), `follow`, `none`";
+    GRACE_TIME: "grace_time", "RUNTIME_GRACE_TIME", "`RUNTIME_GRACE_TIME`",
+        "microseconds, `auto`, or `auto:50-400`; see [`Builder::grace_time`]";
+}
+
+/// The arguments of `#[runtime::main(…)]` and `#[runtime::test(…)]`.
+#[doc(hidden)]
+#[derive(Debug, Clone, Default)]
+pub struct Attribute {
+    pub policy: Option<String>,
+    pub workers: Option<usize>,
+    pub interface: Option<String>,
+    pub wait: Option<String>,
+    pub driver: Option<String>,
+    pub cores: Option<String>,
+    pub affinity: Option<String>,
+    pub grace_time: Option<String>,
+}
+
+/// The settings that the code has made.
+#[derive(Debug, Default)]
+pub(crate) struct CodeSettings {
+    pub(crate) policy: Option<Policy>,
+    pub(crate) workers: Option<usize>,
+    pub(crate) interface: Option<String>,
+    pub(crate) wait: Option<WaitStrategy>,
+    pub(crate) driver: Option<DriverKind>,
+    pub(crate) cores: Option<Cpus>,
+    pub(crate) affinity: Option<Affinity>,
+    pub(crate) packing_cores: Cpus,
+    pub(crate) grace_time: Option<GraceTime>,
+    pub(crate) busy_poll: Option<Duration>,
+    pub(crate) max_events: Option<usize>,
+    pub(crate) journals: JournalDir,
+}
+
+/// Every setting, decided.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) policy: Policy,
+    pub(crate) workers: Option<usize>,
+    pub(crate) interface: Option<String>,
+    pub(crate) wait: WaitStrategy,
+    pub(crate) driver: DriverKind,
+    pub(crate) cores: Vec<u32>,
+    pub(crate) affinity: Affinity,
+    pub(crate) settings: Settings,
+    pub(crate) busy_poll: Duration,
+    pub(crate) max_events: usize,
+    pub(crate) journals: JournalDir,
+}
+
+/// How long a wait busy-polls under suppression before it sleeps (`busy_poll_usecs`): the value of
+/// the kernel series' *napibusy* case.
+const SUPPRESSION_BUSY_POLL: Duration = Duration::from_micros(64);
+/// How many events one wait takes: the budget of one NAPI poll.
+const MAX_EVENTS: usize = 64;
+
+impl Config {
+    /// Merges the three sources of settings.
+    pub(crate) fn resolve(
+        code: CodeSettings,
+        attribute: Attribute,
+        ignore_environment: bool,
+    ) -> Result<Self, BuildError> {
+        let environment = |name: &str| {
+            if ignore_environment || name.is_empty() {
+                return None;
+            }
+            env::var(name).ok().filter(|value| !value.is_empty())
+        };
+        let policy = layered(code.policy, &POLICY, &environment, attribute.policy, parse::<Policy>)?;
+        let wait = layered(code.wait, &WAIT, &environment, attribute.wait, parse::<WaitStrategy>)?;
+        let driver = layered(code.driver, &DRIVER, &environment, attribute.driver, parse::<DriverKind>)?;
+        let workers = attribute.workers.map(|workers| workers.to_string());
+        let workers = layered(code.workers, &WORKERS, &environment, workers, parse_workers)?;
+        let interface =
+            layered(code.interface, &INTERFACE, &environment, attribute.interface, parse::<String>)?;
+        let cores = layered(code.cores, &CORES, &environment, attribute.cores, parse::<Cpus>)?;
+        let affinity =
+            layered(code.affinity, &AFFINITY, &environment, attribute.affinity, parse::<Affinity>)?;
+        let grace_time =
+            layered(code.grace_time, &GRACE_TIME, &environment, attribute.grace_time, parse::<GraceTime>)?;
+        let policy = policy.unwrap_or_default();
+        let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
+        let mut settings = Settings { packing_cores: code.packing_cores, ..Settings::default() };
+        if let Some(time) = grace_time.filter(|time| !time.is_valid()) {
+            let reason =
+                format!("{time:?} is not a valid grace time: its bounds are out of order or out of range");
+            return Err(BuildError::Setting { source_name: GRACE_TIME.argument.to_owned(), reason });
+        }
+        let adaptive = (policy == Policy::KernelPolling).then_some(GraceTime::ADAPTIVE);
+        if let Some(time) = grace_time.or(adaptive) {
+            settings.gro_flush_timeout = time;
+        }
+        let busy_poll = code.busy_poll.unwrap_or(match policy {
+            Policy::Suppression => SUPPRESSION_BUSY_POLL,
+            _ => Duration::ZERO,
+        });
+        Ok(Self {
+            policy,
+            workers,
+            interface,
+            wait: wait.unwrap_or_default(),
+            driver: driver.unwrap_or_default(),
+            cores,
+            affinity: affinity.unwrap_or_default(),
+            settings,
+            busy_poll,
+            max_events: code.max_events.unwrap_or(MAX_EVENTS),
+            journals: code.journals,
+        })
+    }
+}
+
+fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+fn parse_workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(workers @ 1..=4096) => Ok(workers),
+        _ => Err(format!("{text:?} is not a number of workers; write one from 1 to 4096")),
+    }
+}
+
+/// The value of the strongest source that gives one.
+fn layered<T>(
+    code: Option<T>,
+    setting: &Setting,
+    environment: &dyn Fn(&str) -> Option<String>,
+    attribute: Option<String>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, BuildError> {
+    if code.is_some() {
+        return Ok(code);
+    }
+    let (source_name, text) = match environment(setting.variable) {
+        Some(text) => (setting.variable.to_owned(), text),
+        None => match attribute {
+            Some(text) => (format!("#[runtime({} = …)]", setting.argument), text),
+            None => return Ok(None),
+        },
+    };
+    parse(&text).map(Some).map_err(|reason| BuildError::Setting { source_name, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy_of(
+        code: Option<Policy>,
+        environment: Option<&str>,
+        attribute: Option<&str>,
+    ) -> Result<Option<Policy>, BuildError> {
+        layered(
+            code,
+            &POLICY,
+            &|_| environment.map(str::to_owned),
+            attribute.map(str::to_owned),
+            parse::<Policy>,
+        )
+    }
+
+    #[test]
+    fn code_overrides_the_environment_which_overrides_the_attribute() {
+        let (packing, polling) = (Some("packing"), Some("kernel-polling"));
+        assert_eq!(policy_of(None, None, polling).unwrap(), Some(Policy::KernelPolling));
+        assert_eq!(policy_of(None, packing, polling).unwrap(), Some(Policy::Packing));
+        assert_eq!(policy_of(Some(Policy::Vanilla), packing, polling).unwrap(), Some(Policy::Vanilla));
+    }
+
+    #[test]
+    fn a_bad_value_is_reported_with_its_source() {
+        let error = policy_of(None, Some("fast"), None).unwrap_err().to_string();
+        assert!(error.starts_with("RUNTIME_POLICY: ") && error.contains("\"fast\""), "{error}");
+    }
+
+    #[test]
+    fn zero_workers_are_refused() {
+        assert!(parse_workers("0").is_err() && parse_workers("x").is_err());
+        assert_eq!(parse_workers("3"), Ok(3));
+    }
+
+    #[test]
+    fn affinity_and_grace_time_come_from_the_attribute() {
+        let attribute = Attribute {
+            affinity: Some("follow".to_owned()),
+            grace_time: Some("20".to_owned()),
+            ..Attribute::default()
+        };
+        let config = Config::resolve(CodeSettings::default(), attribute, true).unwrap();
+        assert_eq!(config.affinity, Affinity::Follow);
+        assert_eq!(config.settings.gro_flush_timeout, GraceTime::Fixed(Duration::from_micros(20)));
+    }
+
+    #[test]
+    fn the_table_names_every_variable() {
+        for setting in [POLICY, WORKERS, INTERFACE, WAIT, DRIVER, AFFINITY, GRACE_TIME] {
+            assert!(settings_table!().contains(&format!("`{}` | `{}`", setting.argument, setting.variable)));
+        }
+    }
+}

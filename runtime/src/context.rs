@@ -1,0 +1,47 @@
+//! The runtime and the worker that the calling task runs on.
+
+use policies::Policy;
+
+use crate::worker::current;
+use crate::worker::metrics::Metrics;
+use crate::worker::report::WorkerReport;
+
+/// The number of workers of this runtime.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn workers() -> usize {
+    current::with(|worker| worker.runtime.workers.len())
+}
+
+/// The number of the calling worker, from 0.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn current_worker() -> usize {
+    current::with(|worker| worker.handle.index)
+}
+
+/// What is in effect on each worker of this runtime.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn reports() -> Vec<WorkerReport> {
+    current::with(|worker| worker.runtime.reports())
+}
+
+/// The counters of each worker of this runtime.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn metrics() -> Vec<Metrics> {
+    current::with(|worker| worker.runtime.metrics())
+}
+
+/// The policy that was asked for.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn policy() -> Policy {
+    current::with(|worker| worker.runtime.config.policy)
+}

@@ -1,0 +1,167 @@
+//! The system calls of the epoll driver for which there is no safe wrapper.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// `struct epoll_params` of `linux/eventpoll.h` (Linux 6.9): how one epoll instance busy-polls.
+#[doc(alias = "epoll_params")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct EpollParams {
+    /// How long a wait busy-polls before it sleeps, in microseconds.
+    pub busy_poll_usecs: u32,
+    /// How many packets one poll takes at most; more than 64 needs `CAP_NET_ADMIN`.
+    pub busy_poll_budget: u16,
+    /// 1: the interrupt stays masked while the application polls.
+    pub prefer_busy_poll: u8,
+    #[serde(skip)]
+    pad: u8,
+}
+
+impl EpollParams {
+    pub(crate) fn new(busy_poll_usecs: u32, busy_poll_budget: u16) -> Self {
+        Self { busy_poll_usecs, busy_poll_budget, prefer_busy_poll: 1, pad: 0 }
+    }
+}
+
+const EPIOCSPARAMS: libc::Ioctl = 0x4008_8a01;
+const EPIOCGPARAMS: libc::Ioctl = 0x8008_8a02_u32 as libc::Ioctl;
+
+/// Sets how an epoll instance busy-polls.
+pub(crate) fn set_epoll_params(epoll: BorrowedFd<'_>, params: EpollParams) -> io::Result<()> {
+    // SAFETY: EPIOCSPARAMS reads one `struct epoll_params`, which `EpollParams` mirrors (`repr(C)`,
+    // 8 bytes), through a pointer that is valid for the call.
+    let result = unsafe { libc::ioctl(epoll.as_raw_fd(), EPIOCSPARAMS, &raw const params) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads back how an epoll instance busy-polls.
+pub(crate) fn epoll_params(epoll: BorrowedFd<'_>) -> io::Result<EpollParams> {
+    let mut params = EpollParams::default();
+    // SAFETY: EPIOCGPARAMS writes one `struct epoll_params` through a pointer to a live value of that
+    // layout; every bit pattern is valid for its integer fields.
+    let result = unsafe { libc::ioctl(epoll.as_raw_fd(), EPIOCGPARAMS, &raw mut params) };
+    if result == 0 { Ok(params) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Borrows a descriptor by its number.
+///
+/// # Safety
+/// `fd` must be open, and stay open for `'a`.
+pub(crate) unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: the caller's promise is the callee's condition.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// One event as `epoll_wait` fills it in.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Event(libc::epoll_event);
+
+impl Event {
+    pub(crate) const EMPTY: Self = Self(libc::epoll_event { events: 0, u64: 0 });
+
+    pub(crate) fn token(self) -> usize {
+        self.0.u64 as usize
+    }
+
+    pub(crate) fn is_readable(self) -> bool {
+        self.has(libc::EPOLLIN | libc::EPOLLPRI) || self.is_closed()
+    }
+
+    pub(crate) fn is_writable(self) -> bool {
+        self.has(libc::EPOLLOUT) || self.has(libc::EPOLLHUP | libc::EPOLLERR)
+    }
+
+    /// The peer has stopped sending, or the connection is broken: reads will not block again.
+    pub(crate) fn is_closed(self) -> bool {
+        self.has(libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR)
+    }
+
+    fn has(self, flags: i32) -> bool {
+        self.0.events & flags as u32 != 0
+    }
+}
+
+/// Whether `epoll_pwait2` has failed with `ENOSYS`.
+static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+/// Waits on an epoll instance. Returns how many of `events` were filled in; 0 after a timeout or a signal.
+///
+/// `None` waits without a limit. Calls `epoll_pwait2` (Linux 5.11), whose timeout is in nanoseconds: 1 ns
+/// polls the NAPI once, while 0 returns before any polling (`fs/eventpoll.c`, `ep_poll`).
+pub(crate) fn epoll_wait(
+    epoll: BorrowedFd<'_>,
+    events: &mut [Event],
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    if LACKS_PWAIT2.load(Ordering::Relaxed) {
+        return epoll_wait_millis(epoll, events, timeout);
+    }
+    let timespec = timeout.map(|timeout| libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let timespec_pointer =
+        timespec.as_ref().map_or(std::ptr::null(), |timespec| timespec as *const libc::timespec);
+    let capacity = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+    let buffer = events.as_mut_ptr().cast::<libc::epoll_event>();
+    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent wrapper),
+    // the timespec pointer is null or points to a live value, and the signal mask is null, for which
+    // the size (last argument) is ignored.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll.as_raw_fd(),
+            buffer,
+            capacity,
+            timespec_pointer,
+            std::ptr::null::<libc::sigset_t>(),
+            0usize,
+        )
+    };
+    match event_count(result) {
+        // Before Linux 5.11, in some sandboxes, and under tools that don't implement the call.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            LACKS_PWAIT2.store(true, Ordering::Relaxed);
+            epoll_wait_millis(epoll, events, timeout)
+        }
+        result => result,
+    }
+}
+
+fn event_count(result: libc::c_long) -> io::Result<usize> {
+    match usize::try_from(result) {
+        Ok(count) => Ok(count),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            error => Err(error),
+        },
+    }
+}
+
+/// The wait of old kernels, which counts in milliseconds: timers fire up to 1 ms late, never early.
+fn epoll_wait_millis(
+    epoll: BorrowedFd<'_>,
+    events: &mut [Event],
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    let millis = match timeout {
+        None => -1,
+        // A poll pass must not wait.
+        Some(timeout) if timeout <= Duration::from_nanos(1) => 0,
+        Some(timeout) => {
+            libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+        }
+    };
+    let capacity = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+    let buffer = events.as_mut_ptr().cast::<libc::epoll_event>();
+    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent wrapper).
+    let result = unsafe { libc::epoll_wait(epoll.as_raw_fd(), buffer, capacity, millis) };
+    event_count(result.into())
+}

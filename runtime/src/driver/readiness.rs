@@ -1,0 +1,106 @@
+//! Readiness of one registered descriptor.
+
+use std::cell::{Cell, RefCell};
+use std::task::{Context, Waker};
+
+/// The direction of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the descriptor.
+    Read,
+    /// To the descriptor.
+    Write,
+}
+
+/// Where a descriptor's events come from, which decides in which of a worker's epoll instances it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SourceKind {
+    /// From packets of this NAPI (`SO_INCOMING_NAPI_ID` of the socket).
+    Napi(u32),
+    /// From elsewhere: listeners, pipes, sockets without a NAPI.
+    Other,
+}
+
+/// The edge-triggered readiness of one descriptor: set by events, cleared when an operation would block.
+#[derive(Debug)]
+pub(crate) struct Readiness {
+    /// Whether the descriptor is in the epoll instance that polls the NAPI.
+    pub(crate) in_polling_epoll: bool,
+    read: Side,
+    write: Side,
+    /// The peer has closed: reads never block again, and there may be no further event.
+    closed: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Side {
+    ready: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Side {
+    fn new(ready: bool) -> Self {
+        Self { ready: Cell::new(ready), waker: RefCell::new(None) }
+    }
+
+    fn set_ready(&self) {
+        self.ready.set(true);
+        // Taken out first: a waker may run code that uses this readiness.
+        let waker = self.waker.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Readiness {
+    pub(crate) fn new(in_polling_epoll: bool) -> Self {
+        Self {
+            in_polling_epoll,
+            // Registration reports an edge if there is something to read. Writes are tried at once.
+            read: Side::new(false),
+            write: Side::new(true),
+            closed: Cell::new(false),
+        }
+    }
+
+    fn side(&self, direction: Direction) -> &Side {
+        match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.write,
+        }
+    }
+
+    pub(crate) fn dispatch(&self, readable: bool, writable: bool, closed: bool) {
+        if closed {
+            self.closed.set(true);
+        }
+        if readable {
+            self.read.set_ready();
+        }
+        if writable {
+            self.write.set_ready();
+        }
+    }
+
+    pub(crate) fn is_ready(&self, direction: Direction) -> bool {
+        self.side(direction).ready.get()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    pub(crate) fn clear(&self, direction: Direction) {
+        self.side(direction).ready.set(false);
+    }
+
+    pub(crate) fn wait(&self, direction: Direction, context: &Context<'_>) {
+        let mut slot = self.side(direction).waker.borrow_mut();
+        match &mut *slot {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => *slot = Some(context.waker().clone()),
+        }
+    }
+}

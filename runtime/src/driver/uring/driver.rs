@@ -1,0 +1,224 @@
+//! A worker's ring, its operations, and the epoll instance beside it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, types};
+
+use super::buffers::BufferPool;
+use super::completion_eventfd;
+use super::operations::{CANCEL, Operations};
+use super::ring::{Features, Ring};
+use super::socket_state::{InFlightSend, SocketState};
+use crate::driver::epoll::EpollDriver;
+use crate::driver::wait::POLLING_TASK_BUDGET;
+use crate::worker::wake_handle::WakeHandle;
+
+/// What the worker waits in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// `io_uring_enter`.
+    Uring,
+    /// `epoll_pwait2`.
+    Hybrid,
+}
+
+/// Sends of at least this many connections go out after the queue has been polled once more: the poll
+/// brings what came meanwhile, and one enter carries these sends and those receives. Fewer go out before
+/// the poll, so that they don't wait for it.
+pub(super) const POLL_FIRST_SENDS: usize = 8;
+/// After a poll that brought hardly anything, the number of turns that send first.
+const SEND_FIRST_TURNS: u32 = 32;
+/// How many receives are gathered before their tasks run, and how many tasks run before what they send
+/// goes out, if the kernel takes packets in by itself. The kernel runs 20 items of deferred work per enter
+/// (`io_uring.c`, IO_LOCAL_TW_DEFAULT_MAX), and with many connections it is cheaper to do more of the same
+/// in a row.
+pub(super) const TASK_BUDGET: usize = 512;
+
+/// Whether sends may wait for a poll. It pays where packets come all the time. Where all clients wait
+/// for these very sends, the poll finds nothing, and the kernel takes that for the end of the traffic.
+#[derive(Default)]
+pub(super) struct PollFirst {
+    send_first_turns: Cell<u32>,
+}
+
+impl PollFirst {
+    pub(super) fn is_allowed(&self) -> bool {
+        let left = self.send_first_turns.get();
+        self.send_first_turns.set(left.saturating_sub(1));
+        left == 0
+    }
+
+    /// `paid`: whether the poll has brought enough.
+    pub(super) fn record(&self, paid: bool) {
+        self.send_first_turns.set(if paid { 0 } else { SEND_FIRST_TURNS });
+    }
+}
+
+/// A worker's ring, and the epoll instance beside it.
+pub(crate) struct UringDriver {
+    // Fields are dropped in order: the ring first, then what its operations point to.
+    pub(super) ring: RefCell<Ring>,
+    pub(super) operations: RefCell<Operations>,
+    pub(super) pool: Rc<BufferPool>,
+    pub(super) mode: Mode,
+    features: Features,
+    /// Whether rings can send each other messages.
+    pub(super) has_msg_ring: bool,
+    pub(super) epoll: EpollDriver,
+    /// Wakes this driver's worker.
+    pub(super) wake: Arc<WakeHandle>,
+    /// Written by the kernel when the ring has work, for the epoll instance: the ring's own descriptor
+    /// wakes nobody when work is deferred (`io_uring.c`, `io_req_local_work_add`).
+    _completion_eventfd: Option<OwnedFd>,
+    /// Sockets with something to send.
+    pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
+    /// Sends that were submitted, and post no completion if they succeed.
+    pub(super) submitted_sends: RefCell<Vec<u64>>,
+    /// Receives that ended for lack of buffers.
+    pub(super) starved: RefCell<Vec<Rc<SocketState>>>,
+    pub(super) spare_buffers: RefCell<Vec<Vec<u8>>>,
+    /// The total capacity of `spare_buffers`.
+    pub(super) spare_bytes: Cell<usize>,
+    #[expect(clippy::vec_box, reason = "the boxes are what is reused")]
+    pub(super) spare_sends: RefCell<Vec<Box<InFlightSend>>>,
+    pub(super) completions: RefCell<Vec<cqueue::Entry>>,
+    /// Dropped after a batch of completions: their owners' drops may be foreign code.
+    pub(super) released: RefCell<Vec<bytes::Bytes>>,
+    /// Woken after a batch of completions: wakers may be foreign code.
+    pub(super) wakers: RefCell<Vec<Waker>>,
+    /// Whether the ring polls a NAPI.
+    polls: Cell<bool>,
+    pub(super) epoll_ready: Cell<bool>,
+    pub(super) epoll_watched: Cell<bool>,
+    pub(super) eventfd_watched: Cell<bool>,
+    /// Workers to wake with the next wait.
+    pub(super) deferred_wakes: RefCell<Vec<Arc<WakeHandle>>>,
+    pub(super) received: Cell<usize>,
+    pub(super) received_bytes: Cell<u64>,
+    /// Something has come that a task or the next turn has to process, so the worker must not sleep.
+    pub(super) progress: Cell<bool>,
+    pub(super) poll_first: PollFirst,
+    /// Sends that have not completed by now are given up.
+    pub(super) closing: Cell<bool>,
+    pub(super) closed: Cell<bool>,
+}
+
+impl UringDriver {
+    pub(crate) fn new(mode: Mode, epoll: EpollDriver, wake: Arc<WakeHandle>) -> io::Result<Rc<Self>> {
+        let (mut ring, mut features) = Ring::new()?;
+        let completion_eventfd = match mode {
+            Mode::Hybrid => {
+                let eventfd = completion_eventfd::register(&mut ring)?;
+                epoll.watch_ring(eventfd.as_fd())?;
+                Some(eventfd)
+            }
+            Mode::Uring => None,
+        };
+        // SAFETY: from here on nothing fails. The driver drops its ring before the pool. Others that send
+        // the ring messages may keep it open for a while, but with receives left over the pool is not freed
+        // (`Drop`).
+        let pool = unsafe { BufferPool::register(&ring.submitter()) }?;
+        let has_msg_ring = ring.supports(opcode::MsgRingData::CODE);
+        if has_msg_ring && mode == Mode::Uring {
+            features.0.push("MSG_RING");
+        }
+        // `Ring::new` has checked for SEND_ZC.
+        features.0.extend(["ACCEPT_MULTISHOT", "RECV_MULTISHOT", "SEND_ZC"]);
+        features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
+        Ok(Rc::new(Self {
+            ring: RefCell::new(ring),
+            operations: RefCell::default(),
+            pool,
+            mode,
+            features,
+            has_msg_ring,
+            epoll,
+            wake,
+            _completion_eventfd: completion_eventfd,
+            to_send: RefCell::default(),
+            submitted_sends: RefCell::default(),
+            starved: RefCell::default(),
+            spare_buffers: RefCell::default(),
+            spare_bytes: Cell::new(0),
+            spare_sends: RefCell::default(),
+            completions: RefCell::default(),
+            released: RefCell::default(),
+            wakers: RefCell::default(),
+            polls: Cell::new(false),
+            epoll_ready: Cell::new(false),
+            epoll_watched: Cell::new(false),
+            eventfd_watched: Cell::new(false),
+            deferred_wakes: RefCell::default(),
+            received: Cell::new(0),
+            received_bytes: Cell::new(0),
+            progress: Cell::new(false),
+            poll_first: PollFirst::default(),
+            closing: Cell::new(false),
+            closed: Cell::new(false),
+        }))
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether the wait is an epoll instance that polls a NAPI, which it has to learn from its sockets.
+    pub(crate) fn polls_by_epoll(&self) -> bool {
+        self.mode == Mode::Hybrid && self.epoll.is_split()
+    }
+
+    pub(crate) fn features(&self) -> &[&'static str] {
+        &self.features.0
+    }
+
+    pub(crate) fn epoll(&self) -> &EpollDriver {
+        &self.epoll
+    }
+
+    /// Makes the ring busy-poll a NAPI before it sleeps (Linux 6.13). It never suspends the interrupt.
+    pub(crate) fn poll_napi(&self, napi: u32, time: Duration) -> io::Result<()> {
+        let ring = self.ring.borrow();
+        let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let mut settings = types::Napi::new()
+            .set_busy_poll_timeout(micros)
+            .set_prefer_busy_poll(true)
+            .set_tracking(types::NapiTracking::Static);
+        ring.submitter().register_napi(&mut settings)?;
+        ring.submitter().register_napi_add_id(napi)?;
+        self.polls.set(true);
+        Ok(())
+    }
+
+    /// How many tasks a turn may run.
+    pub(crate) fn task_budget(&self) -> usize {
+        if self.mode == Mode::Uring && !self.polls.get() { TASK_BUDGET } else { POLLING_TASK_BUDGET }
+    }
+
+    /// Cancels an operation. It still completes, with what it has done.
+    pub(super) fn cancel(&self, operation: u64) {
+        let entry = opcode::AsyncCancel::new(operation).build().user_data(CANCEL);
+        // SAFETY: the entry has no pointers.
+        unsafe { self.ring.borrow_mut().push(entry) };
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+}
+
+impl Drop for UringDriver {
+    fn drop(&mut self) {
+        if !self.operations.borrow().is_empty() {
+            // The kernel may still write to what they point to, even for a while after the ring is
+            // closed (`io_ring_exit_work`), so it must never be freed.
+            std::mem::forget(self.operations.take());
+            std::mem::forget(Rc::clone(&self.pool));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A listening socket on a worker's ring.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::driver::UringDriver;
+use super::listener_state::ListenerState;
+use super::socket_state::{runtime_has_ended, store_waker};
+
+/// The most enters that dropping a listener makes; each runs some twenty items of deferred work.
+const MAX_DROP_ENTERS: usize = 100;
+
+/// A listening socket on a worker's ring.
+///
+/// The first accept arms a multishot operation, so a few more connections may be accepted than were asked
+/// for. Dropping the listener closes those that nobody has taken, as closing a listening socket closes those
+/// in its backlog.
+pub struct RingListener {
+    driver: Rc<UringDriver>,
+    state: Rc<ListenerState>,
+}
+
+impl RingListener {
+    pub(crate) fn new(driver: Rc<UringDriver>, descriptor: Arc<dyn AsFd>) -> Self {
+        Self { driver, state: Rc::new(ListenerState::new(descriptor)) }
+    }
+
+    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. One task may wait at a time.
+    ///
+    /// # Errors
+    /// Those of `accept(2)`, after which further connections may be accepted; and `NotConnected` if the
+    /// runtime has ended.
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
+        let mut accepts = self.state.accepts.borrow_mut();
+        if let Some(connection) = accepts.untaken.pop_front() {
+            return Poll::Ready(Ok(connection));
+        }
+        if let Some(error) = accepts.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        if self.driver.is_closed() {
+            return Poll::Ready(Err(runtime_has_ended()));
+        }
+        store_waker(&mut accepts.waker, context);
+        if accepts.operation.is_none() {
+            drop(accepts);
+            self.driver.arm_accept(&self.state);
+        }
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for RingListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingListener").field("fd", &self.state.fd()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for RingListener {
+    fn drop(&mut self) {
+        let mut accepts = self.state.accepts.borrow_mut();
+        accepts.dropped = true;
+        let (untaken, waker) = (std::mem::take(&mut accepts.untaken), accepts.waker.take());
+        let operation = accepts.operation;
+        drop(accepts);
+        drop((untaken, waker));
+        if let Some(operation) = operation
+            && !self.driver.is_closed()
+        {
+            self.driver.cancel(operation.get());
+            // Submitted at once: until it completes, the socket listens and its address is in use. An enter
+            // may have other work to do first. If an enter fails, a later one submits it.
+            for _ in 0..MAX_DROP_ENTERS {
+                if self.state.accepts.borrow().operation.is_none() || self.driver.enter(0, None).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+}

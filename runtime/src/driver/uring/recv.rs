@@ -1,0 +1,86 @@
+//! Receives: armed once per socket, and what their completions bring.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+
+use io_uring::{cqueue, opcode, types};
+
+use super::buffers;
+use super::driver::UringDriver;
+use super::operations::Operation;
+use super::socket_state::SocketState;
+
+impl UringDriver {
+    /// Arms the receive of a socket, for the next submission.
+    pub(super) fn arm_receive(&self, state: &Rc<SocketState>) {
+        let fd = types::Fd(state.fd().as_raw_fd());
+        let id = self.operations.borrow_mut().insert(Operation::Receive(Rc::clone(state)));
+        state.receive.borrow_mut().operation = NonZeroU64::new(id);
+        let entry = opcode::RecvMulti::new(fd, buffers::GROUP).build().user_data(id);
+        // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps the
+        // descriptor open until the last completion.
+        unsafe { self.ring.borrow_mut().push(entry) };
+    }
+
+    /// A receive has completed; `more`: it stays armed.
+    pub(super) fn received(&self, state: &Rc<SocketState>, completion: &cqueue::Entry, more: bool) {
+        self.progress.set(true);
+        let result = completion.result();
+        let flags = completion.flags();
+        let mut receive = state.receive.borrow_mut();
+        let operation = receive.operation;
+        if !more {
+            receive.operation = None;
+            receive.cancelled = false;
+        }
+        let slice = cqueue::buffer_select(flags).and_then(|buffer| {
+            let length = usize::try_from(result).unwrap_or(0);
+            self.pool.take(buffer, length, cqueue::buffer_more(flags))
+        });
+        let mut full = false;
+        match result {
+            1.. => {
+                self.received.set(self.received.get() + 1);
+                self.received_bytes.set(self.received_bytes.get() + result as u64);
+                if let Some(slice) = slice {
+                    full = receive.push(slice, self.pool.is_low())
+                        && more
+                        && !std::mem::replace(&mut receive.cancelled, true);
+                }
+            }
+            0 => receive.end(Ok(())),
+            _ => match -result {
+                // Armed again when buffers are free. A reader that waits goes on waiting.
+                libc::ENOBUFS => {
+                    receive.starved = true;
+                    self.starved.borrow_mut().push(Rc::clone(state));
+                    return;
+                }
+                // Cancelled by this driver; the next read arms it again.
+                libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
+                code => receive.end(Err(io::Error::from_raw_os_error(code))),
+            },
+        }
+        let waker = receive.take_waker();
+        drop(receive);
+        if full && let Some(operation) = operation {
+            self.cancel(operation.get());
+        }
+        self.wakers.borrow_mut().extend(waker);
+    }
+
+    /// Arms the receives that ended for lack of buffers, if there are buffers again.
+    pub(super) fn arm_starved(&self) {
+        if self.starved.borrow().is_empty() || self.pool.is_empty() {
+            return;
+        }
+        for state in self.starved.take() {
+            // Without a waiting reader the next read arms it.
+            if state.receive.borrow_mut().end_starving() {
+                self.arm_receive(&state);
+            }
+        }
+    }
+}

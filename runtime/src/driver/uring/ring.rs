@@ -1,0 +1,269 @@
+//! The ring itself: set up with the flags that the kernel supports, filled, entered.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
+
+/// The size of the submission queue; more submissions take a second enter.
+const SUBMISSIONS: u32 = 512;
+/// The size of the completion queue: completions come in larger batches, several receives per connection.
+const COMPLETIONS: u32 = 4096;
+/// `IORING_REGISTER_RING_FDS` and the bit that makes an enter use the registration.
+const REGISTER_RING_FDS: libc::c_uint = 20;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+
+/// The features that a ring uses, by the kernel's names.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Features(pub(super) Vec<&'static str>);
+
+/// A ring, owned by one thread.
+pub(super) struct Ring {
+    ring: IoUring,
+    /// The index under which the ring's descriptor is registered with the thread, if it is.
+    registered: Option<u32>,
+    /// Entries that did not fit into the submission queue; they go first.
+    backlog: VecDeque<squeue::Entry>,
+    no_iowait: bool,
+}
+
+/// `struct io_uring_rsrc_update` of `linux/io_uring.h`.
+#[repr(C)]
+struct ResourceUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+impl Ring {
+    /// Sets up a ring with the most useful flags that this kernel accepts.
+    pub(super) fn new() -> io::Result<(Self, Features)> {
+        let mut features = Features::default();
+        let (ring, flags) = build()?;
+        features.0.extend(flags);
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_skip_cqe_on_success() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it lacks CQE_SKIP (Linux 5.17)"));
+        }
+        // There is no probe for multishot receives, which came with SEND_ZC (Linux 6.0).
+        if !supports(&ring, opcode::SendZc::CODE) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let registered = register_ring(ring.as_raw_fd());
+        if registered.is_some() {
+            features.0.push("REGISTERED_RING");
+        }
+        let no_iowait = ring.params().is_feature_no_iowait();
+        if no_iowait {
+            features.0.push("NO_IOWAIT");
+        }
+        Ok((Self { ring, registered, backlog: VecDeque::new(), no_iowait }, features))
+    }
+
+    /// Whether the kernel knows an operation.
+    pub(super) fn supports(&self, operation: u8) -> bool {
+        supports(&self.ring, operation)
+    }
+
+    /// Another descriptor of the ring.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the ring is open while it is borrowed.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
+    }
+
+    /// Registers an eventfd that the kernel writes when the ring has work, while it is armed.
+    pub(super) fn register_eventfd(&mut self, eventfd: &impl AsRawFd) -> io::Result<()> {
+        self.disarm_eventfd();
+        self.ring.submitter().register_eventfd(eventfd.as_raw_fd())
+    }
+
+    /// Arms the eventfd unless there is work already, which doesn't signal any more; whether there is.
+    pub(super) fn arm_eventfd_unless_work(&mut self) -> bool {
+        self.arm_eventfd();
+        let work = self.has_work();
+        if work {
+            self.disarm_eventfd();
+        }
+        work
+    }
+
+    /// Lets the kernel write the eventfd.
+    pub(super) fn arm_eventfd(&mut self) {
+        self.ring.completion().enable_eventfd();
+        // The kernel stores the work and then checks whether to signal; this side arms and then checks for
+        // work.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Stops the kernel from writing the eventfd. Otherwise each completion of an enter would write it, and
+    /// the next wait would return at once, without having polled.
+    pub(super) fn disarm_eventfd(&mut self) {
+        self.ring.completion().disable_eventfd();
+    }
+
+    pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
+        self.ring.submitter()
+    }
+
+    /// Queues an operation for the next enter. Entries that don't fit into the submission queue wait in
+    /// the backlog.
+    ///
+    /// # Safety
+    /// What the entry points to must stay valid until the operation's last completion.
+    pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
+        if self.backlog.is_empty() {
+            // SAFETY: the caller's promise.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.backlog.push_back(entry);
+    }
+
+    fn refill(&mut self) {
+        let mut submission = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: the promise of `push`'s caller.
+            if unsafe { submission.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Whether there is something to submit, to run or to complete.
+    pub(super) fn has_work(&mut self) -> bool {
+        let submission = self.ring.submission();
+        let waiting = !submission.is_empty() || submission.taskrun() || submission.cq_overflow();
+        drop(submission);
+        waiting || !self.backlog.is_empty() || !self.ring.completion().is_empty()
+    }
+
+    /// Whether the kernel defers work until the next enter.
+    pub(super) fn has_deferred_work(&mut self) -> bool {
+        self.ring.submission().taskrun()
+    }
+
+    /// The number of entries that were pushed and not submitted yet.
+    pub(super) fn unsubmitted(&mut self) -> usize {
+        self.backlog.len() + self.ring.submission().len()
+    }
+
+    /// Submits what fits, runs deferred work, and waits for `want` completions or until the timeout;
+    /// `None` waits without a limit. With more to submit than fits it doesn't wait.
+    pub(super) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        self.refill();
+        let queued = self.ring.submission().len() as u32;
+        self.enter_once(queued, if self.backlog.is_empty() { want } else { 0 }, timeout)
+    }
+
+    fn enter_once(&self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        let mut flags = EnterFlags::GETEVENTS.bits() | EnterFlags::EXT_ARG.bits();
+        if self.no_iowait {
+            flags |= EnterFlags::NO_IOWAIT.bits();
+        }
+        let timespec = timeout.map(Timespec::from);
+        let mut arguments = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            arguments = arguments.timespec(timespec);
+        }
+        let fd = match self.registered {
+            Some(index) => {
+                flags |= ENTER_REGISTERED_RING;
+                index as libc::c_int
+            }
+            None => self.ring.as_raw_fd(),
+        };
+        // SAFETY: io_uring_enter reads one `io_uring_getevents_arg` through the pointer, which `SubmitArgs`
+        // mirrors, and through that a timespec that lives in this frame. The callers of `push` promise that
+        // what the submissions point to is valid.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                fd,
+                submit,
+                want,
+                flags,
+                &raw const arguments,
+                size_of::<SubmitArgs<'_, '_>>(),
+            )
+        };
+        if result >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // A timeout, a signal, or completions have to be taken first.
+            Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// Takes all posted completions. Returns whether the kernel holds more, which did not fit.
+    pub(super) fn take_completions(&mut self, into: &mut Vec<cqueue::Entry>) -> bool {
+        into.extend(self.ring.completion());
+        self.ring.submission().cq_overflow()
+    }
+}
+
+fn supports(ring: &IoUring, operation: u8) -> bool {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(operation)
+}
+
+/// Tries flags from the newest to the oldest: a kernel refuses flags that it doesn't know.
+fn build() -> io::Result<(IoUring, Vec<&'static str>)> {
+    let mut best = IoUring::builder();
+    best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+    let mut older = IoUring::builder();
+    older.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+    let attempts = [
+        (best, vec!["SINGLE_ISSUER", "DEFER_TASKRUN", "TASKRUN_FLAG", "SUBMIT_ALL"]),
+        (older, vec!["COOP_TASKRUN", "TASKRUN_FLAG", "SUBMIT_ALL"]),
+    ];
+    let mut refused = io::Error::from(io::ErrorKind::Unsupported);
+    for (mut builder, flags) in attempts {
+        builder.setup_cqsize(COMPLETIONS).setup_clamp();
+        match builder.build(SUBMISSIONS) {
+            Ok(ring) => return Ok((ring, flags)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
+
+/// Registers the ring's descriptor with this thread, which saves the lookup in each enter (Linux 5.18).
+/// The registration ends with the thread, or when the descriptor is closed.
+fn register_ring(ring: RawFd) -> Option<u32> {
+    let mut update = ResourceUpdate { offset: u32::MAX, reserved: 0, data: ring as u64 };
+    // SAFETY: IORING_REGISTER_RING_FDS reads and writes one `io_uring_rsrc_update`, which the struct
+    // mirrors, through a pointer to a live value.
+    let result =
+        unsafe { libc::syscall(libc::SYS_io_uring_register, ring, REGISTER_RING_FDS, &raw mut update, 1) };
+    (result == 1).then_some(update.offset)
+}
+
+/// Unregisters the descriptor: the thread may outlive the ring.
+impl Drop for Ring {
+    fn drop(&mut self) {
+        const UNREGISTER_RING_FDS: libc::c_uint = 21;
+        if let Some(index) = self.registered {
+            let update = ResourceUpdate { offset: index, reserved: 0, data: 0 };
+            // SAFETY: as in `register_ring`. Fails only if it is unregistered already.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_io_uring_register,
+                    self.ring.as_raw_fd(),
+                    UNREGISTER_RING_FDS,
+                    &raw const update,
+                    1,
+                )
+            };
+        }
+    }
+}

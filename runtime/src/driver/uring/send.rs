@@ -1,0 +1,242 @@
+//! Sends: gathered in a turn, submitted together, and what becomes of each.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, squeue, types};
+
+use super::driver::{TASK_BUDGET, UringDriver};
+use super::operations::Operation;
+use super::socket_state::{InFlightSend, SendBuffer, SocketState};
+
+/// The smallest send for which zero-copy is tried, in bytes. Below, pinning the pages and the notification of
+/// their release cost more than the copy.
+pub(super) const ZERO_COPY: usize = 64 << 10;
+
+/// The number of spare send buffers that are kept: one for each task of a turn.
+const SPARES: usize = TASK_BUDGET;
+/// The total capacity of the spare buffers that are kept, in bytes.
+const SPARE_BYTES: usize = 1 << 20;
+
+/// `IORING_SEND_ZC_REPORT_USAGE`: the notification says whether the kernel has copied after all.
+const REPORT_USAGE: u16 = 1 << 3;
+/// `IORING_NOTIF_USAGE_ZC_COPIED`.
+const COPIED: i32 = i32::MIN;
+
+/// The sends of one turn.
+pub(super) struct TurnSends {
+    pub(super) count: usize,
+    /// Something follows when one of them has completed: a task is woken, or the connection ends.
+    pub(super) awaited: bool,
+}
+
+impl UringDriver {
+    /// Adds a socket to those with something to send.
+    pub(super) fn list_send(&self, state: &Rc<SocketState>) {
+        self.to_send.borrow_mut().push(Rc::clone(state));
+    }
+
+    /// Whether there is something to submit.
+    pub(crate) fn has_to_send(&self) -> bool {
+        !self.to_send.borrow().is_empty() || self.ring.borrow_mut().unsubmitted() > 0
+    }
+
+    pub(super) fn spare_buffer(&self) -> Vec<u8> {
+        let buffer = self.spare_buffers.borrow_mut().pop().unwrap_or_default();
+        self.spare_bytes.set(self.spare_bytes.get() - buffer.capacity());
+        buffer
+    }
+
+    fn recycle(&self, mut sent: Box<InFlightSend>) {
+        match std::mem::take(&mut sent.bytes) {
+            SendBuffer::Copied(mut buffer) => {
+                let mut spares = self.spare_buffers.borrow_mut();
+                let bytes = self.spare_bytes.get() + buffer.capacity();
+                if spares.len() < SPARES && bytes <= SPARE_BYTES {
+                    buffer.clear();
+                    spares.push(buffer);
+                    self.spare_bytes.set(bytes);
+                }
+            }
+            SendBuffer::Owned(bytes) => self.released.borrow_mut().push(bytes),
+        }
+        let mut spares = self.spare_sends.borrow_mut();
+        if spares.len() < SPARES {
+            spares.push(sent);
+        }
+    }
+
+    /// Submits what was written in this turn, one send per connection.
+    pub(super) fn queue_sends(&self) -> TurnSends {
+        let mut listed = self.to_send.take();
+        let mut sends = TurnSends { count: listed.len(), awaited: false };
+        for state in listed.drain(..) {
+            let mut send = state.send.borrow_mut();
+            send.listed = false;
+            if send.in_flight.is_some() || send.queued.is_empty() {
+                continue;
+            }
+            let bytes = std::mem::take(&mut send.queued);
+            send.in_flight = Some(self.in_flight(SendBuffer::Copied(bytes)));
+            sends.awaited |= send.is_awaited() || state.receive.borrow().dropped;
+            drop(send);
+            if let Some(id) = self.submit_send(&state, false) {
+                self.submitted_sends.borrow_mut().push(id);
+            }
+        }
+        let mut to_send = self.to_send.borrow_mut();
+        if to_send.is_empty() {
+            // Keeps the memory.
+            *to_send = listed;
+        }
+        sends
+    }
+
+    /// Makes the state of a send, in reused memory.
+    pub(super) fn in_flight(&self, bytes: SendBuffer) -> Box<InFlightSend> {
+        let mut sending = self.spare_sends.borrow_mut().pop().unwrap_or_default();
+        *sending = InFlightSend { bytes, sent: 0, outcome: None };
+        sending
+    }
+
+    /// Sends what is left of the send in flight, with the next submission. `waiting`: the operation waits for
+    /// room in the socket buffer. Returns its id.
+    pub(super) fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
+        let send = state.send.borrow();
+        let sending = send.in_flight.as_ref()?;
+        let rest = &sending.bytes[sending.sent..];
+        if let SendBuffer::Owned(bytes) = &sending.bytes
+            && state.zero_copy.get()
+            && rest.len() >= ZERO_COPY
+        {
+            return Some(self.submit_zero_copy(state, bytes.slice(sending.sent..)));
+        }
+        let make = if waiting { Operation::WaitingSend } else { Operation::Send };
+        let id = self.operations.borrow_mut().insert(make(Rc::clone(state)));
+        let fd = types::Fd(state.fd().as_raw_fd());
+        let mut flags = libc::MSG_NOSIGNAL;
+        let mut entry_flags = squeue::Flags::empty();
+        if !waiting {
+            // With MSG_DONTWAIT a send has completed when the enter returns, in any case. With MSG_WAITALL
+            // it succeeds, and then posts no completion, only if everything was sent (`io_uring/net.c`,
+            // `io_send`).
+            flags |= libc::MSG_DONTWAIT | libc::MSG_WAITALL;
+            entry_flags = squeue::Flags::SKIP_SUCCESS;
+        }
+        let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        let entry = opcode::Send::new(fd, rest.as_ptr(), length).flags(flags).build();
+        let entry = entry.flags(entry_flags).user_data(id);
+        // SAFETY: the bytes are those of `in_flight`, which is not changed until the operation has
+        // completed, and the table's entry keeps them and the descriptor until then.
+        unsafe { self.ring.borrow_mut().push(entry) };
+        Some(id)
+    }
+
+    fn submit_zero_copy(&self, state: &Rc<SocketState>, bytes: bytes::Bytes) -> u64 {
+        let fd = types::Fd(state.fd().as_raw_fd());
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let entry = opcode::SendZc::new(fd, bytes.as_ptr(), length);
+        let entry = entry.flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).zc_flags(REPORT_USAGE);
+        let operation = Operation::ZeroCopy(Box::new((Rc::clone(state), bytes)));
+        state.zero_copies.set(state.zero_copies.get() + 1);
+        let id = self.operations.borrow_mut().insert(operation);
+        // SAFETY: the table's entry keeps the bytes, which never move nor change, and the descriptor, until
+        // the kernel's notification that it no longer uses them.
+        unsafe { self.ring.borrow_mut().push(entry.build().user_data(id)) };
+        id
+    }
+
+    /// A zero-copy send posts two completions: how much was sent, and, once the peer has acknowledged the last
+    /// byte, a notification.
+    pub(super) fn zero_copied(&self, sending: (Rc<SocketState>, bytes::Bytes), completion: &cqueue::Entry) {
+        let (state, bytes) = sending;
+        let (result, flags) = (completion.result(), completion.flags());
+        self.released.borrow_mut().push(bytes);
+        if !cqueue::more(flags) {
+            state.zero_copies.set(state.zero_copies.get() - 1);
+        }
+        if cqueue::notif(flags) {
+            if result & COPIED != 0 {
+                state.zero_copy.set(false);
+            }
+            return;
+        }
+        if result == -libc::EOPNOTSUPP {
+            // Unix sockets: sent with a copy instead.
+            state.zero_copy.set(false);
+            self.sent(&state, 0);
+            return;
+        }
+        self.sent(&state, result);
+    }
+
+    /// Finishes the sends of the last enter. Those without a completion by now have succeeded.
+    pub(super) fn finish_sends(&self) {
+        let mut ids = self.submitted_sends.take();
+        for id in ids.drain(..) {
+            let Some(Operation::Send(state)) = self.operations.borrow_mut().remove(id) else { continue };
+            let outcome = {
+                let send = state.send.borrow();
+                let Some(sending) = &send.in_flight else { continue };
+                sending.outcome.unwrap_or_else(|| i32::try_from(sending.bytes.len()).unwrap_or(i32::MAX))
+            };
+            self.sent(&state, outcome);
+        }
+        let mut sending = self.submitted_sends.borrow_mut();
+        if sending.is_empty() {
+            *sending = ids;
+        }
+    }
+
+    /// A send has completed: sends what is left, or wakes the writer.
+    pub(super) fn sent(&self, state: &Rc<SocketState>, result: i32) {
+        let mut send = state.send.borrow_mut();
+        let Some(sending) = &mut send.in_flight else { return };
+        sending.outcome = None;
+        match result {
+            0.. => sending.sent += usize::try_from(result).unwrap_or(0),
+            _ if [libc::EAGAIN, libc::EINTR].contains(&-result) => {}
+            _ => {
+                let given_up = send.fail(io::Error::from_raw_os_error(-result));
+                given_up.into_iter().for_each(|sending| self.recycle(sending));
+            }
+        }
+        let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
+        if left && !self.closing.get() {
+            drop(send);
+            self.progress.set(true);
+            self.submit_send(state, true);
+            return;
+        }
+        if let Some(done) = send.in_flight.take() {
+            self.recycle(done);
+        }
+        if self.closing.get() && (left || send.failed.is_some() || !send.queued.is_empty()) {
+            reset_on_close(state);
+        }
+        let list = !send.queued.is_empty() && !std::mem::replace(&mut send.listed, true);
+        if send.take_shutdown() {
+            // Fails if the peer has closed the connection already.
+            let _ = rustix::net::shutdown(state.fd(), rustix::net::Shutdown::Write);
+        }
+        let waker = send.take_waker();
+        drop(send);
+        state.shutdown_if_dropped();
+        if list {
+            self.list_send(state);
+        }
+        if list || waker.is_some() {
+            self.progress.set(true);
+        }
+        self.wakers.borrow_mut().extend(waker);
+    }
+}
+
+/// Makes the close of a connection a reset, so that its peer doesn't take what it has received for
+/// everything.
+pub(super) fn reset_on_close(state: &SocketState) {
+    // Has no effect on Unix sockets.
+    let _ = rustix::net::sockopt::set_socket_linger(state.fd(), Some(Duration::ZERO));
+}

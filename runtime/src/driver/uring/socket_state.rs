@@ -1,0 +1,249 @@
+//! A stream socket as its operations see it.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use super::buffers::BufferSlice;
+
+/// Unread bytes of one connection above which its receive is cancelled: then TCP's window stops the peer,
+/// as a full socket buffer would.
+const UNREAD_LIMIT: usize = 128 << 10;
+
+/// Received bytes: in the kernel's buffer if they are read soon, else in a copy. Dereferences to the bytes.
+pub struct Received(ReceivedBytes);
+
+enum ReceivedBytes {
+    Slice(BufferSlice),
+    Copy(Vec<u8>),
+}
+
+impl Deref for Received {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            ReceivedBytes::Slice(slice) => slice,
+            ReceivedBytes::Copy(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received").field("length", &self.len()).finish()
+    }
+}
+
+/// A socket's receive and send state. It lives, and the descriptor stays open, until the last operation has
+/// completed.
+pub(super) struct SocketState {
+    descriptor: Arc<dyn AsFd>,
+    /// Whether the polling epoll instance learns its NAPI from this socket.
+    pub(super) in_napi: bool,
+    /// Whether zero-copy sends are of use; not over loopback, for example.
+    pub(super) zero_copy: Cell<bool>,
+    /// Zero-copy sends that the peer has not acknowledged; each keeps the descriptor open.
+    pub(super) zero_copies: Cell<u32>,
+    pub(super) receive: RefCell<ReceiveState>,
+    pub(super) send: RefCell<SendState>,
+}
+
+impl SocketState {
+    pub(super) fn new(descriptor: Arc<dyn AsFd>, in_napi: bool) -> Self {
+        Self {
+            descriptor,
+            in_napi,
+            zero_copy: Cell::new(true),
+            zero_copies: Cell::new(0),
+            receive: RefCell::default(),
+            send: RefCell::default(),
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Shuts down the sending side of a dropped socket whose descriptor zero-copy sends keep open, so that
+    /// its peer need not wait for the close.
+    pub(super) fn shutdown_if_dropped(&self) {
+        if self.zero_copies.get() > 0 && self.receive.borrow().dropped && self.send.borrow().unsent() == 0 {
+            // Fails if the peer has closed the connection already.
+            let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Write);
+        }
+    }
+}
+
+/// What a socket has received.
+#[derive(Default)]
+pub(super) struct ReceiveState {
+    /// The id of the armed receive.
+    pub(super) operation: Option<NonZeroU64>,
+    /// Whether that is cancelled, and will complete for the last time.
+    pub(super) cancelled: bool,
+    /// The bytes to read next, in the kernel's buffer.
+    slice: Option<BufferSlice>,
+    /// The bytes after those.
+    copied: Vec<u8>,
+    /// The stream has ended after the unread bytes.
+    pub(super) ended: bool,
+    /// The error that it ended with; returned once.
+    pub(super) failed: Option<io::Error>,
+    pub(super) waker: Option<Waker>,
+    /// The receive ended for lack of buffers, and will be armed again.
+    pub(super) starved: bool,
+    /// The socket is dropped: nobody reads any more.
+    pub(super) dropped: bool,
+}
+
+impl ReceiveState {
+    /// Adds what a completion has brought; `copy`: out of the kernel's buffer. Returns whether the receive
+    /// has to be cancelled.
+    pub(super) fn push(&mut self, slice: BufferSlice, copy: bool) -> bool {
+        if self.dropped || slice.is_empty() {
+            return false;
+        }
+        if !copy && self.slice.is_none() && self.copied.is_empty() {
+            self.slice = Some(slice);
+        } else {
+            // A reader that has not read the first slice yet must not hold a second buffer.
+            self.copied.extend_from_slice(&slice);
+        }
+        self.slice.as_ref().map_or(0, |slice| slice.len()) + self.copied.len() >= UNREAD_LIMIT
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Received> {
+        if let Some(slice) = self.slice.take() {
+            return Some(Received(ReceivedBytes::Slice(slice)));
+        }
+        (!self.copied.is_empty()).then(|| Received(ReceivedBytes::Copy(std::mem::take(&mut self.copied))))
+    }
+
+    /// Takes the unread bytes, for a socket that is dropped.
+    pub(super) fn take_unread(&mut self) -> (Option<BufferSlice>, Vec<u8>) {
+        (self.slice.take(), std::mem::take(&mut self.copied))
+    }
+
+    /// Buffers are free again. Returns whether a reader waits, so that the receive has to be armed.
+    pub(super) fn end_starving(&mut self) -> bool {
+        self.starved = false;
+        self.waker.is_some() && self.operation.is_none()
+    }
+
+    pub(super) fn end(&mut self, result: io::Result<()>) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.failed = result.err();
+        }
+    }
+
+    pub(super) fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
+    }
+}
+
+/// What a socket has to send.
+#[derive(Default)]
+pub(super) struct SendState {
+    /// The bytes of the next send.
+    pub(super) queued: Vec<u8>,
+    /// The bytes of the operation in flight; not to be changed until it has completed.
+    pub(super) in_flight: Option<Box<InFlightSend>>,
+    /// Whether the socket is in the driver's list of those with something to send.
+    pub(super) listed: bool,
+    pub(super) failed: Option<io::Error>,
+    /// Whether the sending side is shut down when everything is sent.
+    pub(super) shutdown_when_sent: bool,
+    pub(super) waker: Option<Waker>,
+}
+
+/// Bytes that are being sent.
+pub(super) enum SendBuffer {
+    /// A copy of what was written.
+    Copied(Vec<u8>),
+    /// The writer's buffer.
+    Owned(bytes::Bytes),
+}
+
+impl Default for SendBuffer {
+    fn default() -> Self {
+        Self::Copied(Vec::new())
+    }
+}
+
+impl Deref for SendBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A send in flight. Boxed apart from the socket's state, and reused: an idle connection has none.
+#[derive(Default)]
+pub(super) struct InFlightSend {
+    pub(super) bytes: SendBuffer,
+    pub(super) sent: usize,
+    /// The completion's result, if there was one: sends that succeed in full post none.
+    pub(super) outcome: Option<i32>,
+}
+
+impl SendState {
+    pub(super) fn unsent(&self) -> usize {
+        let in_flight = self.in_flight.as_ref();
+        self.queued.len() + in_flight.map_or(0, |in_flight| in_flight.bytes.len() - in_flight.sent)
+    }
+
+    /// Whether something follows once everything is sent: a task is woken, or the sending side shut down.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waker.is_some() || self.shutdown_when_sent
+    }
+
+    /// Whether everything is sent and the sending side is to be shut down now.
+    pub(super) fn take_shutdown(&mut self) -> bool {
+        self.unsent() == 0 && std::mem::take(&mut self.shutdown_when_sent)
+    }
+
+    /// Stores the error, and returns the send in flight.
+    pub(super) fn fail(&mut self, error: io::Error) -> Option<Box<InFlightSend>> {
+        self.queued = Vec::new();
+        self.failed.get_or_insert(error);
+        self.in_flight.take()
+    }
+
+    pub(super) fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
+    }
+
+    /// Returns the error every time: accepted bytes are lost, so no later write may seem to succeed.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(error) => Err(match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => error.kind().into(),
+            }),
+        }
+    }
+}
+
+/// The error of sockets that outlive their runtime.
+pub(super) fn runtime_has_ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the runtime of this socket has ended")
+}
+
+/// Stores the waker of a context.
+pub(super) fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *slot = Some(context.waker().clone()),
+    }
+}

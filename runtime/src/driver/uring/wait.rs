@@ -1,0 +1,220 @@
+//! The wait: what is submitted with it, and how completions are dispatched.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use io_uring::{cqueue, opcode, types};
+
+use super::driver::{Mode, POLL_FIRST_SENDS, UringDriver};
+use super::operations::{CANCEL, Operation, WAKE_MESSAGE};
+use super::send::reset_on_close;
+use crate::driver::wait::{Wait, WaitOutcome};
+
+/// How long a driver that closes waits for peers to take what was written, and then for the last
+/// completions.
+const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_STEP: Duration = Duration::from_millis(10);
+/// How many enters in a row may make no progress.
+const MAX_FUTILE_ENTERS: u32 = 3;
+
+impl UringDriver {
+    /// Waits, and dispatches what came.
+    pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
+        self.received.set(0);
+        self.progress.set(false);
+        let sends = self.queue_sends();
+        self.arm_starved();
+        // A send that succeeds posts no completion and so ends no wait: one that a task waits for must go
+        // out without waiting.
+        let wait = if sends.awaited { Wait::Pass } else { wait };
+        let mut outcome = match self.mode {
+            Mode::Uring => self.wait_on_ring(wait)?,
+            Mode::Hybrid => self.wait_on_epoll(wait, sends.count)?,
+        };
+        outcome.events += self.received.get();
+        outcome.received_bytes = self.received_bytes.take();
+        Ok(outcome)
+    }
+
+    fn wait_on_ring(&self, wait: Wait) -> io::Result<WaitOutcome> {
+        if !self.epoll_watched.replace(true) {
+            let fd = types::Fd(self.epoll.descriptor().as_raw_fd());
+            let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
+            let id = self.operations.borrow_mut().insert(Operation::Epoll);
+            // SAFETY: the entry has no pointers; the epoll instance is open as long as the driver.
+            unsafe { self.ring.borrow_mut().push(entry.user_data(id)) };
+        }
+        self.watch_eventfd();
+        self.send_wake_messages();
+        let (want, timeout) = match wait {
+            Wait::Pass => (0, None),
+            // An enter between the turns has completed the poll of the epoll instance.
+            Wait::Park(_) if self.epoll_ready.get() => (0, None),
+            Wait::Park(timeout) => (1, timeout),
+        };
+        let mut outcome = WaitOutcome { calls: self.enter(want, timeout)?, ..WaitOutcome::default() };
+        if self.epoll_ready.take() {
+            self.epoll_watched.set(false);
+            let other = self.epoll.wait(Wait::Pass)?;
+            outcome.events += other.events;
+            outcome.calls += other.calls;
+        }
+        Ok(outcome)
+    }
+
+    fn wait_on_epoll(&self, mut wait: Wait, sends: usize) -> io::Result<WaitOutcome> {
+        let mut calls = 0;
+        let poll_first = sends >= POLL_FIRST_SENDS && self.poll_first.is_allowed();
+        if poll_first {
+            // Packets that this pass brings have to signal the eventfd: a poll without events makes the
+            // kernel resume the interrupt (`fs/eventpoll.c`, `ep_busy_loop`).
+            self.ring.borrow_mut().arm_eventfd();
+            wait = Wait::Pass;
+        } else {
+            // Completions posted before arming don't signal, so the ring is checked after arming.
+            while self.ring.borrow_mut().arm_eventfd_unless_work() {
+                calls += self.enter(0, None)?;
+                if self.progress.get() {
+                    wait = Wait::Pass;
+                    break;
+                }
+            }
+        }
+        let outcome = self.epoll.wait(wait);
+        self.ring.borrow_mut().disarm_eventfd();
+        let mut outcome = outcome?;
+        if self.ring.borrow_mut().has_work() {
+            calls += self.enter(0, None)?;
+        }
+        if poll_first {
+            self.poll_first.record(self.received.get() >= POLL_FIRST_SENDS);
+        }
+        outcome.calls += calls;
+        Ok(outcome)
+    }
+
+    /// Enters until everything is submitted and, if the worker waits in the ring, the deferred work is done
+    /// or the task budget reached; and dispatches the completions. Returns the number of system calls.
+    pub(super) fn enter(&self, mut want: u32, timeout: Option<Duration>) -> io::Result<usize> {
+        // A hybrid that gathers alternates with its clients: its poll passes then bring all or nothing.
+        let gather = if self.mode == Mode::Uring { self.task_budget() } else { 0 };
+        let (mut calls, mut futile, mut gathered) = (0, 0, 0);
+        loop {
+            let mut ring = self.ring.borrow_mut();
+            let before = ring.unsubmitted();
+            ring.enter(want, timeout)?;
+            calls += 1;
+            let mut completions = self.completions.take();
+            let more = ring.take_completions(&mut completions);
+            let left = ring.unsubmitted();
+            gathered += completions.len();
+            let gather_on = !completions.is_empty() && gathered < gather && ring.has_deferred_work();
+            drop(ring);
+            if !completions.is_empty() {
+                want = 0;
+            }
+            futile = if completions.is_empty() && left == before { futile + 1 } else { 0 };
+            for completion in completions.drain(..) {
+                self.complete(&completion);
+            }
+            self.completions.replace(completions);
+            if left == 0 && !more && !gather_on {
+                self.finish_sends();
+                break;
+            }
+            if futile > MAX_FUTILE_ENTERS {
+                // The kernel has no memory for operations. They stay queued, and tasks may run.
+                self.progress.set(true);
+                break;
+            }
+        }
+        let released = self.released.take();
+        drop(released);
+        let mut wakers = self.wakers.take();
+        wakers.drain(..).for_each(Waker::wake);
+        let mut slot = self.wakers.borrow_mut();
+        if slot.is_empty() {
+            *slot = wakers;
+        }
+        Ok(calls)
+    }
+
+    fn complete(&self, completion: &cqueue::Entry) {
+        let id = completion.user_data();
+        if id >= WAKE_MESSAGE {
+            return;
+        }
+        let more = cqueue::more(completion.flags());
+        let mut operations = self.operations.borrow_mut();
+        if let Some(Operation::Send(state)) = operations.get(id) {
+            // Processed in `finish_sends` when all completions are in, like the sends without one.
+            if let Some(in_flight) = &mut state.send.borrow_mut().in_flight {
+                in_flight.outcome = Some(completion.result());
+            }
+            return;
+        }
+        let operation = if more { operations.get(id).cloned() } else { operations.remove(id) };
+        drop(operations);
+        match operation {
+            Some(Operation::Receive(state)) => self.received(&state, completion, more),
+            Some(Operation::WaitingSend(state)) => self.sent(&state, completion.result()),
+            Some(Operation::ZeroCopy(sending)) => self.zero_copied(*sending, completion),
+            Some(Operation::Accept(state)) => self.accepted(&state, completion.result(), more),
+            Some(Operation::Epoll) => self.epoll_ready.set(true),
+            Some(Operation::Eventfd) => self.eventfd_watched.set(more),
+            Some(Operation::WakeMessage(message)) if completion.result() < 0 => {
+                message.worker.write_eventfd();
+            }
+            Some(Operation::WakeMessage(_) | Operation::Send(_)) => {}
+            None => debug_assert!(false, "a completion of an operation that has completed already"),
+        }
+    }
+
+    /// Sends what was written as far as peers take it in time, then cancels what is left, and waits for the
+    /// last completions. Sockets that outlive this only return errors.
+    pub(crate) fn close(&self) {
+        self.wake.set_ring(None);
+        if self.closed.replace(true) {
+            return;
+        }
+        self.flush_wakes();
+        for id in self.operations.borrow().incoming() {
+            self.cancel(id);
+        }
+        let end = Instant::now() + DRAIN;
+        while (self.operations.borrow().has_sends() || !self.to_send.borrow().is_empty())
+            && Instant::now() < end
+        {
+            let sends = self.queue_sends();
+            if self.enter(u32::from(sends.count == 0), Some(DRAIN_STEP)).is_err() {
+                break;
+            }
+        }
+        self.closing.set(true);
+        for state in self.to_send.take() {
+            reset_on_close(&state);
+        }
+        for state in self.operations.borrow().zero_copies() {
+            // Only a connection that is reset releases the memory that it sends from.
+            reset_on_close(&state);
+            let _ = rustix::net::connect_unspec(state.fd());
+        }
+        if !self.operations.borrow().is_empty() {
+            let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL);
+            // SAFETY: the entry has no pointers.
+            unsafe { self.ring.borrow_mut().push(entry) };
+        }
+        let end = Instant::now() + DRAIN;
+        while !self.operations.borrow().is_empty() && Instant::now() < end {
+            if self.enter(1, Some(DRAIN_STEP)).is_err() {
+                break;
+            }
+        }
+        self.starved.take();
+        debug_assert!(self.operations.borrow().is_empty(), "operations were not completed at the end");
+        debug_assert!(self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1, "a buffer was lost");
+    }
+}

@@ -1,0 +1,29 @@
+//! What a worker asks of its driver's wait, and what it gets.
+
+use std::time::Duration;
+
+/// How many tasks a turn runs at most if each turn may have to poll a queue: what arrives meanwhile must
+/// fit into the receive ring (256 packets of a veth pair).
+pub(crate) const POLLING_TASK_BUDGET: usize = 128;
+
+/// How long a wait may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Collect what is there, and poll the NAPI once if the policy polls.
+    Pass,
+    /// Sleep until something happens, or for this time; `None`: without a limit.
+    Park(Option<Duration>),
+}
+
+/// What a wait returned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct WaitOutcome {
+    /// Events of descriptors, and receives.
+    pub(crate) events: usize,
+    /// System calls made.
+    pub(crate) calls: usize,
+    /// Whether an extra poll pass was made because the first one had returned only wake-ups.
+    pub(crate) forced_pass: bool,
+    /// Bytes received by operations of the ring.
+    pub(crate) received_bytes: u64,
+}

@@ -1,0 +1,122 @@
+//! The host's side of a runtime's policy: applied at start, supervised while the runtime runs.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use policies::status::{StatusFile, WorkerStatus};
+use policies::{Change, Guard, Interface, Lifetime, Plan, Settings, Supervisor, SupervisorHooks};
+
+use crate::config::Config;
+use crate::runtime_state::RuntimeState;
+use crate::worker::handle::WorkerHandle;
+
+/// Called on each change of the interface.
+pub(crate) type HostChangeHook = Box<dyn FnMut(&Change) + Send>;
+
+/// What was set on the host, and what was not.
+#[derive(Default)]
+pub(crate) struct PreparedHost {
+    pub(crate) guard: Option<Guard>,
+    /// Why settings were not applied.
+    pub(crate) notes: Vec<String>,
+    /// The queues that this process polls; `None`: all.
+    pub(crate) own_queues: Option<Vec<u32>>,
+}
+
+/// Applies the policy's plan as far as this process may. The notes say what it may not or can't.
+pub(crate) fn prepare_host(config: &Config, interface: &Interface) -> PreparedHost {
+    let plan = Plan::new(config.policy, interface, &config.settings);
+    let to_do: Vec<_> = plan.steps.iter().filter(|step| !step.is_done()).collect();
+    if !to_do.is_empty() && to_do.iter().all(|step| step.forbidden.is_some()) {
+        // Nothing can be set, so there is nothing to journal. `policies apply` may have prepared the host.
+        let notes = to_do
+            .iter()
+            .filter_map(|step| Some(format!("{}: {}", step.knob, step.forbidden.as_ref()?)))
+            .collect();
+        return PreparedHost { notes, ..PreparedHost::default() };
+    }
+    match policies::apply(&plan, Lifetime::Process, &config.journals) {
+        Ok(guard) => PreparedHost { guard: Some(guard), ..PreparedHost::default() },
+        Err(error @ policies::Error::QueuesInUse { .. }) => take_free_queues(config, interface, &error),
+        Err(error) => PreparedHost { notes: vec![error.to_string()], ..PreparedHost::default() },
+    }
+}
+
+/// Applies the plan to the queues that no other process polls: two processes that poll the same queue cancel
+/// each other's settings.
+fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::Error) -> PreparedHost {
+    let mut notes = vec![in_use.to_string()];
+    let policies::Error::QueuesInUse { free: Some(free), .. } = in_use else {
+        return PreparedHost { notes, own_queues: Some(Vec::new()), ..PreparedHost::default() };
+    };
+    let queues: Vec<u32> = free.iter().collect();
+    let settings = Settings { queues: Some(queues.clone()), ..config.settings.clone() };
+    let plan = Plan::new(config.policy, interface, &settings);
+    match policies::apply(&plan, Lifetime::Process, &config.journals) {
+        Ok(guard) => {
+            notes.push(format!("took queues {free} instead"));
+            PreparedHost { guard: Some(guard), notes, own_queues: Some(queues) }
+        }
+        // Another process has taken them meanwhile.
+        Err(error) => {
+            notes.push(error.to_string());
+            PreparedHost { notes, own_queues: Some(Vec::new()), ..PreparedHost::default() }
+        }
+    }
+}
+
+/// Starts the thread that keeps the policy applied, moves workers after their interrupts, and writes the
+/// status file for `policies watch`.
+pub(crate) fn supervise(
+    state: &Arc<RuntimeState>,
+    guard: Guard,
+    mut on_change: Option<HostChangeHook>,
+) -> io::Result<Supervisor> {
+    let file = StatusFile::new(&state.config.journals, guard.plan().ifindex);
+    let queues = guard.plan().queues.clone();
+    let affinity = state.config.affinity;
+    let (all, observed) = (Arc::clone(state), Arc::clone(state));
+    let worker_of_queue = move |queue: u32| {
+        let position = queues.iter().position(|own| *own == queue)?;
+        all.workers.get(position % all.workers.len()).cloned()
+    };
+    let receiver = worker_of_queue.clone();
+    let hooks = SupervisorHooks {
+        received_bytes: Box::new(move |queue| {
+            receiver(queue).map_or(0, |worker| worker.counters.received_bytes.get())
+        }),
+        on_tick: Box::new(move || {
+            // The file only informs other programs.
+            if let Err(error) = file.write(observed.workers.iter().map(|worker| status(worker)).collect()) {
+                tracing::debug!(%error, "the status file can't be written");
+            }
+        }),
+    };
+    let on_change = move |change: &Change| {
+        tracing::debug!(?change, "the interface changed");
+        if let Change::InterruptMoved { queue, core } = change
+            && let Some(worker) = worker_of_queue(*queue)
+        {
+            worker.follow(*core);
+        }
+        if let Some(hook) = &mut on_change {
+            hook(change);
+        }
+    };
+    Supervisor::start(guard, affinity, on_change, hooks)
+}
+
+fn status(worker: &WorkerHandle) -> WorkerStatus {
+    let metrics = worker.metrics();
+    let report = worker.locked_report();
+    WorkerStatus {
+        worker: worker.index,
+        thread: worker.thread.get().copied().unwrap_or(0),
+        napi: worker.napi.load(Ordering::Relaxed),
+        running: report.as_ref().map_or_else(String::new, |report| report.running.to_string()),
+        running_ns: metrics.running_ns,
+        polling_ns: metrics.polling_ns,
+        parked_ns: metrics.parked_ns,
+    }
+}

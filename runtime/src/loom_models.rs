@@ -1,0 +1,284 @@
+//! Models of what crosses threads, checked in every order of steps:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p lull-runtime --lib loom_models`.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::sync::Notify;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
+use crate::task::join::JoinHandle;
+use crate::worker::handle::{Message, WorkerHandle};
+use crate::worker::inbox::Inbox;
+use crate::worker::park_state::ParkState;
+
+type TaskRef = GenericTaskRef<WorkerHandle>;
+
+/// A worker's inbox, parked state and eventfd.
+struct Mailbox {
+    inbox: Inbox<()>,
+    state: ParkState,
+    eventfd: Eventfd,
+}
+
+impl Mailbox {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inbox: Inbox::default(), state: ParkState::default(), eventfd: Eventfd::new() })
+    }
+}
+
+/// The eventfd, as the sleeping worker sees it.
+struct Eventfd {
+    notify: Notify,
+    writes: AtomicUsize,
+}
+
+impl Eventfd {
+    fn new() -> Self {
+        Self { notify: Notify::new(), writes: AtomicUsize::new(0) }
+    }
+
+    fn write(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.notify.notify();
+    }
+}
+
+fn send(worker: &Mailbox) {
+    assert!(worker.inbox.push(()).is_ok());
+    if worker.state.is_parked() && worker.state.claim_wake() {
+        worker.eventfd.write();
+    }
+}
+
+/// What a worker does: take messages, and park only if there are none. Returns how often it tried to park.
+fn receive(worker: &Mailbox, count: usize) -> usize {
+    let (mut got, mut parks, mut messages) = (0, 0, Vec::new());
+    loop {
+        worker.inbox.take(&mut messages);
+        got += messages.drain(..).count();
+        if got == count {
+            return parks;
+        }
+        parks += 1;
+        if worker.inbox.park(&worker.state) {
+            worker.eventfd.notify.wait();
+            worker.state.unpark();
+        }
+    }
+}
+
+#[test]
+fn no_message_is_missed_by_a_worker_that_parks() {
+    loom::model(|| {
+        let worker = Mailbox::new();
+        let sender = Arc::clone(&worker);
+        let sending = thread::spawn(move || {
+            send(&sender);
+            send(&sender);
+        });
+        receive(&worker, 2);
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn two_senders_write_to_a_worker_once_each_time_that_it_parks() {
+    let mut model = loom::model::Builder::new();
+    // With three threads all orders take minutes; most faults show with two preemptions.
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let worker = Mailbox::new();
+        let senders: Vec<_> = (0..2)
+            .map(|_| {
+                let sender = Arc::clone(&worker);
+                thread::spawn(move || send(&sender))
+            })
+            .collect();
+        let parks = receive(&worker, 2);
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        assert!(worker.eventfd.writes.load(Ordering::Relaxed) <= parks);
+    });
+}
+
+#[test]
+fn a_closed_inbox_returns_each_message_to_one_side() {
+    loom::model(|| {
+        let inbox = Arc::new(Inbox::default());
+        let sender = Arc::clone(&inbox);
+        let sending = thread::spawn(move || usize::from(sender.push(()).is_err()));
+        let closed = inbox.close().len();
+        assert_eq!(closed + sending.join().unwrap(), 1);
+    });
+}
+
+fn worker() -> Arc<WorkerHandle> {
+    Arc::new(WorkerHandle::new(0).unwrap())
+}
+
+fn adopt<F: Future + 'static>(worker: &Arc<WorkerHandle>, future: F) -> (TaskRef, JoinHandle<F::Output>) {
+    let (task, joiner) = NewTask::local(Arc::clone(worker), future);
+    // SAFETY: the joiner's reference, of a future with this output.
+    (task.adopt(), unsafe { JoinHandle::new(joiner) })
+}
+
+/// Polls as a worker does.
+fn poll(task: &TaskRef) -> Poll<()> {
+    task.begin_poll();
+    // SAFETY: one thread polls, until it is ready.
+    unsafe { task.poll() }
+}
+
+/// Takes messages until there is a wake, and polls.
+fn poll_when_woken(worker: &WorkerHandle) -> Poll<()> {
+    let mut messages = Vec::new();
+    loop {
+        worker.inbox.take(&mut messages);
+        let mut polled = None;
+        for message in messages.drain(..) {
+            let Message::Wake(task) = message else { continue };
+            task.acknowledge_remote_wake();
+            if task.mark_queued() {
+                polled = Some(poll(&task));
+            }
+        }
+        match polled {
+            Some(polled) => return polled,
+            None => thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn what_is_written_before_a_wake_is_seen_by_a_later_poll() {
+    loom::model(|| {
+        let worker = worker();
+        let value = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&value);
+        let waker = Arc::new(std::sync::Mutex::new(None));
+        let slot = Arc::clone(&waker);
+        let (task, handle) = adopt(&worker, async move {
+            poll_fn(|context| {
+                *slot.lock().unwrap() = Some(context.waker().clone());
+                // Relaxed: the wake alone has to carry it over.
+                if seen.load(Ordering::Relaxed) == 2 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        });
+        assert!(poll(&task).is_pending());
+        let first: Waker = waker.lock().unwrap().take().unwrap();
+        // Later polls store more wakers, each of which references the task.
+        drop(waker);
+        let waking = thread::spawn(move || {
+            value.store(1, Ordering::Relaxed);
+            first.wake_by_ref();
+            value.store(2, Ordering::Relaxed);
+            first.wake();
+        });
+        while poll_when_woken(&worker).is_pending() {}
+        waking.join().unwrap();
+        drop((task, handle));
+        drop(worker.inbox.close());
+        assert_eq!(Arc::strong_count(&worker), 1, "the task was not freed");
+    });
+}
+
+/// Wakes the thread of a waiting joiner.
+struct Flag(Notify);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+fn join<T>(handle: JoinHandle<T>) -> T {
+    let flag = Arc::new(Flag(Notify::new()));
+    let waker = Waker::from(Arc::clone(&flag));
+    let mut handle = pin!(handle);
+    loop {
+        match handle.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => return result.unwrap_or_else(|error| panic!("{error}")),
+            Poll::Pending => flag.0.wait(),
+        }
+    }
+}
+
+/// Counts how often it is dropped.
+struct Dropped(Arc<std::sync::atomic::AtomicUsize>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_joiner_on_another_thread_gets_the_result() {
+    loom::model(|| {
+        let worker = worker();
+        let drops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let result = Dropped(Arc::clone(&drops));
+        let (task, handle) = adopt(&worker, async move { result });
+        let joining = thread::spawn(move || drop(join(handle)));
+        assert!(poll(&task).is_ready());
+        drop(task);
+        joining.join().unwrap();
+        assert_eq!(drops.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert_eq!(Arc::strong_count(&worker), 1, "the task was not freed");
+    });
+}
+
+#[test]
+fn a_result_that_nobody_takes_is_dropped_once() {
+    loom::model(|| {
+        let worker = worker();
+        let drops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let result = Dropped(Arc::clone(&drops));
+        let (task, handle) = adopt(&worker, async move { result });
+        let detaching = thread::spawn(move || drop(handle));
+        assert!(poll(&task).is_ready());
+        drop(task);
+        detaching.join().unwrap();
+        assert_eq!(drops.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert_eq!(Arc::strong_count(&worker), 1, "the task was not freed");
+    });
+}
+
+#[test]
+fn an_abort_and_a_wake_from_two_threads_end_the_task_once() {
+    loom::model(|| {
+        let worker = worker();
+        let drops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let held = Dropped(Arc::clone(&drops));
+        let (task, handle) = adopt(&worker, async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        assert!(poll(&task).is_pending());
+        let (waker, abort) = (task.waker(), handle.abort_handle());
+        let waking = thread::spawn(move || waker.wake());
+        let aborting = thread::spawn(move || abort.abort());
+        let mut messages = Vec::new();
+        while !task.is_aborted() {
+            thread::yield_now();
+        }
+        // SAFETY: this thread polls.
+        unsafe { task.cancel() };
+        waking.join().unwrap();
+        aborting.join().unwrap();
+        worker.inbox.take(&mut messages);
+        for message in messages.drain(..) {
+            let Message::Wake(task) = message else { continue };
+            task.acknowledge_remote_wake();
+            assert!(!task.mark_queued(), "a task that is over was queued");
+        }
+        assert_eq!(drops.load(std::sync::atomic::Ordering::Relaxed), 1);
+        drop((task, handle));
+        assert_eq!(Arc::strong_count(&worker), 1, "the task was not freed");
+    });
+}

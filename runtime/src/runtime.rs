@@ -1,0 +1,178 @@
+//! A running runtime: it starts the workers' threads, and stops them.
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use policies::{Affinity, Applied, Supervisor, host};
+
+use crate::config::Config;
+use crate::driver::Driver;
+use crate::driver::driver_kind::DriverKind;
+use crate::error::BuildError;
+use crate::host_policy::{HostChangeHook, PreparedHost, prepare_host, supervise};
+use crate::runtime_state::RuntimeState;
+use crate::worker::current;
+use crate::worker::handle::WorkerHandle;
+use crate::worker::metrics::Metrics;
+use crate::worker::napi_map::NapiMap;
+use crate::worker::report::WorkerReport;
+use crate::worker::startup::make_worker;
+
+/// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0.
+///
+/// Dropping it stops the workers, drops their tasks, and then restores the host's settings.
+pub struct Runtime {
+    state: Arc<RuntimeState>,
+    threads: Vec<thread::JoinHandle<()>>,
+    supervisor: Option<Supervisor>,
+}
+
+impl Runtime {
+    pub(crate) fn new(
+        mut config: Config,
+        on_host_change: Option<HostChangeHook>,
+    ) -> Result<Self, BuildError> {
+        let interface = config.interface.as_deref().map(host::interface).transpose()?;
+        let queues = interface.as_ref().map_or(0, |interface| interface.queues.len());
+        let count = config.workers.unwrap_or_else(|| {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            if queues > 0 { queues.min(cores) } else { cores }
+        });
+        if !config.cores.is_empty() && config.affinity == Affinity::Pin {
+            config.settings.worker_cores =
+                (0..count).map(|worker| config.cores[worker % config.cores.len()]).collect();
+        }
+        let prepared = interface.as_ref().map(|interface| prepare_host(&config, interface));
+        let PreparedHost { guard, notes, own_queues } = prepared.unwrap_or_default();
+        let applied = guard.as_ref().map(|guard| guard.applied().to_vec()).unwrap_or_default();
+        let worker_0_failed = |source| BuildError::Worker { worker: 0, source };
+        let workers = (0..count)
+            .map(|index| WorkerHandle::new(index).map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(worker_0_failed)?;
+        let napis = NapiMap::default();
+        // The interface is read again: applying the settings may have changed its NAPI ids.
+        if let Some(name) = config.interface.as_deref() {
+            if let Some(queues) = own_queues {
+                napis.restrict_to(queues);
+            }
+            let ids = napis.own_ids(&host::interface(name)?);
+            napis.assign(&ids, &workers);
+        }
+        let state = Arc::new(RuntimeState::new(config, workers, napis, applied, notes));
+        let mut runtime = Self { state, threads: Vec::new(), supervisor: None };
+        // Worker 0 opens its driver in `block_on`, which can't return an error.
+        runtime.probe_driver().map_err(worker_0_failed)?;
+        for index in 1..count {
+            // On an error `runtime` is dropped, which stops the workers that did start.
+            let handle = start_worker(&runtime.state, index)
+                .map_err(|source| BuildError::Worker { worker: index, source })?;
+            runtime.threads.push(handle);
+        }
+        if let Some(guard) = guard {
+            let supervisor = supervise(&runtime.state, guard, on_host_change).map_err(worker_0_failed)?;
+            runtime.supervisor = Some(supervisor);
+        }
+        Ok(runtime)
+    }
+
+    /// Runs a future on the calling thread, as worker 0, until it is ready. Then this worker's tasks are
+    /// dropped; those of the other workers run until the runtime is dropped.
+    ///
+    /// # Panics
+    /// If the future panics, if it is called from within a runtime, if a worker failed, or if the kernel
+    /// refuses what a worker waits with.
+    pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let future = std::pin::pin!(future);
+        let outcome = make_worker(&self.state, 0).and_then(|worker| current::run(&worker, Some(future)));
+        match outcome {
+            Ok(Some(output)) => output,
+            Ok(None) => {
+                panic!("{}", self.state.failure().as_deref().unwrap_or("the runtime was stopped"))
+            }
+            Err(error) => panic!("worker 0 cannot wait for the kernel: {error}"),
+        }
+    }
+
+    /// Whether a driver that was asked for by name is available; `auto` always finds one.
+    fn probe_driver(&self) -> io::Result<()> {
+        let config = &self.state.config;
+        match config.driver {
+            DriverKind::Auto | DriverKind::Epoll => Ok(()),
+            named => Driver::open(named, false, config.max_events, &self.state.workers[0].wake).map(drop),
+        }
+    }
+
+    /// What is in effect on each worker that has started. Worker 0 starts in [`Runtime::block_on`].
+    pub fn reports(&self) -> Vec<WorkerReport> {
+        self.state.reports()
+    }
+
+    /// Each worker's counters.
+    pub fn metrics(&self) -> Vec<Metrics> {
+        self.state.metrics()
+    }
+
+    /// The host settings of the policy, each with its outcome.
+    pub fn applied(&self) -> &[Applied] {
+        &self.state.applied
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.state.stop();
+        for thread in self.threads.drain(..) {
+            // The panic hook has reported a worker's panic, and the panic has stopped the runtime.
+            let _ = thread.join();
+        }
+        // Dropping the supervisor restores the host's settings.
+        self.supervisor.take();
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("workers", &self.state.workers.len()).finish_non_exhaustive()
+    }
+}
+
+/// Starts a worker's thread, and waits until the worker runs or has failed to start.
+fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::JoinHandle<()>> {
+    let (started, start) = mpsc::channel();
+    let state = Arc::clone(state);
+    let handle = thread::Builder::new().name(format!("lull-{index}")).spawn(move || {
+        let worker = match make_worker(&state, index) {
+            Ok(worker) => worker,
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return;
+            }
+        };
+        let _ = started.send(Ok(()));
+        // A panic out of a worker's loop (of a waker, for example) must stop the program: nobody else
+        // would serve the worker's queue.
+        let stop_all = StopOnPanic(&state, index);
+        if let Err(error) = current::run::<()>(&worker, None) {
+            state.fail(index, &error);
+        }
+        drop(stop_all);
+    })?;
+    match start.recv() {
+        Ok(Ok(())) => Ok(handle),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::other("the thread panicked at its start")),
+    }
+}
+
+struct StopOnPanic<'a>(&'a RuntimeState, usize);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.fail(self.1, &"its loop panicked");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What all workers of a runtime share.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use policies::Applied;
+
+use crate::config::Config;
+use crate::worker::handle::WorkerHandle;
+use crate::worker::metrics::Metrics;
+use crate::worker::napi_map::NapiMap;
+use crate::worker::report::WorkerReport;
+
+/// A runtime's settings, and its workers as other threads see them.
+pub(crate) struct RuntimeState {
+    pub(crate) config: Config,
+    pub(crate) workers: Vec<Arc<WorkerHandle>>,
+    pub(crate) napis: NapiMap,
+    /// The outcome of each host setting.
+    pub(crate) applied: Vec<Applied>,
+    /// Why host settings were not applied.
+    pub(crate) host_notes: Vec<String>,
+    /// Why the first worker that failed did.
+    failure: Mutex<Option<String>>,
+}
+
+impl RuntimeState {
+    pub(crate) fn new(
+        config: Config,
+        workers: Vec<Arc<WorkerHandle>>,
+        napis: NapiMap,
+        applied: Vec<Applied>,
+        host_notes: Vec<String>,
+    ) -> Self {
+        Self { config, workers, napis, applied, host_notes, failure: Mutex::default() }
+    }
+
+    /// The core that a worker is to run on; `None`: it is not pinned.
+    pub(crate) fn core_of(&self, worker: usize) -> Option<u32> {
+        let followed = self.workers[worker].followed_core();
+        if followed.is_some() {
+            return followed;
+        }
+        let cores = &self.config.cores;
+        (!cores.is_empty()).then(|| cores[worker % cores.len()])
+    }
+
+    /// The worker that serves the connections of a NAPI.
+    pub(crate) fn worker_of_napi(&self, napi: u32) -> usize {
+        self.napis.owner(napi, self.config.interface.as_deref(), &self.workers)
+    }
+
+    /// Stops all workers because one has failed.
+    pub(crate) fn fail(&self, worker: usize, error: &dyn fmt::Display) {
+        tracing::error!(worker, %error, "worker stopped");
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert_with(|| format!("worker {worker} stopped: {error}"));
+        drop(failure);
+        self.stop();
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks all workers to stop.
+    pub(crate) fn stop(&self) {
+        self.workers.iter().for_each(|worker| worker.request_stop());
+    }
+
+    pub(crate) fn reports(&self) -> Vec<WorkerReport> {
+        self.workers.iter().filter_map(|worker| worker.report()).collect()
+    }
+
+    pub(crate) fn metrics(&self) -> Vec<Metrics> {
+        self.workers.iter().map(|worker| worker.metrics()).collect()
+    }
+}

@@ -1,0 +1,79 @@
+//! Sleeping until an instant.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::wheel::TimerKey;
+use crate::worker::current;
+
+/// Waits until `duration` has passed.
+///
+/// The resolution is that of `epoll_pwait2` or `io_uring_enter`: nanoseconds, as workers set their timer
+/// slack to 1 ns (`prctl(2)`, `PR_SET_TIMERSLACK`). Before Linux 5.11 the epoll driver counts in
+/// milliseconds.
+pub fn sleep(duration: Duration) -> Sleep {
+    let now = Instant::now();
+    // A duration beyond the end of the clock: 100 years, which is never.
+    sleep_until(now.checked_add(duration).unwrap_or(now + Duration::from_secs(100 * 365 * 86_400)))
+}
+
+/// Waits until `deadline`.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { deadline, key: None, _local: PhantomData }
+}
+
+/// The future of [`sleep`] and [`sleep_until`]. Panics when it is polled outside of a runtime.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Sleep {
+    deadline: Instant,
+    key: Option<TimerKey>,
+    /// The timer belongs to this thread's worker.
+    _local: PhantomData<*const ()>,
+}
+
+impl Sleep {
+    /// When it is ready.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        current::with(|worker| {
+            let mut timers = worker.timers.borrow_mut();
+            // The start of the turn is exact enough: timers fire between turns.
+            if worker.turn_time() >= timers.on_clock(self.deadline) {
+                let waker = self.key.take().and_then(|key| timers.remove(key));
+                // Dropped outside the borrow: the waker may be foreign code.
+                drop(timers);
+                drop(waker);
+                return Poll::Ready(());
+            }
+            let mut replaced = None;
+            match self.key.and_then(|key| timers.waker(key)) {
+                Some(waker) if waker.will_wake(context.waker()) => {}
+                Some(waker) => replaced = Some(std::mem::replace(waker, context.waker().clone())),
+                None => self.key = Some(timers.insert(self.deadline, context.waker().clone())),
+            }
+            drop(timers);
+            drop(replaced);
+            Poll::Pending
+        })
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            // Without a worker there is no timer either. The waker is dropped outside the borrow.
+            let _ = current::try_with(|worker| worker.timers.borrow_mut().remove(key));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! A limit on how long a future is awaited.
+
+use std::fmt;
+use std::future::Future;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use super::sleep::sleep;
+
+/// Awaits a future for at most `duration`; then it is dropped.
+///
+/// # Errors
+/// [`Elapsed`] if the future was not ready in time.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = std::pin::pin!(future);
+    let mut sleep = std::pin::pin!(sleep(duration));
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        ready!(sleep.as_mut().poll(context));
+        Poll::Ready(Err(Elapsed))
+    })
+    .await
+}
+
+/// A [`timeout`] has expired. Converts to an [`io::Error`](std::io::Error) of the kind `TimedOut`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the timeout has expired")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for std::io::Error {
+    fn from(elapsed: Elapsed) -> Self {
+        std::io::Error::new(std::io::ErrorKind::TimedOut, elapsed)
+    }
+}

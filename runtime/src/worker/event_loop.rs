@@ -1,0 +1,270 @@
+//! A worker's loop: run ready tasks, wait in the driver, fire timers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
+use super::handle::{Message, WorkerHandle};
+use super::wait_strategy::WaitStrategy;
+use crate::driver::Driver;
+use crate::driver::wait::Wait;
+use crate::runtime_state::RuntimeState;
+use crate::sync::contain_panic;
+use crate::task::cell::{NewTask, TaskRef};
+use crate::task::header::ROOT;
+use crate::time::clock::monotonic_nanos;
+use crate::time::wheel::TimerWheel;
+
+/// One thread's tasks, timers and driver.
+pub(crate) struct Worker {
+    pub(crate) runtime: Arc<RuntimeState>,
+    pub(crate) handle: Arc<WorkerHandle>,
+    pub(crate) driver: Driver,
+    pub(crate) timers: RefCell<TimerWheel>,
+    /// When this turn began, on the clock of [`monotonic_nanos`].
+    turn_time: Cell<u64>,
+    wait: WaitStrategy,
+    /// The keys of tasks to poll. A key may be outdated, and refer to no task or to a later one: a task
+    /// that is woken during its last poll leaves such a key. The later task is then polled once in vain.
+    queue: RefCell<VecDeque<u32>>,
+    /// A task is taken out while it is polled, so that the slab is free for what the poll does (spawn,
+    /// wake).
+    tasks: RefCell<Slab<Option<TaskRef<WorkerHandle>>>>,
+    spin: AdaptiveSpin,
+    stopping: Cell<bool>,
+    /// The memory that messages are swapped into.
+    messages: RefCell<Vec<Message>>,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        runtime: Arc<RuntimeState>,
+        handle: Arc<WorkerHandle>,
+        driver: Driver,
+        wait: WaitStrategy,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            runtime,
+            handle,
+            driver,
+            timers: RefCell::default(),
+            turn_time: Cell::new(monotonic_nanos()),
+            wait,
+            queue: RefCell::default(),
+            tasks: RefCell::default(),
+            spin: AdaptiveSpin::default(),
+            stopping: Cell::new(false),
+            messages: RefCell::default(),
+        })
+    }
+
+    /// Takes in a new task and queues it. While the worker stops, the task is dropped instead, and its
+    /// joiner gets a cancelled `JoinError`.
+    pub(crate) fn adopt(&self, task: NewTask<WorkerHandle>) {
+        if self.stopping.get() {
+            return;
+        }
+        let task = task.adopt();
+        let mut tasks = self.tasks.borrow_mut();
+        let entry = tasks.vacant_entry();
+        // Four billion tasks would not fit in memory; the last key is the root's.
+        task.set_key(u32::try_from(entry.key()).ok().filter(|&key| key != ROOT).expect("too many tasks"));
+        // It may be marked as queued already, without a key: woken or aborted before it was adopted.
+        task.mark_queued();
+        self.queue.borrow_mut().push_back(task.key());
+        entry.insert(Some(task));
+    }
+
+    /// When this turn began: timers that are due by then have expired.
+    pub(crate) fn turn_time(&self) -> u64 {
+        self.turn_time.get()
+    }
+
+    /// Queues a task of this worker unless it is queued or finished already.
+    pub(super) fn push(&self, task: &TaskRef<WorkerHandle>) {
+        if task.mark_queued() {
+            self.queue.borrow_mut().push_back(task.key());
+        }
+    }
+
+    /// Runs turns until `root` is ready, or the worker is asked to stop (`None`).
+    pub(super) fn run<R>(&self, mut root: Option<Pin<&mut dyn Future<Output = R>>>) -> io::Result<Option<R>> {
+        let root_task = TaskRef::root(Arc::clone(&self.handle));
+        let waker = root_task.waker();
+        self.push(&root_task);
+        let counters = &self.handle.counters;
+        let budget = self.driver.task_budget();
+        let mut started = monotonic_nanos();
+        self.turn_time.set(started);
+        let mut idle_since: Option<u64> = None;
+        loop {
+            counters.turns.add(1);
+            self.take_messages();
+            let mut ran = 0;
+            while ran < budget {
+                let Some(next) = self.queue.borrow_mut().pop_front() else { break };
+                ran += 1;
+                // Wake-ups of other workers go out with the wait, but don't wait for a second task.
+                self.driver.flush_wakes();
+                if next != ROOT {
+                    self.poll_task(next);
+                    continue;
+                }
+                root_task.begin_poll();
+                if let Some(root) = &mut root {
+                    counters.polls.add(1);
+                    if let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker)) {
+                        return Ok(Some(output));
+                    }
+                }
+            }
+            if self.handle.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let now = monotonic_nanos();
+            counters.running_ns.add(now - started);
+            if ran > 0 {
+                idle_since = None;
+            }
+            let next_timer = self.timers.borrow_mut().next();
+            let wait = self.choose_wait(now, next_timer, &mut idle_since);
+            let parked = matches!(wait, Wait::Park(_));
+            let outcome = self.driver.wait(wait);
+            if parked {
+                self.handle.wake.park_state.unpark();
+            }
+            let outcome = outcome?;
+            started = monotonic_nanos();
+            self.turn_time.set(started);
+            let waited = if parked { &counters.parked_ns } else { &counters.polling_ns };
+            waited.add(started - now);
+            if parked {
+                self.spin.slept(
+                    Duration::from_nanos(started - now),
+                    outcome.events == 0 && self.handle.inbox.is_filled(),
+                );
+            }
+            counters.waits.add(outcome.calls as u64);
+            counters.events.add(outcome.events as u64);
+            counters.forced_passes.add(u64::from(outcome.forced_pass));
+            counters.received_bytes.add(outcome.received_bytes);
+            if next_timer.is_some_and(|deadline| deadline <= started) {
+                let due = self.timers.borrow_mut().take_due(started);
+                due.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// Parks only if nothing is ready, no timer is due, and the wait strategy has spun long enough.
+    fn choose_wait(&self, now: u64, next_timer: Option<u64>, idle_since: &mut Option<u64>) -> Wait {
+        let timeout = next_timer.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)));
+        if !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
+            return Wait::Pass;
+        }
+        let since = *idle_since.get_or_insert(now);
+        let spinning = self.wait.spin_for().is_none_or(|limit| u128::from(now - since) < limit.as_nanos());
+        if spinning
+            || self.spin_for_message(now, timeout)
+            || !self.handle.inbox.park(&self.handle.wake.park_state)
+        {
+            return Wait::Pass;
+        }
+        Wait::Park(timeout)
+    }
+
+    /// Spins for a message if one is expected; whether one has come. Not if the worker polls a queue, which
+    /// would have to wait, nor if something is to be submitted.
+    fn spin_for_message(&self, now: u64, timeout: Option<Duration>) -> bool {
+        if !self.spin.is_expecting()
+            || timeout.is_some_and(|timeout| timeout < SPIN_TIME)
+            || !self.driver.may_spin()
+        {
+            return false;
+        }
+        self.driver.flush_wakes();
+        while !self.handle.inbox.is_filled() {
+            if monotonic_nanos() - now >= SPIN_TIME.as_nanos() as u64 {
+                self.spin.missed();
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        self.spin.found();
+        true
+    }
+
+    fn take_messages(&self) {
+        if !self.handle.inbox.is_filled() {
+            return;
+        }
+        let mut messages = self.messages.take();
+        self.handle.inbox.take(&mut messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::Wake(task) => {
+                    task.acknowledge_remote_wake();
+                    self.push(&task);
+                }
+                Message::Adopt(task) => self.adopt(task),
+                Message::CheckStop => {}
+            }
+        }
+        self.messages.replace(messages);
+    }
+
+    fn poll_task(&self, key: u32) {
+        let key = key as usize;
+        let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
+        task.begin_poll();
+        if task.is_aborted() {
+            self.tasks.borrow_mut().try_remove(key);
+            // SAFETY: this is the worker's thread, and a finished task is not in the slab.
+            unsafe { task.cancel() };
+            return;
+        }
+        self.handle.counters.polls.add(1);
+        // SAFETY: as above.
+        let polled = unsafe { task.poll() };
+        let mut tasks = self.tasks.borrow_mut();
+        match polled {
+            Poll::Ready(()) => drop(tasks.try_remove(key)),
+            Poll::Pending => {
+                if let Some(slot) = tasks.get_mut(key) {
+                    *slot = Some(task);
+                }
+            }
+        }
+    }
+
+    /// Drops all tasks and timers on the worker's own thread, and closes the driver.
+    pub(super) fn shut_down(&self) {
+        if self.stopping.replace(true) {
+            return;
+        }
+        // Panics of a future's drop are contained in `TaskRef::cancel`; here those of wakers are.
+        for message in self.handle.inbox.close() {
+            contain_panic(|| drop(message));
+        }
+        self.queue.borrow_mut().clear();
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for task in tasks.into_iter().filter_map(|(_, task)| task) {
+            // SAFETY: this is the worker's thread, and a finished task is not in the slab.
+            contain_panic(|| unsafe { task.cancel() });
+            contain_panic(|| drop(task));
+        }
+        self.queue.borrow_mut().clear();
+        let timers = std::mem::take(&mut *self.timers.borrow_mut());
+        contain_panic(|| drop(timers));
+        self.driver.close();
+    }
+}

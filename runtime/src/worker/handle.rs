@@ -1,0 +1,129 @@
+//! What other threads see of a worker.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use policies::Cpus;
+
+use super::inbox::Inbox;
+use super::metrics::{Metrics, WorkerCounters};
+use super::report::WorkerReport;
+use super::wake_handle::WakeHandle;
+use crate::task::cell::{NewTask, TaskRef};
+
+/// A message from another thread to a worker.
+pub(crate) enum Message {
+    /// Queue a task.
+    Wake(TaskRef<WorkerHandle>),
+    /// Adopt a task that was spawned on another thread.
+    Adopt(NewTask<WorkerHandle>),
+    /// Check [`WorkerHandle::stop`].
+    CheckStop,
+}
+
+/// A worker's inbox, counters and placement. Tasks hold a reference to their worker's.
+pub(crate) struct WorkerHandle {
+    pub(crate) index: usize,
+    pub(crate) inbox: Inbox<Message>,
+    pub(crate) wake: Arc<WakeHandle>,
+    pub(crate) stop: AtomicBool,
+    pub(crate) counters: WorkerCounters,
+    /// The NAPI whose sockets the worker's epoll instance holds. 0: none.
+    pub(crate) napi: AtomicU32,
+    /// Connections that the worker serves.
+    pub(crate) connections: AtomicUsize,
+    report: Mutex<Option<WorkerReport>>,
+    /// The worker's thread id.
+    pub(crate) thread: OnceLock<i32>,
+    /// The core that handles its queue's interrupt, if the worker follows that.
+    followed_core: AtomicU32,
+}
+
+const NO_CORE: u32 = u32::MAX;
+
+impl WorkerHandle {
+    pub(crate) fn new(index: usize) -> std::io::Result<Self> {
+        Ok(Self {
+            index,
+            inbox: Inbox::default(),
+            wake: Arc::new(WakeHandle::new()?),
+            stop: AtomicBool::new(false),
+            counters: WorkerCounters::default(),
+            napi: AtomicU32::new(0),
+            connections: AtomicUsize::new(0),
+            report: Mutex::new(None),
+            thread: OnceLock::new(),
+            followed_core: AtomicU32::new(NO_CORE),
+        })
+    }
+
+    /// Sends a message, and wakes the worker at once if it is parked. The message is dropped if the worker
+    /// has stopped.
+    pub(crate) fn send(&self, message: Message) {
+        if self.push(message) {
+            self.wake.wake();
+        }
+    }
+
+    /// Pushes a message; whether the worker is parked and has to be woken.
+    #[must_use]
+    pub(super) fn push(&self, message: Message) -> bool {
+        if let Err(refused) = self.inbox.push(message) {
+            // Dropped outside the lock: a task's joiner is woken.
+            drop(refused);
+            return false;
+        }
+        self.wake.park_state.is_parked()
+    }
+
+    pub(crate) fn request_stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.send(Message::CheckStop);
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        self.counters.read(self.wake.wakes())
+    }
+
+    pub(crate) fn report(&self) -> Option<WorkerReport> {
+        self.locked_report().clone()
+    }
+
+    pub(crate) fn set_report(&self, report: WorkerReport) {
+        *self.locked_report() = Some(report);
+    }
+
+    /// Locks the report, to read it without a copy.
+    pub(crate) fn locked_report(&self) -> MutexGuard<'_, Option<WorkerReport>> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The core given to [`WorkerHandle::follow`] last.
+    pub(crate) fn followed_core(&self) -> Option<u32> {
+        Some(self.followed_core.load(Ordering::Acquire)).filter(|&core| core != NO_CORE)
+    }
+
+    /// Moves the worker's thread to a core, or lets a thread that has not started yet start there. A core
+    /// that this process may not use leaves the worker where it is.
+    pub(crate) fn follow(&self, core: u32) {
+        if !Cpus::allowed().is_ok_and(|allowed| allowed.contains(core)) {
+            return;
+        }
+        self.followed_core.store(core, Ordering::Release);
+        let Some(thread) = self.thread.get().and_then(|&thread| rustix::thread::Pid::from_raw(thread)) else {
+            return;
+        };
+        if Cpus::one(core).pin(Some(thread)).is_ok()
+            && let Some(report) = &mut *self.locked_report()
+        {
+            report.core = Some(core);
+        }
+    }
+}
+
+impl fmt::Debug for WorkerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerHandle").field("index", &self.index).finish_non_exhaustive()
+    }
+}

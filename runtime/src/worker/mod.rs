@@ -1,0 +1,24 @@
+//! Workers: a thread each, with its tasks, its timers, its driver, and the loop over them.
+//!
+//! - [`event_loop`]: one turn runs tasks, waits in the driver, fires timers;
+//! - [`handle`]: what other threads see of a worker, with its [`inbox`] and its [`wake_handle`];
+//! - [`schedule`]: what a waker does;
+//! - [`startup`]: pins the thread, opens the driver, finds out which policy is in effect.
+
+pub(crate) mod adaptive_spin;
+pub(crate) mod current;
+pub(crate) mod event_loop;
+pub(crate) mod handle;
+pub(crate) mod inbox;
+pub(crate) mod metrics;
+pub(crate) mod napi_map;
+pub(crate) mod park_state;
+pub(crate) mod report;
+mod schedule;
+pub(crate) mod startup;
+pub(crate) mod wait_strategy;
+pub(crate) mod wake_handle;
+
+pub use self::metrics::Metrics;
+pub use self::report::{Running, WorkerReport};
+pub use self::wait_strategy::{UnknownWaitStrategy, WaitStrategy};

@@ -1,0 +1,221 @@
+//! Which policy is in effect on a worker, read back from the kernel, and why it is not the one asked for.
+
+use std::fmt;
+
+use policies::netlink::netdev::{Napi, Netdev};
+use policies::{Applied, Policy};
+use serde::Serialize;
+
+use crate::driver::Driver;
+use crate::driver::driver_kind::DriverKind;
+use crate::driver::epoll_sys::EpollParams;
+
+/// What is in effect on a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[serde(rename_all = "kebab-case")]
+pub enum Running {
+    /// Blocks; packets are processed in interrupts.
+    Vanilla,
+    /// Blocks; packets are processed on the packing cores.
+    Packing,
+    /// Busy-polls, with the queue's interrupts deferred as asked for.
+    Suppression,
+    /// Polls the queue in its wait; the queue's interrupt stays suspended while there is work.
+    KernelPolling,
+    /// Kernel polling was asked for: busy-polls with deferral, without suspension.
+    BusyPollingWithDeferral,
+    /// Busy-polls, but interrupts are neither deferred nor suspended between polls.
+    BusyPolling,
+    /// The wait doesn't poll; reads of sockets do (`SO_BUSY_POLL`).
+    SoBusyPoll,
+    /// A policy that polls was asked for: blocks.
+    Blocking,
+}
+
+impl fmt::Display for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Running::Vanilla => "vanilla",
+            Running::Packing => "packing",
+            Running::Suppression => "suppression",
+            Running::KernelPolling => "kernel-polling",
+            Running::BusyPollingWithDeferral => "busy-polling-with-deferral",
+            Running::BusyPolling => "busy-polling",
+            Running::SoBusyPoll => "so-busy-poll",
+            Running::Blocking => "blocking",
+        })
+    }
+}
+
+/// Which policy was asked for and what is in effect on a worker.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct WorkerReport {
+    /// The worker's number, from 0.
+    pub worker: usize,
+    /// The thread id (`gettid(2)`).
+    pub thread: i32,
+    /// The core that the thread is pinned to.
+    pub core: Option<u32>,
+    /// The policy that was asked for.
+    pub asked: Policy,
+    /// What is in effect.
+    pub running: Running,
+    /// Why that is less than what was asked for, a sentence each. Empty if it is what was asked for.
+    pub steps_down: Vec<String>,
+    /// The settings of the NAPI whose sockets its epoll instance holds, as the kernel has them.
+    pub napi: Option<Napi>,
+    /// How its epoll instance busy-polls (`EPIOCGPARAMS`). `None` if it doesn't.
+    pub epoll: Option<EpollParams>,
+    /// The driver in use.
+    pub driver: DriverKind,
+    /// The io_uring features that the driver uses, by the kernel's names.
+    pub features: Vec<&'static str>,
+    /// Why `auto` chose epoll: the reason why io_uring is not available.
+    pub driver_note: Option<String>,
+}
+
+impl fmt::Display for WorkerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {}: {} on {}", self.worker, self.running, self.driver)?;
+        if let Some(napi) = &self.napi {
+            write!(f, ", NAPI {}", napi.id)?;
+        }
+        if let Some(core) = self.core {
+            write!(f, ", core {core}")?;
+        }
+        if let Some(note) = &self.driver_note {
+            write!(f, " (no io_uring: {note})")?;
+        }
+        if self.steps_down.is_empty() {
+            return Ok(());
+        }
+        write!(f, " ({} asked: {})", self.asked, self.steps_down.join("; "))
+    }
+}
+
+/// What a [`WorkerReport`] is made from, beside the kernel's answers.
+pub(crate) struct ReportInputs<'a> {
+    pub(crate) worker: usize,
+    pub(crate) core: Option<u32>,
+    pub(crate) asked: Policy,
+    pub(crate) napi_id: u32,
+    pub(crate) interface: Option<&'a str>,
+    pub(crate) applied: &'a [Applied],
+    pub(crate) host_notes: &'a [String],
+    /// Why busy polling could not be set on the epoll instance.
+    pub(crate) params_error: Option<String>,
+    /// The result of setting busy polling on the ring; `None` if it was not tried.
+    pub(crate) ring_polls: Option<Result<(), String>>,
+    /// Why `auto` chose epoll.
+    pub(crate) driver_note: Option<String>,
+    /// Whether sockets may fall back to `SO_BUSY_POLL`.
+    pub(crate) so_busy_poll: bool,
+}
+
+impl ReportInputs<'_> {
+    /// Reads the settings back from the kernel.
+    pub(crate) fn report(&self, driver: &Driver) -> WorkerReport {
+        let napi = (self.napi_id != 0)
+            .then(|| Netdev::open().and_then(|mut netdev| netdev.napi(self.napi_id)).ok())
+            .flatten();
+        let epoll = driver.epoll().params().ok().filter(|params| params.prefer_busy_poll == 1);
+        let (running, steps_down) = self.in_effect(napi.as_ref(), epoll);
+        WorkerReport {
+            worker: self.worker,
+            thread: rustix::thread::gettid().as_raw_nonzero().get(),
+            core: self.core,
+            asked: self.asked,
+            running,
+            steps_down,
+            napi,
+            epoll,
+            driver: driver.kind(),
+            features: driver.features().to_vec(),
+            driver_note: self.driver_note.clone(),
+        }
+    }
+
+    fn failed_knobs(&self) -> Vec<String> {
+        let failed = self.applied.iter().filter(|step| !step.outcome.is_ok());
+        failed.map(ToString::to_string).collect()
+    }
+
+    /// What is in effect, and the reasons why it is less than what was asked for.
+    fn in_effect(&self, napi: Option<&Napi>, epoll: Option<EpollParams>) -> (Running, Vec<String>) {
+        let mut why = self.failed_knobs();
+        why.extend(self.host_notes.iter().cloned());
+        match self.asked {
+            // Vanilla is what Linux does by default. A knob that failed leaves it vanilla, but with
+            // interrupts on other cores than the policy wants, which the reasons say.
+            Policy::Vanilla => (Running::Vanilla, self.failed_knobs()),
+            Policy::Packing => {
+                if self.interface.is_none() {
+                    why.push("no interface is named, so no queue can be moved to a packing core".into());
+                } else if self.applied.is_empty() && why.is_empty() {
+                    why.push("the interface has nothing that could be moved to a packing core".into());
+                }
+                if why.is_empty() { (Running::Packing, why) } else { (Running::Vanilla, why) }
+            }
+            Policy::Suppression | Policy::KernelPolling => self.polling_in_effect(napi, epoll, why),
+        }
+    }
+
+    fn polling_in_effect(
+        &self,
+        napi: Option<&Napi>,
+        epoll: Option<EpollParams>,
+        mut why: Vec<String>,
+    ) -> (Running, Vec<String>) {
+        if self.napi_id == 0 {
+            why.push(match self.interface {
+                None => "no interface is named, so there is no queue to poll".to_owned(),
+                Some(name) => format!("{name} has no NAPI for this worker"),
+            });
+            return (Running::Blocking, why);
+        }
+        if let Some(Err(error)) = &self.ring_polls {
+            why.push(format!("the ring can't busy-poll (IORING_REGISTER_NAPI, Linux 6.13): {error}"));
+            return (Running::Blocking, why);
+        }
+        if epoll.is_none() && self.ring_polls.is_none() {
+            let error =
+                self.params_error.as_deref().unwrap_or("the kernel took the values but reads back others");
+            why.push(format!("the epoll instance can't busy-poll (EPIOCSPARAMS, Linux 6.9): {error}"));
+            return (if self.so_busy_poll { Running::SoBusyPoll } else { Running::Blocking }, why);
+        }
+        let set = |value: Option<u64>| value.is_some_and(|value| value > 0);
+        let Some(napi) = napi else {
+            why.push("the NAPI's settings can't be read back".to_owned());
+            return (Running::BusyPolling, why);
+        };
+        let mut missing = Vec::new();
+        if !set(napi.defer_hard_irqs) {
+            missing.push("defer-hard-irqs is 0");
+        }
+        if !set(napi.gro_flush_timeout) {
+            missing.push("gro-flush-timeout is 0");
+        }
+        if !missing.is_empty() {
+            why.push(format!(
+                "{} on NAPI {}, so interrupts come back after each poll",
+                missing.join(" and "),
+                napi.id
+            ));
+            return (Running::BusyPolling, why);
+        }
+        if self.asked == Policy::Suppression {
+            return (Running::Suppression, why);
+        }
+        if self.ring_polls.is_some() {
+            why.push("io_uring's own polling never suspends interrupts; the hybrid driver does".to_owned());
+            return (Running::BusyPollingWithDeferral, why);
+        }
+        if !set(napi.irq_suspend_timeout) {
+            why.push(format!("irq-suspend-timeout is 0 on NAPI {} (it needs Linux 6.13)", napi.id));
+            return (Running::BusyPollingWithDeferral, why);
+        }
+        (Running::KernelPolling, why)
+    }
+}
