@@ -1,8 +1,9 @@
-//! The store beside caches from the registry: `cargo bench -p lull-servers`.
+//! Compares the store with other caches: `cargo bench -p lull-servers`.
 //!
 //! Each candidate runs the same accesses (Zipf 0.99 over a million keys of 30 bytes, values of 200 bytes, a
-//! limit of 64 MB) in interleaved rounds; medians, with the extremes. Two loads: reads with writes, where a
-//! miss is followed by a write, and reads alone. Then the hit ratio at several sizes.
+//! limit of 64 MB) in interleaved rounds. Prints medians with minimum and maximum. There are two loads: reads
+//! with writes, where a miss is followed by a write, and reads alone. Then follows the hit ratio at several
+//! sizes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
-use servers::memcached::{Bits, Limits, New, Store};
+use servers::memcached::{ItemBits, NewItem, Store, StoreConfig};
 
 const KEYS: u64 = 1_000_000;
 const LIMIT: u64 = 64 << 20;
@@ -18,23 +19,23 @@ const ROUNDS: usize = 5;
 const TIME: Duration = Duration::from_millis(800);
 
 trait Candidate: Sync {
-    /// Copies the value out, as an answer needs it.
+    /// Copies the value to `out`, as a reply would. Returns whether it was found.
     fn get(&self, key: &[u8], out: &mut Vec<u8>) -> bool;
     fn set(&self, key: &[u8], value: &[u8]);
 }
 
 #[derive(Clone)]
-struct Bytes;
+struct ByteWeighter;
 
-impl quick_cache::Weighter<Box<[u8]>, Arc<[u8]>> for Bytes {
+impl quick_cache::Weighter<Box<[u8]>, Arc<[u8]>> for ByteWeighter {
     fn weight(&self, key: &Box<[u8]>, value: &Arc<[u8]>) -> u64 {
         (key.len() + value.len() + 150) as u64
     }
 }
 
-struct Quick(quick_cache::sync::Cache<Box<[u8]>, Arc<[u8]>, Bytes>);
+struct QuickCache(quick_cache::sync::Cache<Box<[u8]>, Arc<[u8]>, ByteWeighter>);
 
-impl Candidate for Quick {
+impl Candidate for QuickCache {
     fn get(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
         self.0.get(key).map(|value| out.extend_from_slice(&value)).is_some()
     }
@@ -56,38 +57,43 @@ impl Candidate for Moka {
     }
 }
 
-struct Ours(Store);
+struct LullStore(Store);
 
-impl Candidate for Ours {
+impl Candidate for LullStore {
     fn get(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
-        let mut slot = self.0.lock(key, 1);
-        slot.touch();
-        slot.value().map(|(_, value)| out.extend_from_slice(value.bytes())).is_some()
+        let mut entry = self.0.lock(key, 1);
+        entry.record_fetch();
+        entry.value().map(|(_, value)| out.extend_from_slice(value.bytes())).is_some()
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
-        let new =
-            New { flags: 0, expiry: 0, cas: self.0.next_cas(), bits: Bits::default(), value: value.into() };
-        // Only a value of half the memory is refused.
+        let new = NewItem {
+            flags: 0,
+            expiry: 0,
+            cas: self.0.next_cas(),
+            bits: ItemBits::default(),
+            value: value.into(),
+        };
+        // Fails only for a value above half of the limit.
         let _ = self.0.lock(key, 1).put(new);
     }
 }
 
 fn candidates(limit: u64) -> Vec<(&'static str, Box<dyn Candidate>)> {
-    let quick = quick_cache::sync::Cache::with_weighter((limit / 300) as usize, limit, Bytes);
+    let quick = quick_cache::sync::Cache::with_weighter((limit / 300) as usize, limit, ByteWeighter);
     let moka = moka::sync::Cache::<Box<[u8]>, Arc<[u8]>>::builder()
         .weigher(|key, value| (key.len() + value.len() + 150) as u32)
         .max_capacity(limit)
         .build();
-    let ours = Store::new(Limits { memory: limit, item: 1 << 20, evict: true, workers: 2 });
+    let store = Store::new(StoreConfig { memory: limit, max_item: 1 << 20, evict: true, workers: 2 });
     vec![
-        ("store", Box::new(Ours(ours))),
-        ("quick_cache", Box::new(Quick(quick))),
+        ("store", Box::new(LullStore(store))),
+        ("quick_cache", Box::new(QuickCache(quick))),
         ("moka", Box::new(Moka(moka))),
     ]
 }
 
-/// Operations a second of all threads together, and the hit ratio.
+/// Returns the operations per second of all threads together, and the hit ratio.
 fn run(candidate: &dyn Candidate, threads: u64, seed: u64, reads: f64, keys: &[Vec<u8>]) -> (f64, f64) {
     let value = [7; 200];
     let totals = std::thread::scope(|scope| {
@@ -96,7 +102,7 @@ fn run(candidate: &dyn Candidate, threads: u64, seed: u64, reads: f64, keys: &[V
                 scope.spawn(move || {
                     let mut random = StdRng::seed_from_u64(seed * 1000 + thread);
                     let zipf = Zipf::new(KEYS as f64, 0.99).expect("a valid exponent");
-                    // Drawn before, or the drawing would be measured.
+                    // Drawn in advance, so that drawing is not measured.
                     let draws: Vec<(u32, bool)> = (0..200_000)
                         .map(|_| (zipf.sample(&mut random) as u32 - 1, random.random::<f64>() < reads))
                         .collect();
@@ -153,7 +159,7 @@ fn main() {
             for round in 0..=ROUNDS {
                 for (index, (_, candidate)) in candidates.iter().enumerate() {
                     let (rate, _) = run(&**candidate, threads, 1 + round as u64 % 2, reads, &keys);
-                    // The first fills the cache.
+                    // The first round fills the cache.
                     if round > 0 {
                         rates[index].push(rate / 1e6);
                     }
@@ -170,7 +176,7 @@ fn main() {
             }
         }
     }
-    // One per cent to a half of what all items would take.
+    // Limits from 1 % to 50 % of the memory that all items would take.
     for share in [1, 5, 10, 25, 50] {
         let limit = KEYS * 290 * share / 100;
         for (name, candidate) in candidates(limit) {

@@ -1,44 +1,46 @@
-//! Time in whole seconds, as memcached counts it.
+//! A clock of whole seconds, as memcached uses it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Up to 30 days an expiry is relative, above it is Unix time (`protocol.txt`, "Expiration times").
-const LARGEST_RELATIVE: i64 = 60 * 60 * 24 * 30;
+/// The largest relative expiry, 30 days; larger values are Unix times (`protocol.txt`, "Expiration times").
+const MAX_RELATIVE: i64 = 60 * 60 * 24 * 30;
 
-/// Seconds since shortly before the server started, so that 0 can mean "never" and 1 "long ago".
+/// Counts seconds from shortly before its start, so that expiry 0 can mean never and 1 already expired.
 #[derive(Debug)]
 pub struct Clock {
     started: Instant,
+    /// The clock's second 0, as Unix time.
     epoch: i64,
-    /// The present second, as [`Clock::refresh`] has found it.
+    /// The second of the last [`Clock::refresh`].
     second: AtomicU32,
 }
 
-/// How far the clock is ahead at the start.
-const HEAD_START: u32 = 2;
+/// The clock's second at its start.
+const FIRST_SECOND: u32 = 2;
 
 impl Clock {
     pub fn start() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let epoch = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX) - i64::from(HEAD_START);
-        Self { started: Instant::now(), epoch, second: AtomicU32::new(HEAD_START) }
+        let epoch = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX) - i64::from(FIRST_SECOND);
+        Self { started: Instant::now(), epoch, second: AtomicU32::new(FIRST_SECOND) }
     }
 
-    /// The second of the last [`Clock::refresh`]: reading the kernel's clock for each request would cost
-    /// more than finding an item.
+    /// The second of the last [`Clock::refresh`]. Reading the kernel's clock for each request would cost more
+    /// than looking up an item.
     pub fn now(&self) -> u32 {
         self.second.load(Ordering::Relaxed)
     }
 
-    /// Looks at the kernel's clock. To be called several times a second.
+    /// Reads the kernel's clock. Must be called several times a second.
     pub fn refresh(&self) -> u32 {
         let passed = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
-        let now = HEAD_START.saturating_add(passed);
+        let now = FIRST_SECOND.saturating_add(passed);
         self.second.store(now, Ordering::Relaxed);
         now
     }
 
+    /// The current second as Unix time.
     pub fn unix(&self) -> i64 {
         self.epoch + i64::from(self.now())
     }
@@ -48,13 +50,12 @@ impl Clock {
         self.epoch + i64::from(second)
     }
 
-    /// Turns an expiry of the protocol into one of this clock: 0 is never, and one that has passed
-    /// already is 1.
-    pub fn expiry(&self, given: i64) -> u32 {
-        match given {
+    /// Converts a protocol's expiry to this clock: 0 is never, and an expiry in the past becomes 1.
+    pub fn expiry(&self, expiry: i64) -> u32 {
+        match expiry {
             0 => 0,
             ..0 => 1,
-            1..=LARGEST_RELATIVE => self.now().saturating_add(u32::try_from(given).unwrap_or(u32::MAX)),
+            1..=MAX_RELATIVE => self.now().saturating_add(u32::try_from(expiry).unwrap_or(u32::MAX)),
             absolute => match absolute - self.epoch {
                 ..=0 => 1,
                 relative => u32::try_from(relative).unwrap_or(u32::MAX),
@@ -68,13 +69,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expiries_are_never_relative_absolute_or_past() {
+    fn an_expiry_is_never_relative_absolute_or_past() {
         let clock = Clock::start();
         assert_eq!(clock.expiry(0), 0);
         assert_eq!(clock.expiry(-1), 1);
         assert_eq!(clock.expiry(i64::MIN), 1);
         assert_eq!(clock.expiry(10), clock.now() + 10);
-        assert_eq!(clock.expiry(LARGEST_RELATIVE + 1), 1);
+        assert_eq!(clock.expiry(MAX_RELATIVE + 1), 1);
         assert_eq!(clock.expiry(clock.unix() + 100), clock.now() + 100);
         assert_eq!(clock.expiry(i64::MAX), u32::MAX);
     }

@@ -1,50 +1,55 @@
-//! What fuzzing reaches of the parsers and sessions.
+//! Entry points for fuzzing. Compiled with `--cfg fuzzing` only.
 
-use super::command;
-use super::meta::Meta;
-use super::session::{Session, Step};
-use super::settings::Config;
-use super::shared::Shared;
+use super::config::Config;
+use super::context::ServerContext;
+use super::protocol::classic::parse;
+use super::protocol::meta::parse::{MetaRequest, MetaVerb};
+use super::protocol::tokens::{KEY_MAX, tokens};
+use super::session::{Session, SessionStep};
 
-/// Parses a line in every way there is.
-pub fn parse_line(line: &[u8]) {
-    for ending in [1, 2] {
-        let _ = command::parse(line, ending, false);
-    }
-    for verb in *b"gsdae" {
-        if let Ok(meta) = Meta::parse(verb, line) {
-            assert!(!meta.key().is_empty() && meta.key().len() <= command::KEY_MAX);
-        }
-    }
-    let words: usize = command::words(line).map(<[u8]>::len).sum();
-    assert_eq!(words, line.iter().filter(|byte| **byte != b' ').count());
-}
-
-/// What a server without items answers to input in pieces, and whether it stays open.
+/// Parses a line as a classic command and as each meta command.
 ///
 /// # Panics
-/// Where the input or the session is at fault: that is what it is for.
-pub fn converse<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
+/// If a parsed line violates an invariant.
+pub fn parse_line(line: &[u8]) {
+    for terminator in [1, 2] {
+        let _ = parse::parse(line, terminator, false);
+    }
+    for verb in [MetaVerb::Get, MetaVerb::Set, MetaVerb::Delete, MetaVerb::Arithmetic, MetaVerb::Debug] {
+        if let Ok(request) = MetaRequest::parse(verb, line) {
+            assert!(!request.key().is_empty() && request.key().len() <= KEY_MAX);
+        }
+    }
+    let length: usize = tokens(line).map(<[u8]>::len).sum();
+    assert_eq!(length, line.iter().filter(|byte| **byte != b' ').count());
+}
+
+/// Feeds chunks of input to a session of an empty server. Returns the replies, and whether the connection
+/// stays open.
+///
+/// # Panics
+/// If the session has a fault.
+pub fn converse<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
     let config = Config { memory: 16 << 20, ..Config::default() };
-    let shared = Shared::new(&config, 1).expect("without files nothing can fail");
-    let mut session = Session::new(&shared, shared.stats.worker(0));
-    let (mut unread, mut answers) = (Vec::new(), Vec::new());
-    for part in parts {
-        unread.extend_from_slice(part);
+    let context = ServerContext::new(&config, 1).expect("the configuration names no files");
+    let mut session = Session::new(&context, context.counters.worker(0));
+    let (mut unread, mut replies) = (Vec::new(), Vec::new());
+    for chunk in chunks {
+        unread.extend_from_slice(chunk);
         loop {
             let (used, step) = session.feed(&unread);
             unread.drain(..used);
-            while session.has_answers() {
-                answers.append(&mut session.take_buffer());
-                let large = session.take_large();
-                large.iter().for_each(|large| answers.extend_from_slice(large.bytes()));
+            while session.has_replies() {
+                replies.append(&mut session.take_buffer());
+                let large = session.take_large_value();
+                large.iter().for_each(|large| replies.extend_from_slice(large.bytes()));
             }
             match step {
-                Step::More => break,
-                Step::Send | Step::Yield => {}
-                Step::Close => return (answers, false),
+                SessionStep::NeedInput => break,
+                SessionStep::Send | SessionStep::Yield => {}
+                SessionStep::Close => return (replies, false),
             }
         }
     }
-    (answers, true)
+    (replies, true)
 }

@@ -1,20 +1,21 @@
-//! What is logged, and how much of it.
+//! The log level, and the rate limit of messages that clients can cause.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tracing::level_filters::LevelFilter;
+pub use tracing::level_filters::LevelFilter;
 
 static VERBOSITY: AtomicU32 = AtomicU32::new(0);
 
-/// Changes how much is logged: memcached's levels, 0 to 3.
+/// Sets memcached's verbosity, 0 to 3, from which [`level`] derives.
 pub fn set_verbosity(level: u32) {
     VERBOSITY.store(level, Ordering::Relaxed);
 }
 
-/// The level that a verbosity stands for.
+/// The log level of the current verbosity: warnings, then info, debug and trace. The process's subscriber
+/// should ask for it for each message, as clients may change it.
 pub fn level() -> LevelFilter {
     match VERBOSITY.load(Ordering::Relaxed) {
         0 => LevelFilter::WARN,
@@ -24,36 +25,36 @@ pub fn level() -> LevelFilter {
     }
 }
 
-/// So many lines about connections are logged in a second; of the others only the number.
-const LINES_PER_SECOND: u64 = 10;
+/// Messages about failed connections per second; others are only counted.
+const MAX_PER_SECOND: u64 = 10;
 
-struct Limit {
+struct RateLimit {
     since: Option<Instant>,
-    lines: u64,
+    messages: u64,
 }
 
-static LIMIT: Mutex<Limit> = Mutex::new(Limit { since: None, lines: 0 });
+static LIMIT: Mutex<RateLimit> = Mutex::new(RateLimit { since: None, messages: 0 });
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
-/// Logs that a connection ended by an error, but not as often as clients can bring that about.
-pub fn connection_ended(peer: &str, error: &io::Error) {
+/// Logs that a connection failed, within the rate limit.
+pub(super) fn connection_failed(peer: &str, error: &io::Error) {
     if level() < LevelFilter::INFO {
         return;
     }
     let mut limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
     if limit.since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
-        *limit = Limit { since: Some(now), lines: 0 };
+        *limit = RateLimit { since: Some(now), messages: 0 };
         let suppressed = SUPPRESSED.swap(0, Ordering::Relaxed);
         if suppressed > 0 {
-            tracing::info!(suppressed, "more connections ended");
+            tracing::info!(suppressed, "more connections failed");
         }
     }
-    limit.lines += 1;
-    if limit.lines > LINES_PER_SECOND {
+    limit.messages += 1;
+    if limit.messages > MAX_PER_SECOND {
         SUPPRESSED.fetch_add(1, Ordering::Relaxed);
         return;
     }
     drop(limit);
-    tracing::info!(peer, %error, "connection ended");
+    tracing::info!(peer, %error, "connection failed");
 }

@@ -1,41 +1,34 @@
-//! A server that speaks memcached's protocols: the classic and the meta commands as text, the binary one,
-//! and gets over UDP.
+//! A server that speaks memcached's protocols: the text protocol with its classic and its meta commands, the
+//! binary protocol, and text requests over UDP.
 
-mod admin;
 mod auth;
-mod binary;
-mod classic;
 mod clock;
-mod command;
+mod config;
 mod connection;
+mod context;
+mod error;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod listen;
 pub mod logging;
-mod meta;
-mod meta_commands;
-mod numbers;
-mod reply;
-mod report;
+mod mutation;
+mod protocol;
 mod server;
 mod session;
-mod settings;
-mod shared;
 mod stats;
 mod store;
-mod storing;
 mod tls;
-mod traffic;
 mod udp;
+mod version;
 
-#[cfg(test)]
-mod session_tests;
-
-pub use server::{Server, StartError};
-pub use settings::{Config, Protocol};
-pub use store::Bits;
-pub use store::{Contents, Counts, Data, Header, Large, Limits, New, OutOfMemory, Slot, Store, Value};
-pub use tls::TlsConfig;
-
-/// What `version` answers: the version whose protocols this speaks, and our own behind it.
-/// Clients parse the number to learn what they may ask.
-pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));
+pub use auth::UsersFileError;
+pub use config::{Config, Protocol};
+pub use error::{ReloadError, StartError};
+pub use net::{Alignment, ShutdownReport};
+pub use server::Server;
+pub use store::{
+    ItemBits, ItemHeader, LargeValue, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoreConfig,
+    StoreCounters, StoreUsage, StoredValue, WalkPosition,
+};
+pub use tls::{ClientCertificates, TlsConfig, TlsError};
+pub use version::VERSION;

@@ -1,98 +1,78 @@
-//! Listening, and what becomes of a connection.
+//! Starts a server, listens, and shuts it down.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use futures_util::AsyncWriteExt;
 use futures_util::future::join_all;
-use futures_util::io::BufReader;
-use net::{Alignment, Serving, ShutdownReport, Stream, TcpListener, TcpStream, UnixListener, UnixStream};
+use net::{Alignment, Serving, ShutdownReport, TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::settings::Config;
-use super::shared::{Place, Shared};
+use super::config::Config;
+use super::connection::accept;
+use super::context::ServerContext;
+use super::error::{ReloadError, StartError};
+use super::listen::{check_address, remove_stale_socket};
 use super::store::Store;
-use super::tls::Tls;
-use super::{connection, udp};
+use super::udp::{self, UdpService};
 
-/// Why a server could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An address could not be listened on.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address or path.
-        address: String,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// Everybody could use the server.
-    #[error(
-        "{0} can be reached from outside, and clients need not say who they are; ask them to (-Y or -S), \
-         or listen on a loopback or private address (-l), or give --listen-unauthenticated"
-    )]
-    Unprotected(IpAddr),
-    /// The file of users can't be used.
-    #[error("{0}")]
-    Users(io::Error),
-    /// Certificates or key can't be used.
-    #[error("TLS: {0}")]
-    Tls(io::Error),
-}
+/// How often the store is maintained, and for how long: at most about 2 % of a core, and at least one segment.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
+const MAINTENANCE_TIME: Duration = Duration::from_millis(2);
 
-/// A running server. Dropping it lets it go on; [`Server::shutdown`] ends it.
+/// A running server. It continues to run when this is dropped; [`Server::shutdown`] ends it.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    context: Arc<ServerContext>,
     serving: Vec<Serving>,
     addresses: Vec<SocketAddr>,
-    udp: Vec<udp::Service>,
+    udp: Vec<UdpService>,
     unix_socket: Option<PathBuf>,
 }
 
 impl Server {
-    /// Starts listening, on every worker of the runtime.
+    /// Starts to listen, on every worker of the current runtime.
     ///
     /// # Errors
-    /// Where an address can't be listened on, or must not be, or the file of users can't be read.
+    /// If an address cannot be listened on or is not protected, or if the users or the certificates cannot be
+    /// read.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        let shared = Arc::new(Shared::new(config, runtime::workers())?);
+        let context = Arc::new(ServerContext::new(config, runtime::workers())?);
         let (serving, addresses, udp) = (Vec::new(), Vec::new(), Vec::new());
-        let mut server = Self { shared, serving, addresses, udp, unix_socket: None };
+        let mut server = Self { context, serving, addresses, udp, unix_socket: None };
         match &config.unix_socket {
             Some(path) => server.listen_on_path(path, config)?,
             None => server.listen_on_addresses(config)?,
         }
-        drop(runtime::spawn(tend(Arc::downgrade(&server.shared))));
+        drop(runtime::spawn(maintain_store(Arc::downgrade(&server.context))));
         Ok(server)
     }
 
     fn listen_on_path(&mut self, path: &Path, config: &Config) -> Result<(), StartError> {
         let failed = |source| StartError::Listen { address: path.display().to_string(), source };
-        remove_stale(path).map_err(failed)?;
+        remove_stale_socket(path).map_err(failed)?;
         let mode = config.unix_mode & 0o777;
         let listener = UnixListener::bind_with_mode(path, config.backlog, mode).map_err(failed)?;
         self.unix_socket = Some(path.to_owned());
-        let shared = Arc::clone(&self.shared);
+        let context = Arc::clone(&self.context);
         let name = format!("unix:{}", path.display());
-        self.shared.listens(name.clone());
+        self.context.add_listen_address(name.clone());
         let serving = listener.serve(move |stream: UnixStream| {
-            handle(stream, Arc::clone(&shared), "unix:".to_owned(), name.clone())
+            accept::handle(stream, Arc::clone(&context), "unix:".to_owned(), name.clone())
         });
         self.serving.push(serving.map_err(failed)?);
         Ok(())
     }
 
     fn listen_on_addresses(&mut self, config: &Config) -> Result<(), StartError> {
-        // All are bound before any is served.
+        // All addresses are bound before any is served.
         let mut listeners = Vec::new();
         for &(ip, port) in &config.listen {
-            may_listen(config, ip)?;
+            check_address(config, ip)?;
             if let Some(port) = port.or(config.port) {
                 let address = SocketAddr::new(ip, port);
                 let failed = |source| StartError::Listen { address: address.to_string(), source };
@@ -100,11 +80,7 @@ impl Server {
                 listeners.push((address, listener));
             }
             if let Some(port) = config.udp_port {
-                let address = SocketAddr::new(ip, port);
-                let failed = |source| StartError::Listen { address: format!("UDP {address}"), source };
-                let service = udp::serve(address, &self.shared).map_err(failed)?;
-                self.shared.listens(format!("udp:{}", service.address()));
-                self.udp.push(service);
+                self.listen_on_udp(ip, port)?;
             }
         }
         for (address, listener) in listeners {
@@ -114,78 +90,88 @@ impl Server {
         Ok(())
     }
 
-    /// Takes over a listening socket, as systemd hands them to services.
+    fn listen_on_udp(&mut self, ip: IpAddr, port: u16) -> Result<(), StartError> {
+        let address = SocketAddr::new(ip, port);
+        let failed = |source| StartError::Listen { address: format!("UDP {address}"), source };
+        let service = udp::serve(address, &self.context).map_err(failed)?;
+        self.context.add_listen_address(format!("udp:{}", service.address()));
+        self.udp.push(service);
+        Ok(())
+    }
+
+    /// Serves a listening socket that the process inherited, as from systemd.
     ///
     /// # Errors
-    /// Where it can't be served, or must not be.
-    pub fn adopt(&mut self, listener: std::net::TcpListener) -> Result<(), StartError> {
-        let failed = |source| StartError::Listen { address: "a socket that was passed".to_owned(), source };
+    /// If the socket cannot be served or its address is not protected.
+    pub fn add_listener(&mut self, listener: std::net::TcpListener) -> Result<(), StartError> {
+        let failed = |source| StartError::Listen { address: "an inherited socket".to_owned(), source };
         let ip = listener.local_addr().map_err(failed)?.ip();
-        may_listen(&self.shared.settings, ip)?;
+        check_address(&self.context.config, ip)?;
         TcpListener::from_std(listener).and_then(|listener| self.serve(listener)).map_err(failed)
     }
 
     fn serve(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr()?;
         self.addresses.push(local);
-        self.shared.listens(format!("tcp:{local}"));
-        let shared = Arc::clone(&self.shared);
+        self.context.add_listen_address(format!("tcp:{local}"));
+        let context = Arc::clone(&self.context);
         let serving = listener.serve(move |stream: TcpStream| {
-            let shared = Arc::clone(&shared);
+            let context = Arc::clone(&context);
             async move {
-                // Answers are whole when they are sent, so there is nothing to wait for. Fails
-                // only on a connection that is gone.
+                // Replies are written in one piece, so Nagle's algorithm would only delay them. Fails only if
+                // the client has disconnected.
                 let _ = stream.set_nodelay(true);
                 let peer =
                     stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
-                handle(stream, shared, peer, format!("tcp:{local}")).await;
+                accept::handle(stream, context, peer, format!("tcp:{local}")).await;
             }
         })?;
         self.serving.push(serving);
         Ok(())
     }
 
-    /// The addresses that are listened on, with the ports that were taken.
+    /// The TCP addresses, with the ports that were taken.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
     /// The UDP addresses.
     pub fn udp_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.udp.iter().map(udp::Service::address)
+        self.udp.iter().map(UdpService::address)
     }
 
-    /// Where connections went so far, all listeners together.
+    /// How many connections were accepted and which of them are aligned, summed over all listeners.
     pub fn alignment(&self) -> Alignment {
         self.serving.iter().map(Serving::alignment).sum()
     }
 
-    /// Requests that looked at an item so far.
+    /// Gets and storage commands that were executed.
     pub fn requests(&self) -> u64 {
-        let totals = self.shared.stats.totals();
+        let totals = self.context.counters.totals();
         totals.get_hits + totals.get_misses + totals.cmd_set
     }
 
-    /// The store.
+    /// The item store.
     pub fn store(&self) -> &Store {
-        &self.shared.store
+        &self.context.store
     }
 
-    /// Reads users and certificates again. What there was holds on where they can't be.
+    /// Reads users and certificates again.
     ///
     /// # Errors
-    /// Where a file can't be read, or is not what it should be.
-    pub fn reload(&self) -> io::Result<()> {
-        self.shared.reload()
+    /// If a file cannot be read or is invalid. The present users and certificates then stay in use.
+    pub fn reload(&self) -> Result<(), ReloadError> {
+        self.context.reload()
     }
 
-    /// Waits until a client has sent `shutdown`, where that is allowed.
-    pub fn asked_to_stop(&self) -> impl Future<Output = ()> + use<> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.asked_to_stop().await }
+    /// Waits until a client has sent `shutdown`, if the configuration allows that.
+    pub fn shutdown_requested(&self) -> impl Future<Output = ()> + use<> {
+        let context = Arc::clone(&self.context);
+        async move { context.shutdown_requested().await }
     }
 
-    /// Stops listening, lets requests at work finish, and ends after `deadline` at the latest.
+    /// Stops listening and waits until connections have finished their current requests. Connections that have
+    /// not finished after `deadline` are aborted.
     pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
         let mut total = ShutdownReport::default();
         drop(self.udp);
@@ -194,144 +180,18 @@ impl Server {
             total += report;
         }
         if let Some(path) = &self.unix_socket {
-            // Gone already is as good.
+            // The file may have been removed already.
             let _ = std::fs::remove_file(path);
         }
         total
     }
 }
 
-/// How often expired items are looked for, and how long at a time: about 2 % of a core at the most, and
-/// a segment at least.
-const TEND_EVERY: Duration = Duration::from_millis(100);
-const TEND_FOR: Duration = Duration::from_millis(2);
-
-/// Gives memory of expired items back, for as long as the server lives.
-async fn tend(shared: std::sync::Weak<Shared>) {
+/// Maintains the store for as long as the server exists.
+async fn maintain_store(context: Weak<ServerContext>) {
     loop {
-        runtime::sleep(TEND_EVERY).await;
-        let Some(shared) = shared.upgrade() else { return };
-        shared.store.tend(TEND_FOR);
-    }
-}
-
-/// Refuses an address where everybody could use the server.
-fn may_listen(settings: &Config, ip: IpAddr) -> Result<(), StartError> {
-    match settings.asks_who() || settings.listen_unauthenticated || !is_public(ip) {
-        true => Ok(()),
-        false => Err(StartError::Unprotected(ip)),
-    }
-}
-
-/// Whether an address can be reached from anywhere.
-fn is_public(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            let [first, second, ..] = ip.octets();
-            // For networks that are measured (RFC 2544): no router of the Internet passes it on.
-            let is_benchmarking = first == 198 && second & 0xfe == 18;
-            !(ip.is_loopback() || ip.is_private() || ip.is_link_local() || is_benchmarking)
-        }
-        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()),
-    }
-}
-
-/// A socket that nobody listens on any more, as a killed server leaves it, makes room; anything else
-/// at the path stays.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something else than a socket"))
-        }
-        Ok(_) => {
-            let give_up = Instant::now() + DEAD_WITHIN;
-            while std::os::unix::net::UnixStream::connect(path).is_ok() {
-                if Instant::now() >= give_up {
-                    return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it"));
-                }
-                std::thread::sleep(DEAD_STEP);
-            }
-            std::fs::remove_file(path)
-        }
-    }
-}
-
-/// For so long after its death a server may still seem to listen: its socket lives on in its ring.
-const DEAD_WITHIN: Duration = Duration::from_millis(100);
-const DEAD_STEP: Duration = Duration::from_millis(5);
-
-/// A client has so long to agree on keys.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-
-async fn handle<K: 'static>(mut stream: Stream<K>, shared: Arc<Shared>, peer: String, local: String) {
-    let stats = shared.stats.worker(runtime::current_worker());
-    let mut place = match Place::take(&shared) {
-        Some(place) => place,
-        None => {
-            shared.count_full();
-            let waited = if shared.settings.refuse_at_once { None } else { Place::wait(&shared).await };
-            let Some(place) = waited else {
-                stats.rejected_connections.add(1);
-                // The client may be gone already.
-                let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
-                return;
-            };
-            place
-        }
-    };
-    stats.total_connections.add(1);
-    match stream.incoming_napi_id() {
-        0 => stats.without_napi.add(1),
-        napi if napi == runtime::io::own_napi() => stats.aligned.add(1),
-        _ => stats.misaligned.add(1),
-    }
-    place.list(peer, local);
-    let result = match shared.tls() {
-        None => {
-            let (reader, writer) = stream.split();
-            connection::serve(reader, writer, &shared, &place).await
-        }
-        // By itself, or each connection without TLS would keep room for its state.
-        Some(tls) => Box::pin(encrypted(stream, tls, &shared, &place)).await,
-    };
-    if let Err(error) = result {
-        super::logging::connection_ended(place.peer(), &error);
-    }
-}
-
-async fn encrypted<K>(stream: Stream<K>, tls: &Tls, shared: &Arc<Shared>, place: &Place) -> io::Result<()> {
-    let accepted = runtime::timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(stream)).await;
-    let stream = match accepted.map_err(io::Error::from).and_then(|accepted| accepted) {
-        Ok(stream) => stream,
-        Err(error) => {
-            shared.stats.worker(runtime::current_worker()).handshake_errors.add(1);
-            return Err(error);
-        }
-    };
-    let (reader, writer) = futures_util::AsyncReadExt::split(stream);
-    let reader = BufReader::with_capacity(TLS_BUFFER, reader);
-    connection::serve(reader, writer, shared, place).await
-}
-
-/// TLS carries up to 16 KiB at a time.
-const TLS_BUFFER: usize = 16 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_that_anybody_can_reach_are_told_from_others() {
-        for public in ["0.0.0.0", "8.8.8.8", "198.20.0.1", "::", "2001:4860:4860::8888"] {
-            assert!(is_public(public.parse().unwrap()), "{public}");
-        }
-        for private in
-            ["127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.1.1", "198.18.0.1", "::1", "fd00::1", "fe80::1"]
-        {
-            assert!(!is_public(private.parse().unwrap()), "{private}");
-        }
+        runtime::sleep(MAINTENANCE_INTERVAL).await;
+        let Some(context) = context.upgrade() else { return };
+        context.store.maintain(MAINTENANCE_TIME);
     }
 }

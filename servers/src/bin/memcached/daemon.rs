@@ -1,31 +1,30 @@
-//! Going into the background, and giving root up.
+//! Runs in the background, and drops root privileges.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::process::ExitCode;
 
 use nix::unistd::{ForkResult, Group, User, fork, initgroups, setgid, setsid, setuid};
 
-/// The process that goes on in the background, and its word to the one that was started.
+/// The background process's end of a pipe to the process that was started.
 pub struct Background(PipeWriter);
 
-/// What the started process hears when all is well.
+/// Sent through the pipe once the server is ready.
 const READY: u8 = b'+';
 
-/// Goes on in the background. The process that was started waits until the other one has begun to serve,
-/// and ends with its word: `Err` is for it.
-pub fn go() -> Result<Background, ExitCode> {
+/// Continues in the background. Returns `Ok` in the background process. The process that was started waits until
+/// the server is ready or has failed, and gets the exit code as `Err`.
+pub fn detach() -> Result<Background, ExitCode> {
     let fail = |what: &str, error: io::Error| {
-        eprintln!("memcached: cannot go into the background: {what}: {error}");
+        eprintln!("memcached: cannot run in the background: {what}: {error}");
         ExitCode::FAILURE
     };
     let (reader, writer) = io::pipe().map_err(|error| fail("pipe", error))?;
-    // SAFETY: this is called before any other thread is there, so the child may do all that the parent
-    // may.
+    // SAFETY: the process has no other threads yet, so the child may call any function.
     match unsafe { fork() } {
         Err(error) => Err(fail("fork", error.into())),
         Ok(ForkResult::Parent { .. }) => {
             drop(writer);
-            Err(wait_for_word(reader))
+            Err(wait_until_ready(reader))
         }
         Ok(ForkResult::Child) => {
             drop(reader);
@@ -35,21 +34,19 @@ pub fn go() -> Result<Background, ExitCode> {
     }
 }
 
-fn wait_for_word(mut reader: PipeReader) -> ExitCode {
-    let mut word = Vec::new();
-    match reader.read_to_end(&mut word) {
-        Ok(_) if word == [READY] => ExitCode::SUCCESS,
-        _ => {
-            // What went wrong the child has said itself.
-            ExitCode::FAILURE
-        }
+fn wait_until_ready(mut reader: PipeReader) -> ExitCode {
+    let mut message = Vec::new();
+    match reader.read_to_end(&mut message) {
+        Ok(_) if message == [READY] => ExitCode::SUCCESS,
+        // The background process has printed the error.
+        _ => ExitCode::FAILURE,
     }
 }
 
 impl Background {
-    /// Tells the process that was started that all is well, and lets go of the terminal, unless there is
-    /// something to log to it.
-    pub fn ready(mut self, keep_terminal: bool) -> io::Result<()> {
+    /// Ends the process that was started with success, and detaches from the terminal unless `keep_terminal` is
+    /// set, for logging.
+    pub fn notify_ready(mut self, keep_terminal: bool) -> io::Result<()> {
         std::env::set_current_dir("/")?;
         if !keep_terminal {
             let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
@@ -57,24 +54,24 @@ impl Background {
             rustix::stdio::dup2_stdout(&null)?;
             rustix::stdio::dup2_stderr(&null)?;
         }
-        // Where nobody waits any more that is as well.
+        // Fails without consequence if the process that was started has been killed.
         let _ = self.0.write_all(&[READY]);
         Ok(())
     }
 }
 
-/// A user to become.
-pub struct Identity {
+/// The user that the server runs as.
+pub struct RunAsUser {
     user: User,
 }
 
-impl Identity {
-    /// Looks a user up.
-    pub fn of(name: &str) -> Result<Self, String> {
+impl RunAsUser {
+    /// Looks up a user by name.
+    pub fn look_up(name: &str) -> Result<Self, String> {
         match User::from_name(name) {
             Ok(Some(user)) => Ok(Self { user }),
             Ok(None) => Err(format!("-u: there is no user {name:?}")),
-            Err(error) => Err(format!("-u: cannot look {name:?} up: {error}")),
+            Err(error) => Err(format!("-u: cannot look up {name:?}: {error}")),
         }
     }
 
@@ -82,25 +79,20 @@ impl Identity {
         self.user.uid.is_root()
     }
 
-    /// Becomes the user, in all threads.
-    pub fn assume(&self) -> Result<(), String> {
+    /// Switches all threads to the user and its groups.
+    pub fn switch(&self) -> Result<(), String> {
         let name = std::ffi::CString::new(self.user.name.as_str()).map_err(|error| error.to_string())?;
-        let failed = |what: &'static str| {
-            move |error: nix::Error| format!("-u {}: {what}: {error}", name_of(&self.user))
-        };
-        initgroups(&name, self.user.gid).map_err(failed("cannot take its groups"))?;
-        setgid(self.user.gid).map_err(failed("cannot take its group"))?;
-        setuid(self.user.uid).map_err(failed("cannot become it"))?;
+        let failed =
+            |what: &'static str| move |error: nix::Error| format!("-u {}: {what}: {error}", self.user.name);
+        initgroups(&name, self.user.gid).map_err(failed("cannot set supplementary groups"))?;
+        setgid(self.user.gid).map_err(failed("cannot set the group"))?;
+        setuid(self.user.uid).map_err(failed("cannot set the user"))?;
         Ok(())
     }
 
-    /// The user's group, for messages.
+    /// `user:group`, for messages.
     pub fn describe(&self) -> String {
         let group = Group::from_gid(self.user.gid).ok().flatten().map(|group| group.name);
         format!("{}:{}", self.user.name, group.unwrap_or_else(|| self.user.gid.to_string()))
     }
-}
-
-fn name_of(user: &User) -> &str {
-    &user.name
 }

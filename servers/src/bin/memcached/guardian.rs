@@ -1,4 +1,4 @@
-//! A small process that stays root, so that the host's settings are put back after a server that is not.
+//! A process that keeps root privileges, to restore the host's settings after a server that has dropped them.
 
 use std::io::{self, Read};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
@@ -8,50 +8,53 @@ use std::time::Duration;
 use policies::JournalDir;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Tells the program to be one.
-const WANTED: &str = "LULL_GUARDIAN";
-/// The server's end shows in its pipe a moment before the kernel has it gone.
+/// The environment variable that makes the program run as the guardian.
+const GUARDIAN_VARIABLE: &str = "LULL_GUARDIAN";
+/// The server's pipe closes shortly before its process has ended, so restoring is retried.
 const ATTEMPTS: u32 = 50;
-const STEP: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The guardian; puts the settings back when this process has ended, however that comes.
+/// A running guardian. It restores the settings once this process has ended, for whatever reason.
 pub struct Guardian {
     _child: Child,
-    /// Closes with this process.
-    _alive: Option<ChildStdin>,
+    /// The kernel closes this pipe when the process ends.
+    _lifeline: Option<ChildStdin>,
 }
 
+/// Starts the guardian.
 pub fn start(in_background: bool) -> io::Result<Guardian> {
-    // A terminal, or whoever waits for the end of the output, must not wait for the guardian.
+    // The guardian of a daemon must not keep the terminal or a pipe open.
     let stderr = if in_background { Stdio::null() } else { Stdio::inherit() };
     let mut child = Command::new(std::env::current_exe()?)
-        .env(WANTED, "1")
+        .env(GUARDIAN_VARIABLE, "1")
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(stderr)
         .spawn()?;
-    let alive = child.stdin.take();
-    Ok(Guardian { _child: child, _alive: alive })
+    let lifeline = child.stdin.take();
+    Ok(Guardian { _child: child, _lifeline: lifeline })
 }
 
-pub fn is_wanted() -> bool {
-    std::env::var_os(WANTED).is_some()
+/// Whether this process should run as the guardian.
+pub fn is_requested() -> bool {
+    std::env::var_os(GUARDIAN_VARIABLE).is_some()
 }
 
+/// Runs as the guardian: waits for the server's end, then restores the settings.
 pub fn run() -> ExitCode {
-    // Signals for the server, which may go to all of its group, are not for its guardian.
+    // Signals to the server's process group must not end the guardian.
     let _ = nix::unistd::setsid();
     for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // Where it can't be caught, a signal ends the guardian, and the next start puts the settings back.
+        // If this fails, the signal ends the guardian, and the next start of a server restores the settings.
         let _ = signal_hook::flag::register(signal, Arc::default());
     }
     let mut ignored = Vec::new();
-    // Nothing is ever written: it ends when the server does.
+    // Returns when the server has ended: it never writes.
     let _ = io::stdin().read_to_end(&mut ignored);
     let mut failed = false;
     for _ in 0..ATTEMPTS {
-        std::thread::sleep(STEP);
+        std::thread::sleep(RETRY_INTERVAL);
         match policies::recover(&JournalDir::default()) {
             Ok(reports) => {
                 failed = reports.iter().any(policies::RestoreReport::failed);
@@ -60,7 +63,7 @@ pub fn run() -> ExitCode {
                 }
             }
             Err(error) => {
-                eprintln!("memcached: cannot put the host's settings back: {error}");
+                eprintln!("memcached: cannot restore the host's settings: {error}");
                 failed = true;
             }
         }

@@ -1,7 +1,7 @@
-//! The `memcached` command: a server that speaks memcached's protocols, on Lull's runtime.
+//! The `memcached` command: a memcached-compatible server on Lull's runtime.
 
 mod daemon;
-mod extended;
+mod extended_options;
 mod flags;
 mod guardian;
 mod heap;
@@ -18,21 +18,21 @@ use runtime::Builder;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use servers::memcached::{Config, Server, VERSION, logging};
 
-use daemon::{Background, Identity};
+use daemon::{Background, RunAsUser};
 use flags::Flags;
 
-type Failure = Box<dyn std::error::Error>;
+type Error = Box<dyn std::error::Error>;
 
-/// Far below this no connection could be told anything any more.
+/// Connections that have not finished their requests after this time are aborted at shutdown.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
-/// memcached's variable: the file that the ports are written to.
+/// memcached's environment variable for the file that the ports are written to.
 const PORT_FILE: &str = "MEMCACHED_PORT_FILENAME";
 
 fn main() -> ExitCode {
-    if guardian::is_wanted() {
+    if guardian::is_requested() {
         return guardian::run();
     }
-    heap::give_back_what_is_large();
+    heap::fix_mmap_threshold();
     let flags = Flags::parse();
     if flags.version {
         println!("memcached {VERSION}");
@@ -47,9 +47,9 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(&error),
     };
-    // The process goes into the background before it has any threads.
+    // Must happen before the process has other threads.
     let background = if flags.daemon {
-        match daemon::go() {
+        match daemon::detach() {
             Ok(background) => Some(background),
             Err(code) => return code,
         }
@@ -75,23 +75,24 @@ fn log_to_stderr(verbosity: u32) {
 
     logging::set_verbosity(verbosity);
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).without_time().with_ansi(false);
-    // Asked each time: clients may change the level while the server runs.
-    let shown = filter_fn(|metadata| *metadata.level() <= logging::level());
-    registry().with(lines.with_filter(shown)).init();
+    // Evaluated for each message: clients may change the level while the server runs.
+    let enabled = filter_fn(|metadata| *metadata.level() <= logging::level());
+    registry().with(lines.with_filter(enabled)).init();
 }
 
-fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Result<(), Failure> {
-    flags.notes().iter().for_each(|note| tracing::warn!("{note}"));
-    let identity = flags.user.as_deref().map(Identity::of).transpose()?;
+fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Result<(), Error> {
+    flags.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let user = flags.user.as_deref().map(RunAsUser::look_up).transpose()?;
     raise_descriptor_limit(u64::from(flags.connections));
     if flags.coredumps {
         let limit = Rlimit { current: None, maximum: None };
-        setrlimit(Resource::Core, limit).map_err(|error| format!("-r: cannot raise the limit: {error}"))?;
+        setrlimit(Resource::Core, limit)
+            .map_err(|error| format!("-r: cannot raise the limit of core files: {error}"))?;
     }
     config.interface = flags.interface.clone().or_else(|| serving_interface(&config));
-    // While it is still root, so that it can put the host's settings back when this process no longer can.
-    let guardian = match &identity {
-        Some(identity) if !identity.is_root() && rustix::process::geteuid().is_root() => {
+    // Started while the process is still root: it restores the host's settings when this process no longer can.
+    let guardian = match &user {
+        Some(user) if !user.is_root() && rustix::process::geteuid().is_root() => {
             config.interface.is_some().then(|| guardian::start(flags.daemon)).transpose()?
         }
         _ => None,
@@ -104,7 +105,7 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
             format!("-k: cannot lock memory: {error}; raise the limit (ulimit -l) or lower -m")
         })?;
     }
-    runtime.block_on(serve(flags, config, identity, background))?;
+    runtime.block_on(serve(flags, config, user, background))?;
     drop(runtime);
     drop(guardian);
     Ok(())
@@ -149,53 +150,55 @@ fn builder(flags: &Flags, config: &Config) -> Builder {
 async fn serve(
     flags: &Flags,
     mut config: Config,
-    identity: Option<Identity>,
+    user: Option<RunAsUser>,
     background: Option<Background>,
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let terminated = runtime::signal::terminated()?;
     let mut hangups = runtime::signal::hangups()?;
     let mut inherited = inherited_listeners()?;
     if !inherited.is_empty() {
-        // systemd has the addresses.
+        // systemd defines the addresses.
         config.port = None;
         config.unix_socket = None;
     }
-    // Before anything is written or served: only the policy needed root, and it is applied.
-    if let Some(identity) = identity.filter(|_| rustix::process::geteuid().is_root()) {
-        identity.assume()?;
-        tracing::info!("runs as {}", identity.describe());
+    // Only the policy needs root, and it is applied. Drop root before anything is written or served.
+    if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
+        user.switch()?;
+        tracing::info!("running as {}", user.describe());
     }
     let mut server = Server::start(&config)?;
     for listener in inherited.drain(..) {
-        server.adopt(listener)?;
+        server.add_listener(listener)?;
     }
     if server.addresses().is_empty() && config.unix_socket.is_none() && config.udp_port.is_none() {
-        return Err("there is nothing to listen on: give -p, -s or -U".into());
+        return Err("nothing to listen on: give -p, -s or -U".into());
     }
-    tell_ports(&server)?;
+    write_ports(&server)?;
     let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;
     for report in runtime::reports() {
-        // A policy that isn't had in full is never silent.
+        // A fallback to less than the requested policy is always logged.
         match report.steps_down.is_empty() {
             true => tracing::info!("{report}"),
             false => tracing::warn!("{report}"),
         }
     }
-    server.addresses().iter().for_each(|address| tracing::info!("listens on {address}"));
-    server.udp_addresses().for_each(|address| tracing::info!("listens on {address} by UDP"));
+    server.addresses().iter().for_each(|address| tracing::info!("listening on {address}"));
+    server.udp_addresses().for_each(|address| tracing::info!("listening on UDP {address}"));
     if let Some(background) = background {
-        background.ready(flags.verbose > 0)?;
+        background.notify_ready(flags.verbose > 0)?;
     }
-    // Without systemd there is nobody to notify.
+    // Fails without consequence if systemd does not supervise the process.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let mut stop = std::pin::pin!(select(terminated, Box::pin(server.asked_to_stop())));
+    let mut stop = std::pin::pin!(select(terminated, Box::pin(server.shutdown_requested())));
     loop {
         let hangup = std::pin::pin!(hangups.next());
         match select(&mut stop, hangup).await {
             Either::Left(_) => break,
             Either::Right(_) => match server.reload() {
-                Ok(()) => tracing::info!("users and certificates were read again"),
-                Err(error) => tracing::warn!("what there was holds on: {error}"),
+                Ok(()) => tracing::info!("reloaded users and certificates"),
+                Err(error) => tracing::warn!(
+                    "cannot reload users and certificates, the present ones stay in use: {error}"
+                ),
             },
         }
     }
@@ -203,33 +206,35 @@ async fn serve(
     let report = server.shutdown(SHUTDOWN_DEADLINE).await;
     drop(pidfile);
     match report.aborted {
-        0 => tracing::info!("stopped; {} connections ended", report.finished),
-        aborted => tracing::warn!("stopped; {} connections ended, {aborted} cut off", report.finished),
+        0 => tracing::info!("stopped; {} connections closed", report.finished),
+        aborted => tracing::warn!("stopped; {} connections closed, {aborted} aborted", report.finished),
     }
     Ok(())
 }
 
-/// Sockets that systemd listens on for this service.
-fn inherited_listeners() -> Result<Vec<std::net::TcpListener>, Failure> {
+/// The listening sockets that systemd passes (socket activation).
+fn inherited_listeners() -> Result<Vec<std::net::TcpListener>, Error> {
     let mut passed = listenfd::ListenFd::from_env();
     (0..passed.len())
         .map(|index| match passed.take_tcp_listener(index) {
             Ok(Some(listener)) => Ok(listener),
-            Ok(None) => Err("systemd passed a descriptor that is taken already".into()),
-            Err(error) => Err(format!("systemd passed a descriptor that is no TCP socket: {error}").into()),
+            Ok(None) => Err("systemd passed a descriptor that is in use already".into()),
+            Err(error) => {
+                Err(format!("systemd passed a descriptor that is not a TCP socket: {error}").into())
+            }
         })
         .collect()
 }
 
-/// Writes the ports that were taken to a file, as memcached does.
-fn tell_ports(server: &Server) -> Result<(), Failure> {
+/// Writes the ports to the file that `MEMCACHED_PORT_FILENAME` names, as memcached does.
+fn write_ports(server: &Server) -> Result<(), Error> {
     let Some(path) = std::env::var_os(PORT_FILE) else { return Ok(()) };
     let family = |address: &SocketAddr| if address.is_ipv4() { "INET" } else { "INET6" };
     let tcp =
         server.addresses().iter().map(|address| format!("TCP {}: {}\n", family(address), address.port()));
     let udp = server.udp_addresses().map(|address| format!("UDP {}: {}\n", family(&address), address.port()));
     let lines: String = tcp.chain(udp).collect();
-    // Whoever waits for the file sees all of it.
+    // Renamed, so that a process that waits for the file never reads a part of it.
     let path = PathBuf::from(path);
     let temporary = path.with_extension("lck");
     std::fs::write(&temporary, lines)
@@ -237,18 +242,18 @@ fn tell_ports(server: &Server) -> Result<(), Failure> {
         .map_err(|error| format!("cannot write the ports to {}: {error}", path.display()).into())
 }
 
-/// The process's id in a file, while it runs.
+/// A file with the process ID. Removed when it is dropped.
 struct PidFile(PathBuf);
 
 impl PidFile {
-    fn write(path: &Path) -> Result<Self, Failure> {
-        // The working directory may change.
+    fn write(path: &Path) -> Result<Self, Error> {
+        // A daemon's working directory changes.
         let path = &std::path::absolute(path)?;
         if let Some(other) =
             std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok())
             && Path::new("/proc").join(other.to_string()).exists()
         {
-            tracing::warn!("{} names a process that runs, {other}; it is written over", path.display());
+            tracing::warn!("overwriting {}, which names a running process, {other}", path.display());
         }
         std::fs::write(path, format!("{}\n", std::process::id()))
             .map_err(|error| format!("-P: cannot write {}: {error}", path.display()))?;
@@ -258,19 +263,19 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Its folder may not be the user's; an old file does no harm.
+        // Fails if the user may not write to the directory. A leftover file does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Loopback serves, but has no queue to set anything on.
+/// The interface of the first address, except loopback, which has no queues to configure.
 fn serving_interface(config: &Config) -> Option<String> {
     let (address, _) = *config.listen.first().filter(|_| config.unix_socket.is_none())?;
     let interface = host::interface_of_address(address).ok().flatten()?;
     (interface.name != "lo").then_some(interface.name)
 }
 
-/// Each connection is a descriptor; some more are epoll instances, listeners and the like.
+/// Raises the limit of open files: one per connection, and some for listeners, epoll instances and so on.
 fn raise_descriptor_limit(connections: u64) {
     let wanted = connections + 256;
     let limit = getrlimit(Resource::Nofile);
@@ -284,6 +289,6 @@ fn raise_descriptor_limit(connections: u64) {
     });
     let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if raised.is_err() || now < wanted {
-        tracing::warn!("only {now} descriptors allowed (ulimit -n) for {connections} connections");
+        tracing::warn!("the limit of open files (ulimit -n) is {now}, too low for {connections} connections");
     }
 }

@@ -1,52 +1,38 @@
-//! A part of the store: a table of places and the log that they point into, under one lock.
-//!
-//! New items go to the queue of new ones. When memory is short the oldest segment of a queue is freed:
-//! what was asked for meanwhile is moved on (from the new queue to the main one, in the main one to its
-//! end again), the rest is put out. A key that was put out of the new queue and comes back soon goes to
-//! the main queue at once (S3-FIFO: Yang et al., "FIFO queues are all you need for cache eviction",
-//! SOSP 2023). Bytes of items that were deleted or replaced come back first: segments with enough of them
-//! are emptied by moving all that is alive.
+//! A shard: a hash table of item locations and the segment log that they point into, under one lock.
 
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 use slab::Slab;
 
-use super::ghosts::Ghosts;
-use super::layout::{self, Header};
-use super::log::{self, Log, Place, Queue};
-use super::memory::{self, Large, Memory};
-use super::{Bits, KeyHash};
+use super::ghost_queue::GhostQueue;
+use super::item_layout::{self, ItemBits, ItemHeader};
+use super::key_hasher::KeyHasher;
+use super::large_value::LargeValue;
+use super::memory::{MemoryBudget, map_anonymous};
+use super::segment_log::{ItemLocation, Queue, SegmentLog, live_items};
 
-/// New items' part of all segments: one in so many.
-const NEW_SHARE: usize = 10;
-/// A new item that was asked for so often stays.
-const WORTH_KEEPING: u8 = 1;
-/// A segment is emptied without putting anything out if so little of it is alive, in quarters.
-const CLEAN_AT: usize = 3;
-/// An expired segment's rest is moved away when it is at most so much, in quarters.
-const SHRINK_AT: usize = 2;
-
-/// What the store counts.
+/// Events that the store counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Items put out to make room.
+#[non_exhaustive]
+pub struct StoreCounters {
+    /// Items evicted to make room.
     pub evictions: u64,
-    /// Of those, never asked for.
+    /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
-    /// Items whose time was up.
+    /// Expired items that were removed.
     pub expired: u64,
-    /// Of those, never asked for.
+    /// Expired items that were never fetched.
     pub expired_unfetched: u64,
-    /// Of those, found so when a client asked for them.
+    /// Expired items that a client's request found.
     pub found_expired: u64,
-    /// Items that were looked at for whether they have expired.
+    /// Items checked for expiry by the crawler.
     pub crawled: u64,
     /// Items moved to make room.
     pub moved: u64,
 }
 
-impl std::ops::AddAssign for Counts {
+impl std::ops::AddAssign for StoreCounters {
     fn add_assign(&mut self, other: Self) {
         self.evictions += other.evictions;
         self.evicted_unfetched += other.evicted_unfetched;
@@ -58,406 +44,211 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// An item's entry in the table.
+/// An entry of the hash table.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct TableEntry {
+    /// The lower half of the key's hash.
     hash: u32,
-    place: Place,
+    location: ItemLocation,
 }
 
-/// The table's own hash, from what an entry keeps of the key's.
-fn spread(hash: u32) -> u64 {
+/// The table's own hash, computed from the part of the key's hash that an entry keeps.
+fn table_hash(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// See the module.
+/// One shard of the store. The file `reclaim.rs` frees its memory.
 #[derive(Debug)]
 pub struct Shard {
-    table: HashTable<Entry>,
-    pub log: Log,
-    larges: Slab<Arc<Large>>,
-    ghosts: Ghosts,
-    pub counts: Counts,
-    /// What table and ghosts take, as the memory was told.
-    charged: u64,
-    /// Changes whenever items are moved or put out.
+    table: HashTable<TableEntry>,
+    pub log: SegmentLog,
+    large_values: Slab<Arc<LargeValue>>,
+    pub(super) ghosts: GhostQueue,
+    pub counters: StoreCounters,
+    /// Bytes of hash table and ghost queue, as reserved in the memory budget.
+    table_bytes: u64,
+    /// Changes whenever items are moved or evicted.
     pub generation: u64,
-    /// Where the search for expired items goes on.
-    cursor: u32,
-    hasher: KeyHash,
-}
-
-/// What is done with the items of a segment that is freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keep {
-    All,
-    /// What is worth it.
-    Hot,
+    /// Index of the segment from which the crawler continues.
+    pub(super) crawl_cursor: u32,
+    pub(super) hasher: KeyHasher,
 }
 
 impl Shard {
-    pub fn new(segment_size: usize, hasher: KeyHash) -> Self {
+    pub fn new(segment_size: usize, hasher: KeyHasher) -> Self {
         Self {
             table: HashTable::new(),
-            log: Log::new(segment_size),
-            larges: Slab::new(),
-            ghosts: Ghosts::default(),
-            counts: Counts::default(),
-            charged: 0,
+            log: SegmentLog::new(segment_size),
+            large_values: Slab::new(),
+            ghosts: GhostQueue::default(),
+            counters: StoreCounters::default(),
+            table_bytes: 0,
             generation: 0,
-            cursor: 0,
+            crawl_cursor: 0,
             hasher,
         }
     }
 
-    pub fn items(&self) -> usize {
+    pub fn item_count(&self) -> usize {
         self.table.len()
     }
 
-    /// Bytes of table and ghosts.
-    pub fn tables(&self) -> u64 {
-        self.charged
+    /// Bytes of hash table and ghost queue.
+    pub fn table_bytes(&self) -> u64 {
+        self.table_bytes
     }
 
-    /// Bytes of all items that are not dead, without large values.
-    pub fn live(&self) -> u64 {
-        self.log.numbers().map(|(_, segment)| segment.live() as u64).sum()
+    /// Bytes of all live items, without large values.
+    pub fn live_bytes(&self) -> u64 {
+        self.log.segments().map(|(_, segment)| segment.live_bytes() as u64).sum()
     }
 
-    pub fn find(&self, hash: u64, key: &[u8]) -> Option<Place> {
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<ItemLocation> {
         let hash = hash as u32;
-        let same = |entry: &Entry| entry.hash == hash && layout::key(self.log.item(entry.place)) == key;
-        self.table.find(spread(hash), same).map(|entry| entry.place)
+        let same =
+            |entry: &TableEntry| entry.hash == hash && item_layout::key(self.log.item(entry.location)) == key;
+        self.table.find(table_hash(hash), same).map(|entry| entry.location)
     }
 
-    pub fn header(&self, place: Place) -> Header {
-        layout::header(self.log.item(place))
+    pub fn header(&self, location: ItemLocation) -> ItemHeader {
+        item_layout::header(self.log.item(location))
     }
 
-    pub fn large(&self, place: Place, header: &Header) -> Option<&Arc<Large>> {
-        self.larges.get(layout::large_number(self.log.item(place), header))
+    pub fn large_value(&self, location: ItemLocation, header: &ItemHeader) -> Option<&Arc<LargeValue>> {
+        self.large_values.get(item_layout::large_value_number(self.log.item(location), header))
     }
 
-    pub fn add_large(&mut self, large: Large) -> u32 {
-        large.keep();
-        self.larges.insert(Arc::new(large)) as u32
+    /// Stores a large value and returns its number.
+    pub fn add_large_value(&mut self, large: LargeValue) -> u32 {
+        large.mark_stored();
+        self.large_values.insert(Arc::new(large)) as u32
     }
 
-    fn remove_large(&mut self, number: usize) {
-        if let Some(large) = self.larges.try_remove(number) {
-            large.let_go();
+    pub(super) fn remove_large_value(&mut self, number: usize) {
+        if let Some(large) = self.large_values.try_remove(number) {
+            large.mark_removed();
         }
     }
 
-    /// Whether a new item's key was put out lately.
-    pub fn came_back(&mut self, hash: u64) -> bool {
-        self.ghosts.take(hash)
-    }
-
-    /// Has the table point to a new item.
-    pub fn link(&mut self, hash: u64, place: Place, memory: &Memory) {
+    /// Adds a new item to the hash table.
+    pub fn insert(&mut self, hash: u64, location: ItemLocation, memory: &MemoryBudget) {
         let hash = hash as u32;
         let before = self.table.allocation_size();
-        self.table.insert_unique(spread(hash), Entry { hash, place }, |entry| spread(entry.hash));
+        self.table
+            .insert_unique(table_hash(hash), TableEntry { hash, location }, |entry| table_hash(entry.hash));
         if self.table.allocation_size() != before {
-            self.ghosts = Ghosts::with_room_for(self.table.capacity());
-            self.charge_tables(memory);
+            self.ghosts = GhostQueue::with_capacity(self.table.capacity());
+            self.update_table_bytes(memory);
         }
     }
 
-    fn charge_tables(&mut self, memory: &Memory) {
-        let bytes = (self.table.allocation_size() + self.ghosts.bytes()) as u64;
-        memory.charge(bytes);
-        memory.give_back(self.charged);
-        self.charged = bytes;
+    fn update_table_bytes(&mut self, memory: &MemoryBudget) {
+        let bytes = (self.table.allocation_size() + self.ghosts.size()) as u64;
+        memory.reserve(bytes);
+        memory.release(self.table_bytes);
+        self.table_bytes = bytes;
     }
 
-    /// Has the table point to an item's new place, or to none.
-    fn relink(&mut self, hash: u64, from: Place, to: Option<Place>) {
+    /// Points an item's table entry to its new location, or removes the entry.
+    pub(super) fn relocate(&mut self, hash: u64, from: ItemLocation, to: Option<ItemLocation>) {
         let hash = hash as u32;
-        let Ok(mut entry) = self.table.find_entry(spread(hash), |entry| entry.place == from) else { return };
+        let entry = self.table.find_entry(table_hash(hash), |entry| entry.location == from);
+        let Ok(mut entry) = entry else { return };
         match to {
-            Some(to) => entry.get_mut().place = to,
+            Some(to) => entry.get_mut().location = to,
             None => drop(entry.remove()),
         }
     }
 
-    /// Takes an item out.
-    pub fn remove(&mut self, hash: u64, place: Place) {
-        self.relink(hash, place, None);
-        let header = self.header(place);
-        if header.bits.has(Bits::LARGE) {
-            self.remove_large(layout::large_number(self.log.item(place), &header));
+    pub fn remove(&mut self, hash: u64, location: ItemLocation) {
+        self.relocate(hash, location, None);
+        let header = self.header(location);
+        if header.bits.intersects(ItemBits::LARGE) {
+            self.remove_large_value(item_layout::large_value_number(self.log.item(location), &header));
         }
-        self.log.kill(place, &header);
+        self.log.mark_dead(location, &header);
     }
 
-    /// Counts an item that a client found to have expired.
-    pub fn count_found_expired(&mut self, header: &Header) {
+    /// Counts an expired item that a client's request found.
+    pub fn count_found_expired(&mut self, header: &ItemHeader) {
         self.count_expired(header);
-        self.counts.found_expired += 1;
+        self.counters.found_expired += 1;
     }
 
-    fn count_expired(&mut self, header: &Header) {
-        self.counts.expired += 1;
-        self.counts.expired_unfetched += u64::from(!header.bits.has(Bits::FETCHED));
+    pub(super) fn count_expired(&mut self, header: &ItemHeader) {
+        self.counters.expired += 1;
+        self.counters.expired_unfetched += u64::from(!header.bits.intersects(ItemBits::FETCHED));
     }
 
-    /// Room for an item of so many bytes, if it can be had without freeing any.
-    /// A large value takes `outside` besides.
-    pub fn allocate(&mut self, queue: Queue, size: usize, outside: u64, memory: &Memory) -> Option<Place> {
-        if let Some(place) = self.log.append(queue, size, outside) {
-            return Some(place);
+    /// The queue for a new item: the main queue if the key was evicted recently.
+    pub fn queue_for_new(&mut self, hash: u64) -> Queue {
+        if self.ghosts.remove(hash) { Queue::Main } else { Queue::Small }
+    }
+
+    /// Allocates `size` bytes for an item without freeing any. `external` is the size of its large value.
+    pub fn allocate(
+        &mut self,
+        queue: Queue,
+        size: usize,
+        external: u64,
+        memory: &MemoryBudget,
+    ) -> Option<ItemLocation> {
+        if let Some(location) = self.log.append(queue, size, external) {
+            return Some(location);
         }
-        if memory.is_over() {
+        if memory.is_over_limit() {
             return None;
         }
-        while self.log.idle.len() < 2 {
-            // One is for the item, one stays for moving items.
-            if !memory.take(self.log.segment_size() as u64) {
+        while self.log.free_segments.len() < 2 {
+            // One for the item, one kept for moving items.
+            if !memory.try_reserve(self.log.segment_size() as u64) {
                 return None;
             }
-            let Ok(map) = memory::map(self.log.segment_size()) else {
-                memory.give_back(self.log.segment_size() as u64);
+            let Ok(map) = map_anonymous(self.log.segment_size()) else {
+                memory.release(self.log.segment_size() as u64);
                 return None;
             };
-            self.log.idle.push(map);
+            self.log.free_segments.push(map);
         }
-        let map = self.log.idle.pop()?;
-        if let Err(map) = self.log.open(queue, map) {
-            self.log.idle.push(map);
+        let map = self.log.free_segments.pop()?;
+        if let Err(map) = self.log.open_segment(queue, map) {
+            self.log.free_segments.push(map);
             return None;
         }
-        self.log.append(queue, size, outside)
+        self.log.append(queue, size, external)
     }
 
-    /// Frees some memory: of dead items, else, where `evict` says so, of live ones. False where there is
-    /// nothing to free.
-    pub fn reclaim(&mut self, now: u32, evict: bool, memory: &Memory) -> bool {
-        let limit = self.log.segment_size() * CLEAN_AT / 4;
-        if self.emptiest().is_none_or(|(_, live)| live > limit) {
-            // Only what has expired in fact is dead, not what is known to be.
-            self.expire_one(now);
-        }
-        let freed = match self.emptiest() {
-            Some((index, live)) if live <= limit => self.free(index, Keep::All, now),
-            _ if evict => match self.victim() {
-                Some(index) => self.free(index, Keep::Hot, now),
-                None => false,
-            },
-            _ => false,
-        };
-        if memory.is_over() {
-            self.release_idle(memory, usize::MAX);
-        }
-        freed
-    }
-
-    /// The segment with the fewest live bytes, of those that are not being filled.
-    fn emptiest(&self) -> Option<(u32, usize)> {
-        let full = self.log.numbers().filter(|(index, _)| !self.log.is_head(*index));
-        let size = self.log.segment_size();
-        full.map(|(index, segment)| (index, segment.occupied(size))).min_by_key(|(_, occupied)| *occupied)
-    }
-
-    fn victim(&self) -> Option<u32> {
-        let (new, main) = (self.log.queue(Queue::New), self.log.queue(Queue::Main));
-        let share = self.log.segments() / NEW_SHARE;
-        let queue = if new.len() > share.max(1) || main.is_empty() { new } else { main };
-        queue.front().copied()
-    }
-
-    /// Finds the expired items of one segment that has some.
-    fn expire_one(&mut self, now: u32) {
-        let due = self.log.numbers().find(|(_, segment)| segment.first_expiry() <= now);
-        if let Some((index, _)) = due {
-            self.expire(index, now);
-        }
-    }
-
-    /// Frees a segment. False where the kernel has no memory for the move.
-    fn free(&mut self, index: u32, keep: Keep, now: u32) -> bool {
-        let Some(queue) = self.log.segment(index).map(log::Segment::queue) else { return false };
-        let Some((map, used)) = self.log.take_out(index) else { return false };
-        self.generation += 1;
-        let mut room = match (keep, queue) {
-            (Keep::Hot, Queue::Main) => HotRoom::of(&map, used, self.log.segment_size() * CLEAN_AT / 4),
-            _ => HotRoom::endless(),
-        };
-        for (offset, header) in log::items(&map, used) {
-            let item = &map[offset..offset + header.size()];
-            let from = self.log.place(index, offset);
-            let hash = self.hasher.of(layout::key(item));
-            let heat = header.bits.heat();
-            let expired = header.has_expired(now);
-            let (target, bits) = match (keep, queue) {
-                _ if expired => (None, header.bits),
-                (Keep::All, queue) => (Some(queue), header.bits),
-                (Keep::Hot, Queue::New) => {
-                    ((heat >= WORTH_KEEPING).then_some(Queue::Main), header.bits.with_heat(0))
-                }
-                (Keep::Hot, Queue::Main) => {
-                    let kept = heat > 0 && room.take(heat, header.size());
-                    (kept.then_some(Queue::Main), header.bits.with_heat(heat.saturating_sub(1)))
-                }
-            };
-            let to = target.and_then(|queue| self.append_moving(queue, &header));
-            self.relink(hash, from, to);
-            if let Some(to) = to {
-                self.counts.moved += 1;
-                let copy = &mut self.log.item_mut(to)[..item.len()];
-                copy.copy_from_slice(item);
-                layout::set_bits(copy, bits);
-                self.log.note_expiry(to, header.expiry);
-                continue;
-            }
-            if header.bits.has(Bits::LARGE) {
-                self.remove_large(layout::large_number(item, &header));
-            }
-            if expired {
-                self.count_expired(&header);
-            } else {
-                self.counts.evictions += 1;
-                self.counts.evicted_unfetched += u64::from(!header.bits.has(Bits::FETCHED));
-                if queue == Queue::New {
-                    self.ghosts.add(hash);
-                }
-            }
-        }
-        self.log.close(index, map);
-        true
-    }
-
-    /// Room for an item that is moved: may use the segment that is kept for it.
-    fn append_moving(&mut self, queue: Queue, header: &Header) -> Option<Place> {
-        let (size, outside) = (header.size(), header.outside());
-        if let Some(place) = self.log.append(queue, size, outside) {
-            return Some(place);
-        }
-        let Some(map) = self.log.idle.pop() else {
-            // Where there is room but for what lies outside, that must do.
-            return self.log.append(queue, size, 0);
-        };
-        if let Err(map) = self.log.open(queue, map) {
-            self.log.idle.push(map);
-            return None;
-        }
-        self.log.append(queue, size, outside)
-    }
-
-    /// Takes the expired items of a segment out.
-    fn expire(&mut self, index: u32, now: u32) {
+    /// Calls `visit` with each live, unexpired item of a segment.
+    pub fn visit_segment(&self, index: u32, now: u32, mut visit: impl FnMut(&[u8], &ItemHeader)) {
         let Some(segment) = self.log.segment(index) else { return };
-        let (mut first, mut looked) = (u32::MAX, 0);
-        let mut expired = Vec::new();
-        for (offset, header) in log::items(self.log.item(self.log.place(index, 0)), segment.used()) {
-            looked += 1;
-            match header.expiry {
-                0 => {}
-                expiry if expiry <= now => expired.push((self.log.place(index, offset), header)),
-                expiry => first = first.min(expiry),
-            }
-        }
-        self.counts.crawled += looked;
-        self.log.set_first_expiry(index, first);
-        for (place, header) in expired {
-            let hash = self.hasher.of(layout::key(self.log.item(place)));
-            self.remove(hash, place);
-            self.count_expired(&header);
-        }
-    }
-
-    /// Takes the expired items of the next few segments out and gives freed memory back. Returns how many
-    /// segments were looked through.
-    pub fn crawl(&mut self, now: u32, most: usize, memory: &Memory) -> usize {
-        let due: Vec<u32> = {
-            let due = |(index, segment): &(u32, &log::Segment)| {
-                segment.first_expiry() <= now || (segment.live() == 0 && !self.log.is_head(*index))
-            };
-            let numbers = || self.log.numbers().filter(due);
-            let after = numbers().filter(|(index, _)| *index >= self.cursor);
-            let before = numbers().filter(|(index, _)| *index < self.cursor);
-            after.chain(before).map(|(index, _)| index).take(most).collect()
-        };
-        for &index in &due {
-            self.cursor = index + 1;
-            self.expire(index, now);
-            let size = self.log.segment_size();
-            let rest = self.log.segment(index).map_or(usize::MAX, |segment| segment.occupied(size));
-            // A segment that is being filled goes on being filled, unless nothing in it is alive.
-            let limit = if self.log.is_head(index) { 0 } else { self.log.segment_size() * SHRINK_AT / 4 };
-            if rest <= limit {
-                self.free(index, Keep::All, now);
-            }
-        }
-        self.release_idle(memory, most);
-        due.len()
-    }
-
-    /// Has `see` look at the items of a segment.
-    pub fn walk(&self, index: u32, now: u32, mut see: impl FnMut(&[u8], &Header)) {
-        let Some(segment) = self.log.segment(index) else { return };
-        let map = self.log.item(self.log.place(index, 0));
-        for (offset, header) in log::items(map, segment.used()) {
+        let map = self.log.item(self.log.location(index, 0));
+        for (offset, header) in live_items(map, segment.used_bytes()) {
             if !header.has_expired(now) {
-                see(layout::key(&map[offset..]), &header);
+                visit(item_layout::key(&map[offset..]), &header);
             }
         }
     }
 
-    /// Gives empty segments back to the kernel, but for one where there are items that may have to be moved.
-    pub fn release_idle(&mut self, memory: &Memory, most: usize) {
-        let kept = usize::from(self.log.segments() > 0);
-        for _ in 0..most {
-            if self.log.idle.len() <= kept {
+    /// Gives at most `max` free segments back to the kernel. Keeps one while there are items, which may have
+    /// to be moved.
+    pub fn release_free_segments(&mut self, memory: &MemoryBudget, max: usize) {
+        let kept = usize::from(self.log.segment_count() > 0);
+        for _ in 0..max {
+            if self.log.free_segments.len() <= kept {
                 return;
             }
-            self.log.idle.pop();
-            memory.give_back(self.log.segment_size() as u64);
+            self.log.free_segments.pop();
+            memory.release(self.log.segment_size() as u64);
         }
     }
 
-    /// Forgets all items. Their memory is given back bit by bit, by [`Shard::crawl`].
-    pub fn clear(&mut self, memory: &Memory) {
+    /// Drops all items. The crawler releases their memory step by step.
+    pub fn clear(&mut self, memory: &MemoryBudget) {
         self.generation += 1;
         self.table = HashTable::new();
-        std::mem::take(&mut self.larges).into_iter().for_each(|(_, large)| large.let_go());
-        self.ghosts = Ghosts::default();
+        std::mem::take(&mut self.large_values).into_iter().for_each(|(_, large)| large.mark_removed());
+        self.ghosts = GhostQueue::default();
         self.log.clear();
-        self.charge_tables(memory);
-    }
-}
-
-/// How much of a main segment's hot items is moved on: the hottest first, but never all, or freeing a
-/// segment might free nothing.
-struct HotRoom {
-    room: [usize; 4],
-}
-
-impl HotRoom {
-    fn endless() -> Self {
-        Self { room: [usize::MAX; 4] }
-    }
-
-    fn of(map: &[u8], used: usize, most: usize) -> Self {
-        let mut wanted = [0; 4];
-        for (_, header) in log::items(map, used) {
-            wanted[usize::from(header.bits.heat())] += header.size();
-        }
-        let (mut left, mut room) = (most, [0; 4]);
-        for heat in (1..4).rev() {
-            room[heat] = wanted[heat].min(left);
-            left -= room[heat];
-        }
-        Self { room }
-    }
-
-    fn take(&mut self, heat: u8, size: usize) -> bool {
-        let room = &mut self.room[usize::from(heat)];
-        let fits = *room >= size;
-        if fits {
-            *room -= size;
-        }
-        fits
+        self.update_table_bytes(memory);
     }
 }

@@ -1,0 +1,96 @@
+//! The list of open connections that `stats conns` shows.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slab::Slab;
+
+/// All open connections.
+#[derive(Debug, Default)]
+pub struct ConnectionList(Mutex<Slab<Arc<ConnectionInfo>>>);
+
+impl ConnectionList {
+    fn lock(&self) -> MutexGuard<'_, Slab<Arc<ConnectionInfo>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `visit` with each connection and its number.
+    pub fn for_each(&self, mut visit: impl FnMut(usize, &ConnectionInfo)) {
+        self.lock().iter().for_each(|(number, connection)| visit(number, connection));
+    }
+}
+
+/// What is known about an open connection.
+#[derive(Debug)]
+pub struct ConnectionInfo {
+    pub peer: String,
+    pub local: String,
+    last_request: AtomicU32,
+    receiving_value: AtomicBool,
+    authenticated: AtomicBool,
+}
+
+impl ConnectionInfo {
+    /// A new connection that was accepted at second `now`.
+    pub fn new(peer: String, local: String, now: u32, authenticated: bool) -> Self {
+        Self {
+            peer,
+            local,
+            last_request: AtomicU32::new(now),
+            receiving_value: AtomicBool::new(false),
+            authenticated: AtomicBool::new(authenticated),
+        }
+    }
+
+    /// memcached's name of the connection's state.
+    pub fn state(&self) -> &'static str {
+        if self.receiving_value.load(Ordering::Relaxed) { "conn_nread" } else { "conn_read" }
+    }
+
+    /// The second of the last request.
+    pub fn last_request(&self) -> u32 {
+        self.last_request.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has authenticated, or need not.
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated.load(Ordering::Relaxed)
+    }
+
+    /// Records that the client has sent something.
+    pub fn update(&self, now: u32, receiving_value: bool, authenticated: bool) {
+        self.last_request.store(now, Ordering::Relaxed);
+        self.receiving_value.store(receiving_value, Ordering::Relaxed);
+        self.authenticated.store(authenticated, Ordering::Relaxed);
+    }
+}
+
+/// A connection's entry in the list. Removed when it is dropped.
+#[derive(Debug)]
+pub struct ListedConnection {
+    list: Arc<ConnectionList>,
+    number: usize,
+    info: Arc<ConnectionInfo>,
+}
+
+impl ListedConnection {
+    pub fn add(list: &Arc<ConnectionList>, info: ConnectionInfo) -> Self {
+        let info = Arc::new(info);
+        let number = list.lock().insert(Arc::clone(&info));
+        Self { list: Arc::clone(list), number, info }
+    }
+}
+
+impl std::ops::Deref for ListedConnection {
+    type Target = ConnectionInfo;
+
+    fn deref(&self) -> &ConnectionInfo {
+        &self.info
+    }
+}
+
+impl Drop for ListedConnection {
+    fn drop(&mut self) {
+        self.list.lock().try_remove(self.number);
+    }
+}

@@ -1,0 +1,7 @@
+//! A client's connection, from its acceptance to its end.
+
+pub mod accept;
+pub mod limit;
+pub mod list;
+mod reply_buffers;
+mod serve;

@@ -1,0 +1,207 @@
+//! Moves bytes between a connection and its session.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::list::ConnectionInfo;
+use super::reply_buffers;
+use crate::memcached::context::ServerContext;
+use crate::memcached::session::{Session, SessionStep};
+
+/// A client must authenticate within this time, whatever it sends meanwhile.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often that timeout and the idle timeout are checked.
+const TIMEOUT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Values with less than this missing, in bytes, are not read directly into their memory.
+const MIN_DIRECT_READ: usize = 16 << 10;
+
+/// Serves a connection until the client closes it, or a time limit passes.
+pub async fn serve(
+    reader: impl AsyncBufRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    context: &Arc<ServerContext>,
+    connection: &ConnectionInfo,
+) -> io::Result<()> {
+    let serving = serve_requests(reader, writer, Arc::clone(context), connection);
+    match context.config.has_time_limits() {
+        false => serving.await,
+        // Boxed, so that connections without time limits do not reserve memory for a timer.
+        true => Box::pin(with_time_limits(serving, context, connection)).await,
+    }
+}
+
+/// Serves a connection until the client closes it.
+async fn serve_requests(
+    mut reader: impl AsyncBufRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+    context: Arc<ServerContext>,
+    connection: &ConnectionInfo,
+) -> io::Result<()> {
+    let counters = context.counters.worker(runtime::current_worker());
+    let mut session = Session::new(&context, counters);
+    // Input that does not form a complete request yet.
+    let mut incomplete: Vec<u8> = Vec::new();
+    loop {
+        let mut waited = false;
+        // A large value is read directly into its memory.
+        if incomplete.is_empty()
+            && let Some(missing) =
+                session.missing_value_bytes().filter(|missing| missing.len() >= MIN_DIRECT_READ)
+        {
+            let reading = poll_fn(|context| {
+                let polled = Pin::new(&mut reader).poll_read(context, missing);
+                waited |= polled.is_pending();
+                polled
+            });
+            let length = reading.await?;
+            if length == 0 {
+                return Ok(());
+            }
+            counters.bytes_read.add(length as u64);
+            begin_turn(&mut session, waited).await;
+            session.lend_buffer(reply_buffers::take());
+            session.value_bytes_received(length);
+            record_activity(connection, &session);
+            send_replies(&mut session, &context, &mut writer).await?;
+            reply_buffers::give_back(session.take_buffer());
+            continue;
+        }
+        let filling = poll_fn(|context| {
+            let polled = Pin::new(&mut reader).poll_fill_buf(context);
+            waited |= polled.is_pending();
+            polled.map_ok(<[u8]>::len)
+        });
+        let length = filling.await?;
+        if length == 0 {
+            return Ok(());
+        }
+        begin_turn(&mut session, waited).await;
+        // Ready at once: the buffer was filled above.
+        let chunk = reader.fill_buf().await?;
+        counters.bytes_read.add(length as u64);
+        session.lend_buffer(reply_buffers::take());
+        let open = if incomplete.is_empty() {
+            let (used, open) = execute(&mut session, &context, chunk, &mut writer).await?;
+            incomplete.extend_from_slice(&chunk[used..]);
+            open
+        } else {
+            incomplete.extend_from_slice(chunk);
+            let (used, open) = execute(&mut session, &context, &incomplete, &mut writer).await?;
+            incomplete.drain(..used);
+            if incomplete.is_empty() {
+                incomplete = Vec::new();
+            }
+            open
+        };
+        reader.consume_unpin(length);
+        record_activity(connection, &session);
+        send_replies(&mut session, &context, &mut writer).await?;
+        reply_buffers::give_back(session.take_buffer());
+        if !open {
+            return writer.close().await;
+        }
+    }
+}
+
+fn record_activity(connection: &ConnectionInfo, session: &Session<'_>) {
+    connection.update(session.now(), session.is_receiving_value(), session.is_authenticated());
+}
+
+/// Lets other connections run if this client's input is always available at once and its turn is over.
+async fn begin_turn(session: &mut Session<'_>, waited: bool) {
+    if waited {
+        session.renew_turn();
+    } else if session.spend_turn() {
+        runtime::yield_now().await;
+        session.renew_turn();
+    }
+    session.update_clock();
+}
+
+/// Ends a connection that does not authenticate in time, or is idle for too long.
+async fn with_time_limits(
+    serving: impl Future<Output = io::Result<()>>,
+    context: &ServerContext,
+    connection: &ConnectionInfo,
+) -> io::Result<()> {
+    let mut serving = std::pin::pin!(serving);
+    let start = Instant::now();
+    loop {
+        match runtime::timeout(TIMEOUT_CHECK_INTERVAL, serving.as_mut()).await {
+            Ok(result) => return result,
+            Err(_) => {
+                let late = !connection.is_authenticated() && start.elapsed() >= AUTHENTICATION_TIMEOUT;
+                if late || is_idle(context, connection) {
+                    context.counters.worker(runtime::current_worker()).idle_kicks.add(1);
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the client was idle or did not authenticate in time",
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn is_idle(context: &ServerContext, connection: &ConnectionInfo) -> bool {
+    let idle = context.store.clock().now().saturating_sub(connection.last_request());
+    context.config.idle_timeout.is_some_and(|limit| u64::from(idle) > limit.as_secs())
+}
+
+/// Executes all complete requests in `input`. Returns how many bytes they took, and whether the connection
+/// stays open.
+async fn execute(
+    session: &mut Session<'_>,
+    context: &ServerContext,
+    input: &[u8],
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<(usize, bool)> {
+    let mut used = 0;
+    loop {
+        let (more, step) = session.feed(&input[used..]);
+        used += more;
+        match step {
+            SessionStep::NeedInput => return Ok((used, true)),
+            SessionStep::Close => return Ok((used, false)),
+            SessionStep::Send => {
+                send_replies(session, context, writer).await?;
+                runtime::yield_now().await;
+                session.update_clock();
+            }
+            SessionStep::Yield => {
+                session.count_yield();
+                runtime::yield_now().await;
+                session.update_clock();
+            }
+        }
+    }
+}
+
+async fn send_replies(
+    session: &mut Session<'_>,
+    context: &ServerContext,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    while session.has_replies() {
+        let mut buffer = session.take_buffer();
+        let mut sent = buffer.len();
+        writer.write_all(&buffer).await?;
+        buffer.clear();
+        session.lend_buffer(buffer);
+        if let Some(large) = session.take_large_value() {
+            sent += large.bytes().len();
+            writer.write_all(large.bytes()).await?;
+        }
+        session.count_sent(sent);
+    }
+    if context.tls().is_some() {
+        // TLS may still buffer some of it.
+        writer.flush().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Why a server cannot start or reload.
+
+use std::io;
+use std::net::IpAddr;
+
+use super::auth::UsersFileError;
+use super::tls::TlsError;
+
+/// A server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address or path.
+        address: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The address is publicly reachable, and clients need not authenticate.
+    #[error(
+        "{0} is publicly reachable and clients need not authenticate; require authentication (-Y or -S), \
+         listen on a loopback or private address (-l), or give --listen-unauthenticated"
+    )]
+    Unprotected(IpAddr),
+    /// The file of users cannot be used.
+    #[error(transparent)]
+    Users(#[from] UsersFileError),
+    /// Certificates or key cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+}
+
+/// Users or certificates cannot be reloaded. The present ones stay in use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// The file of users cannot be used.
+    #[error(transparent)]
+    Users(#[from] UsersFileError),
+    /// Certificates or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}

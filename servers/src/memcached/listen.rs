@@ -1,0 +1,76 @@
+//! Checks before a server listens on an address or a path.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::config::Config;
+use super::error::StartError;
+
+/// For this long after its end a server may still accept connections on its Unix socket, as its io_uring
+/// instance keeps the socket open.
+const STALE_SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
+const STALE_SOCKET_RETRY: Duration = Duration::from_millis(5);
+
+/// Refuses a publicly reachable address if clients need not authenticate.
+pub fn check_address(config: &Config, ip: IpAddr) -> Result<(), StartError> {
+    match config.requires_authentication() || config.listen_unauthenticated || !is_public(ip) {
+        true => Ok(()),
+        false => Err(StartError::Unprotected(ip)),
+    }
+}
+
+/// Whether an address may be reachable from the Internet.
+fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            // Benchmark networks (RFC 2544), which the Internet does not route.
+            let is_benchmarking = first == 198 && second & 0xfe == 18;
+            !(ip.is_loopback() || ip.is_private() || ip.is_link_local() || is_benchmarking)
+        }
+        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()),
+    }
+}
+
+/// Removes a Unix socket that no server listens on, as a killed server leaves it behind. Anything else at the
+/// path is an error.
+pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"))
+        }
+        Ok(_) => {
+            let deadline = Instant::now() + STALE_SOCKET_TIMEOUT;
+            while UnixStream::connect(path).is_ok() {
+                if Instant::now() >= deadline {
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it"));
+                }
+                std::thread::sleep(STALE_SOCKET_RETRY);
+            }
+            std::fs::remove_file(path)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_private_and_benchmark_addresses_are_not_public() {
+        for public in ["0.0.0.0", "8.8.8.8", "198.20.0.1", "::", "2001:4860:4860::8888"] {
+            assert!(is_public(public.parse().unwrap()), "{public}");
+        }
+        for private in
+            ["127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.1.1", "198.18.0.1", "::1", "fd00::1", "fe80::1"]
+        {
+            assert!(!is_public(private.parse().unwrap()), "{private}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Changes to items: storing under a condition and arithmetic, for all protocols.
+
+use std::sync::Arc;
+
+use super::protocol::numbers;
+use super::store::{ItemBits, LargeValue, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoredValue};
+
+/// When a storage command stores its item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// `set`: always.
+    Always,
+    /// `add`: if the key is absent.
+    Absent,
+    /// `replace`: if the key is present.
+    Present,
+    /// `append`: if the key is present; with `vivify` also if it is absent.
+    Append { vivify: bool },
+    /// `prepend`: if the key is present; with `vivify` also if it is absent.
+    Prepend { vivify: bool },
+    /// `cas`: if the item's CAS unique is the expected one.
+    CasMatches,
+}
+
+/// A storage command without its value.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreRequest<B> {
+    pub condition: Condition,
+    pub key: B,
+    pub flags: u32,
+    /// In seconds of the store's clock; 0 is never.
+    pub expiry: u32,
+    /// The CAS unique that the present item must have; 0 matches any.
+    pub expected_cas: u64,
+    /// The item's new CAS unique, if the client chooses it.
+    pub new_cas: Option<u64>,
+    /// Whether a value with an older CAS unique than the present item's is stored and marked stale.
+    pub accepts_stale: bool,
+    pub bits: ItemBits,
+    /// Bytes of the value.
+    pub length: usize,
+}
+
+impl<B: AsRef<[u8]>> StoreRequest<B> {
+    /// A copy that owns its key.
+    pub fn to_owned(&self) -> StoreRequest<Box<[u8]>> {
+        StoreRequest {
+            condition: self.condition,
+            key: self.key.as_ref().into(),
+            flags: self.flags,
+            expiry: self.expiry,
+            expected_cas: self.expected_cas,
+            new_cas: self.new_cas,
+            accepts_stale: self.accepts_stale,
+            bits: self.bits,
+            length: self.length,
+        }
+    }
+}
+
+/// The outcome of a storage command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreOutcome {
+    Stored {
+        /// The item's CAS unique.
+        cas: u64,
+        /// Bytes of the stored value.
+        length: usize,
+    },
+    /// The condition does not hold.
+    NotStored,
+    /// The item's CAS unique is not the expected one.
+    Exists,
+    NotFound,
+    OutOfMemory,
+}
+
+/// A value that was received completely.
+#[derive(Debug)]
+pub enum ReceivedValue<'a> {
+    Bytes(&'a [u8]),
+    Large(LargeValue),
+}
+
+impl ReceivedValue<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            ReceivedValue::Bytes(bytes) => bytes,
+            ReceivedValue::Large(large) => large.bytes(),
+        }
+    }
+}
+
+/// Executes a storage command.
+pub fn store_item<B: AsRef<[u8]>>(
+    store: &Store,
+    request: &StoreRequest<B>,
+    value: ReceivedValue<'_>,
+    now: u32,
+) -> StoreOutcome {
+    let mut entry = store.lock(request.key.as_ref(), now);
+    let Some(old) = entry.header() else {
+        let stores = match request.condition {
+            Condition::Always | Condition::Absent => true,
+            Condition::Append { vivify } | Condition::Prepend { vivify } => vivify,
+            Condition::CasMatches => return StoreOutcome::NotFound,
+            Condition::Present => false,
+        };
+        return match stores {
+            true => put(store, &mut entry, request, value, None),
+            false => StoreOutcome::NotStored,
+        };
+    };
+    let cas_matches = request.expected_cas == 0 || request.expected_cas == old.cas;
+    match request.condition {
+        Condition::Absent => {
+            entry.record_access();
+            StoreOutcome::NotStored
+        }
+        Condition::Always | Condition::Present => put(store, &mut entry, request, value, None),
+        Condition::CasMatches if request.expected_cas == old.cas && request.expected_cas != 0 => {
+            put(store, &mut entry, request, value, None)
+        }
+        Condition::CasMatches
+            if request.accepts_stale && request.expected_cas != 0 && request.expected_cas < old.cas =>
+        {
+            // The value is outdated already, so the expiry and the recache token stay.
+            let mut bits = request.bits.with(ItemBits::STALE);
+            if old.bits.intersects(ItemBits::TOKEN_SENT) {
+                bits = bits.with(ItemBits::TOKEN_SENT);
+            }
+            put(store, &mut entry, request, value, Some((bits, old.expiry)))
+        }
+        Condition::CasMatches => StoreOutcome::Exists,
+        Condition::Append { .. } | Condition::Prepend { .. } if !cas_matches => StoreOutcome::Exists,
+        Condition::Append { .. } | Condition::Prepend { .. } => {
+            concatenate(store, &mut entry, request, &value)
+        }
+    }
+}
+
+/// Stores the item. `override_with` replaces the request's bits and expiry.
+fn put<B>(
+    store: &Store,
+    entry: &mut LockedEntry<'_>,
+    request: &StoreRequest<B>,
+    value: ReceivedValue<'_>,
+    override_with: Option<(ItemBits, u32)>,
+) -> StoreOutcome {
+    let (bits, expiry) = override_with.unwrap_or((request.bits, request.expiry));
+    let cas = request.new_cas.unwrap_or_else(|| store.next_cas());
+    let length = value.bytes().len();
+    let value = match value {
+        ReceivedValue::Bytes(bytes) => NewValue::from(bytes),
+        ReceivedValue::Large(large) => NewValue::Large(large),
+    };
+    match entry.put(NewItem { flags: request.flags, expiry, cas, bits, value }) {
+        Ok(()) => StoreOutcome::Stored { cas, length },
+        Err(OutOfMemory) => StoreOutcome::OutOfMemory,
+    }
+}
+
+/// Appends the received value to the present one, or prepends it.
+fn concatenate<B: AsRef<[u8]>>(
+    store: &Store,
+    entry: &mut LockedEntry<'_>,
+    request: &StoreRequest<B>,
+    received: &ReceivedValue<'_>,
+) -> StoreOutcome {
+    let Some((old, value)) = entry.value() else { return StoreOutcome::NotStored };
+    let received = received.bytes();
+    let length = value.bytes().len() + received.len();
+    if !store.fits(request.key.as_ref().len(), length) {
+        return StoreOutcome::NotStored;
+    }
+    // Making room for the new item may move the present one, so its value is copied first.
+    let (shared, copied);
+    let present = match value {
+        StoredValue::Large(large) => {
+            shared = Arc::clone(large);
+            shared.bytes()
+        }
+        StoredValue::Inline(bytes) => {
+            copied = bytes.to_vec();
+            &copied[..]
+        }
+    };
+    let value = match request.condition {
+        Condition::Prepend { .. } => NewValue::Slices(received, present),
+        _ => NewValue::Slices(present, received),
+    };
+    let cas = request.new_cas.unwrap_or_else(|| store.next_cas());
+    let key_is_binary = old.bits.intersects(ItemBits::KEY_BINARY);
+    let bits = ItemBits::default().with_if(ItemBits::KEY_BINARY, key_is_binary);
+    match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits, value }) {
+        Ok(()) => StoreOutcome::Stored { cas, length },
+        // As memcached, which does not distinguish it from a missing item.
+        Err(OutOfMemory) => StoreOutcome::NotStored,
+    }
+}
+
+/// The outcome of an arithmetic command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeltaOutcome {
+    Changed {
+        /// The new value.
+        value: u64,
+        /// The item's CAS unique.
+        cas: u64,
+    },
+    NotFound,
+    NotANumber,
+    /// The item's CAS unique is not the expected one.
+    Exists,
+    OutOfMemory,
+}
+
+/// An arithmetic command.
+#[derive(Debug, Clone, Copy)]
+pub struct Delta {
+    pub amount: u64,
+    /// Whether the amount is added; otherwise it is subtracted.
+    pub increments: bool,
+    /// The CAS unique that the present item must have; 0 matches any.
+    pub expected_cas: u64,
+    /// The item's new CAS unique, if the client chooses it.
+    pub new_cas: Option<u64>,
+}
+
+/// Changes a number that is stored as text. Increments wrap around, decrements stop at 0.
+pub fn apply_delta(store: &Store, entry: &mut LockedEntry<'_>, delta: Delta) -> DeltaOutcome {
+    let Some((old, value)) = entry.value() else { return DeltaOutcome::NotFound };
+    if delta.expected_cas != 0 && delta.expected_cas != old.cas && old.length != 0 {
+        return DeltaOutcome::Exists;
+    }
+    let StoredValue::Inline(bytes) = value else { return DeltaOutcome::NotANumber };
+    let Some(number) = numbers::unsigned(bytes) else { return DeltaOutcome::NotANumber };
+    let number = match delta.increments {
+        true => number.wrapping_add(delta.amount),
+        false => number.saturating_sub(delta.amount),
+    };
+    let mut digits = itoa::Buffer::new();
+    let text = digits.format(number).as_bytes();
+    // A number that became shorter is padded with spaces to its old length.
+    let padding = vec![b' '; (old.length as usize).saturating_sub(text.len())];
+    let cas = delta.new_cas.unwrap_or_else(|| store.next_cas());
+    let value = NewValue::Slices(text, &padding);
+    match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits: old.bits, value }) {
+        Ok(()) => DeltaOutcome::Changed { value: number, cas },
+        Err(OutOfMemory) => DeltaOutcome::OutOfMemory,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::StoreConfig;
+    use super::*;
+
+    const NOW: u32 = 100;
+
+    fn empty() -> Store {
+        Store::new(StoreConfig { memory: 8 << 20, max_item: 1 << 20, evict: true, workers: 1 })
+    }
+
+    fn request(condition: Condition, expected_cas: u64, length: usize) -> StoreRequest<&'static [u8]> {
+        StoreRequest {
+            condition,
+            key: b"k",
+            flags: 1,
+            expiry: 0,
+            expected_cas,
+            new_cas: None,
+            accepts_stale: false,
+            bits: ItemBits::default(),
+            length,
+        }
+    }
+
+    fn put_value(store: &Store, condition: Condition, expected_cas: u64, data: &[u8]) -> StoreOutcome {
+        store_item(store, &request(condition, expected_cas, data.len()), ReceivedValue::Bytes(data), NOW)
+    }
+
+    fn value(store: &Store) -> Option<Vec<u8>> {
+        store.lock(b"k", NOW).value().map(|(_, value)| value.bytes().to_vec())
+    }
+
+    #[test]
+    fn a_storage_command_stores_only_if_its_condition_holds() {
+        let store = empty();
+        let put = |condition, expected_cas, data: &[u8]| put_value(&store, condition, expected_cas, data);
+        let (append, prepend) = (Condition::Append { vivify: false }, Condition::Prepend { vivify: false });
+        assert_eq!(put(Condition::Present, 0, b"x"), StoreOutcome::NotStored);
+        assert_eq!(put(append, 0, b"x"), StoreOutcome::NotStored);
+        assert_eq!(put(Condition::CasMatches, 1, b"x"), StoreOutcome::NotFound);
+        assert!(matches!(put(Condition::Absent, 0, b"b"), StoreOutcome::Stored { .. }));
+        assert_eq!(put(Condition::Absent, 0, b"x"), StoreOutcome::NotStored);
+        assert!(matches!(put(append, 0, b"c"), StoreOutcome::Stored { length: 2, .. }));
+        let StoreOutcome::Stored { cas, .. } = put(prepend, 0, b"a") else { panic!() };
+        assert_eq!(value(&store).unwrap(), b"abc");
+        assert_eq!(put(Condition::CasMatches, cas + 1, b"x"), StoreOutcome::Exists);
+        assert_eq!(put(append, cas + 1, b"x"), StoreOutcome::Exists);
+        assert!(matches!(put(Condition::CasMatches, cas, b"new"), StoreOutcome::Stored { .. }));
+        assert_eq!(put(Condition::CasMatches, cas, b"x"), StoreOutcome::Exists);
+        assert_eq!(put(Condition::CasMatches, 0, b"x"), StoreOutcome::Exists);
+    }
+
+    #[test]
+    fn append_and_prepend_create_an_item_with_vivify() {
+        let store = empty();
+        assert!(matches!(
+            put_value(&store, Condition::Append { vivify: true }, 0, b"a"),
+            StoreOutcome::Stored { .. }
+        ));
+        assert!(matches!(
+            put_value(&store, Condition::Prepend { vivify: true }, 0, b"b"),
+            StoreOutcome::Stored { .. }
+        ));
+        assert_eq!(value(&store).unwrap(), b"ba");
+    }
+
+    #[test]
+    fn append_is_refused_at_the_largest_item_size() {
+        let store = empty();
+        let append = Condition::Append { vivify: true };
+        let mut length = 0;
+        while put_value(&store, append, 0, &[7; 60_000]) != StoreOutcome::NotStored {
+            length += 60_000;
+        }
+        assert_eq!(length, 17 * 60_000);
+        assert_eq!(value(&store).unwrap(), vec![7; length]);
+        assert!(store.usage().memory <= store.limit());
+    }
+
+    #[test]
+    fn an_outdated_cas_stores_a_stale_value_if_the_client_accepts_that() {
+        let store = empty();
+        let StoreOutcome::Stored { cas, .. } = put_value(&store, Condition::Always, 0, b"a") else {
+            panic!()
+        };
+        put_value(&store, Condition::Always, 0, b"b");
+        let stale = StoreRequest { accepts_stale: true, ..request(Condition::CasMatches, cas, 1) };
+        assert!(matches!(
+            store_item(&store, &stale, ReceivedValue::Bytes(b"c"), NOW),
+            StoreOutcome::Stored { .. }
+        ));
+        let entry = store.lock(b"k", NOW);
+        let (header, value) = entry.value().unwrap();
+        assert!(header.bits.intersects(ItemBits::STALE) && value.bytes() == b"c");
+    }
+
+    #[test]
+    fn a_shorter_number_is_padded_to_its_old_length() {
+        let store = empty();
+        let delta = |amount, increments| Delta { amount, increments, expected_cas: 0, new_cas: None };
+        let apply = |amount, increments| match apply_delta(
+            &store,
+            &mut store.lock(b"k", NOW),
+            delta(amount, increments),
+        ) {
+            DeltaOutcome::Changed { value, .. } => Ok(value),
+            other => Err(other),
+        };
+        assert_eq!(apply(1, true), Err(DeltaOutcome::NotFound));
+        put_value(&store, Condition::Always, 0, b"10");
+        assert_eq!(apply(1, false), Ok(9));
+        assert_eq!(value(&store).unwrap(), b"9 ");
+        assert_eq!(apply(1, true), Ok(10));
+        assert_eq!(apply(50, false), Ok(0));
+        put_value(&store, Condition::Always, 0, b"18446744073709551615");
+        assert_eq!(apply(2, true), Ok(1));
+        put_value(&store, Condition::Always, 0, b"x");
+        assert_eq!(apply(1, true), Err(DeltaOutcome::NotANumber));
+    }
+}

@@ -1,0 +1,189 @@
+//! Parses requests of the binary protocol.
+
+use super::response::{ResponseHeader, Status};
+use crate::memcached::mutation::Condition;
+use crate::memcached::protocol::tokens::KEY_MAX;
+
+/// The first byte of a request.
+pub const REQUEST_MAGIC: u8 = 0x80;
+/// Bytes of a request's header.
+const HEADER: usize = 24;
+/// The largest body, in bytes: 1 GiB, memcached's limit of an item.
+const MAX_BODY: usize = 1 << 30;
+
+/// A command, apart from whether it is quiet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    Get {
+        with_key: bool,
+        /// Get and touch.
+        touches: bool,
+    },
+    Touch,
+    Store(Condition),
+    /// Append or prepend.
+    Concatenate(Condition),
+    Delete,
+    Delta {
+        increments: bool,
+    },
+    Quit,
+    Flush,
+    Noop,
+    Version,
+    Stat,
+    SaslList,
+    SaslAuth,
+    SaslStep,
+}
+
+impl Command {
+    /// The command of an opcode, and whether it is quiet.
+    fn from_opcode(opcode: u8) -> Option<(Self, bool)> {
+        use Command::*;
+        let append = Condition::Append { vivify: false };
+        let prepend = Condition::Prepend { vivify: false };
+        Some(match opcode {
+            0x00 => (Get { with_key: false, touches: false }, false),
+            0x01 => (Store(Condition::Always), false),
+            0x02 => (Store(Condition::Absent), false),
+            0x03 => (Store(Condition::Present), false),
+            0x04 => (Delete, false),
+            0x05 => (Delta { increments: true }, false),
+            0x06 => (Delta { increments: false }, false),
+            0x07 => (Quit, false),
+            0x08 => (Flush, false),
+            0x09 => (Get { with_key: false, touches: false }, true),
+            0x0a => (Noop, false),
+            0x0b => (Version, false),
+            0x0c => (Get { with_key: true, touches: false }, false),
+            0x0d => (Get { with_key: true, touches: false }, true),
+            0x0e => (Concatenate(append), false),
+            0x0f => (Concatenate(prepend), false),
+            0x10 => (Stat, false),
+            0x11 => (Store(Condition::Always), true),
+            0x12 => (Store(Condition::Absent), true),
+            0x13 => (Store(Condition::Present), true),
+            0x14 => (Delete, true),
+            0x15 => (Delta { increments: true }, true),
+            0x16 => (Delta { increments: false }, true),
+            0x17 => (Quit, true),
+            0x18 => (Flush, true),
+            0x19 => (Concatenate(append), true),
+            0x1a => (Concatenate(prepend), true),
+            0x1c => (Touch, false),
+            0x1d => (Get { with_key: false, touches: true }, false),
+            0x1e => (Get { with_key: false, touches: true }, true),
+            0x20 => (SaslList, false),
+            0x21 => (SaslAuth, false),
+            0x22 => (SaslStep, false),
+            0x23 => (Get { with_key: true, touches: true }, false),
+            0x24 => (Get { with_key: true, touches: true }, true),
+            _ => return None,
+        })
+    }
+
+    /// Whether key, extras and value may have these lengths.
+    fn accepts_lengths(self, key: usize, extras: usize, value: usize) -> bool {
+        use Command::*;
+        match self {
+            Get { touches: false, .. } | Delete => key > 0 && extras == 0 && value == 0,
+            Get { touches: true, .. } | Touch => key > 0 && extras == 4 && value == 0,
+            Store(_) => key > 0 && extras == 8,
+            Concatenate(_) => key > 0 && extras == 0,
+            Delta { .. } => key > 0 && extras == 20 && value == 0,
+            Quit | Noop | Version | SaslList => key == 0 && extras == 0 && value == 0,
+            Flush => key == 0 && value == 0 && matches!(extras, 0 | 4),
+            Stat => extras == 0 && value == 0,
+            SaslAuth | SaslStep => key > 0 && extras == 0,
+        }
+    }
+
+    /// Whether clients may send it before they authenticate.
+    fn is_allowed_unauthenticated(self) -> bool {
+        matches!(self, Command::SaslList | Command::SaslAuth | Command::SaslStep | Command::Version)
+    }
+}
+
+/// A request whose header, extras and key were received.
+pub struct Request<'a> {
+    pub header: ResponseHeader,
+    pub cas: u64,
+    pub extras: &'a [u8],
+    pub key: &'a [u8],
+    /// Bytes of the value, which follows the key.
+    pub value_length: usize,
+}
+
+/// What the input starts with.
+pub enum Parsed<'a> {
+    /// The header, the extras or the key were not received completely.
+    Incomplete,
+    /// It is not a request of the binary protocol.
+    NotBinary,
+    /// An error, after which the connection closes.
+    Fatal { header: ResponseHeader, status: Status },
+    /// An unknown command. `used` bytes of header precede a body of `body` bytes.
+    Unknown { header: ResponseHeader, used: usize, body: usize },
+    /// A request. The value starts after `used` bytes.
+    Request { command: Command, request: Request<'a>, used: usize },
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// The big-endian number at an offset.
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The big-endian number at an offset.
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+}
+
+/// Parses the request at the start of `input`, which is not empty.
+#[inline]
+pub fn parse(input: &[u8], authenticated: bool) -> Parsed<'_> {
+    if input[0] != REQUEST_MAGIC {
+        return Parsed::NotBinary;
+    }
+    if input.len() < HEADER {
+        return Parsed::Incomplete;
+    }
+    let (key, extras, body) = (u16_at(input, 2), usize::from(input[4]), u32_at(input, 8) as usize);
+    let opaque = [input[12], input[13], input[14], input[15]];
+    let mut header = ResponseHeader { opcode: input[1], opaque, quiet: false };
+    let command = Command::from_opcode(input[1]);
+    let allowed = authenticated || command.is_some_and(|(command, _)| command.is_allowed_unauthenticated());
+    let error = if key + extras > body {
+        Some(Status::UnknownCommand)
+    } else if body > MAX_BODY {
+        Some(Status::Invalid)
+    } else if !allowed {
+        Some(Status::Unauthenticated)
+    } else if key > KEY_MAX {
+        Some(Status::Invalid)
+    } else {
+        None
+    };
+    if let Some(status) = error {
+        return Parsed::Fatal { header, status };
+    }
+    let Some((command, quiet)) = command else {
+        return Parsed::Unknown { header, used: HEADER, body };
+    };
+    let value_length = body - key - extras;
+    if !command.accepts_lengths(key, extras, value_length) {
+        return Parsed::Fatal { header, status: Status::Invalid };
+    }
+    let used = HEADER + extras + key;
+    if input.len() < used {
+        return Parsed::Incomplete;
+    }
+    header.quiet = quiet;
+    let (extras, key) = input[HEADER..used].split_at(extras);
+    let request = Request { header, cas: u64_at(input, 16), extras, key, value_length };
+    Parsed::Request { command, request, used }
+}

@@ -1,0 +1,131 @@
+//! Commands that list keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`.
+
+use crate::memcached::clock::Clock;
+use crate::memcached::protocol::meta::key::write_base64;
+use crate::memcached::protocol::numbers;
+use crate::memcached::protocol::tokens::BAD_FORMAT;
+use crate::memcached::session::{RequestOutcome, Session};
+use crate::memcached::store::{ItemBits, ItemHeader, WalkPosition};
+
+/// The longest reply to `stats cachedump`, in bytes; memcached has the same limit.
+const MAX_CACHEDUMP: usize = 2 << 20;
+
+impl Session<'_> {
+    /// Replies with all keys, segment by segment: `metadump` if `with_details` is set, else `mgdump`.
+    pub fn dump_keys(&mut self, with_details: bool) -> RequestOutcome {
+        if !self.context.config.dump_allowed {
+            let reply: &[u8] = match with_details {
+                true => b"ERROR metadump not allowed\r\n",
+                false => b"ERROR key dump not allowed\r\n",
+            };
+            self.replies.extend_from_slice(reply);
+            return RequestOutcome::Done(0);
+        }
+        let (store, now) = (self.store(), self.now);
+        let mut position = self.dump_position.take().unwrap_or_default();
+        loop {
+            let replies = &mut self.replies;
+            let next = store.walk(position, now, |key, header| {
+                if with_details {
+                    write_metadump_line(store.clock(), key, header, replies);
+                } else {
+                    write_mgdump_line(key, replies);
+                }
+            });
+            match next {
+                None => break,
+                Some(next) => position = next,
+            }
+            if self.is_buffer_full() {
+                self.dump_position = Some(position);
+                return RequestOutcome::BufferFull;
+            }
+        }
+        self.replies.extend_from_slice(if with_details { b"END\r\n" } else { b"EN\r\n" });
+        RequestOutcome::Done(0)
+    }
+
+    /// Replies with the keys of a slab class. All items are in class 1.
+    pub fn cachedump(&mut self, arguments: &[&[u8]]) {
+        if !self.context.config.dump_allowed {
+            self.replies.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+            return;
+        }
+        let [class, limit, ..] = arguments else {
+            self.replies.extend_from_slice(b"CLIENT_ERROR bad command line\r\n");
+            return;
+        };
+        let (Some(class), Some(limit)) = (numbers::digits_u32(class), numbers::digits_u32(limit)) else {
+            self.replies.extend_from_slice(BAD_FORMAT);
+            return;
+        };
+        if class > 63 {
+            self.replies.extend_from_slice(b"CLIENT_ERROR Illegal slab id\r\n");
+            return;
+        }
+        let mut position = (class == 1).then(WalkPosition::default);
+        let (mut count, start) = (0, self.replies.len());
+        while let Some(current) = position {
+            let replies = &mut self.replies;
+            let store = &self.context.store;
+            position = store.walk(current, self.now, |key, header| {
+                if (limit == 0 || count < limit) && replies.len() - start < MAX_CACHEDUMP {
+                    count += 1;
+                    write_cachedump_line(store.clock(), key, header, replies);
+                }
+            });
+            if self.replies.len() - start >= MAX_CACHEDUMP || (limit > 0 && count >= limit) {
+                break;
+            }
+        }
+        self.replies.extend_from_slice(b"END\r\n");
+    }
+}
+
+/// Writes a line of `lru_crawler metadump`, with the key percent-encoded as memcached does.
+fn write_metadump_line(clock: &Clock, key: &[u8], header: &ItemHeader, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"key=");
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        }
+    }
+    let expiry = match header.expiry {
+        0 => -1,
+        expiry => clock.unix_of(expiry),
+    };
+    let fetched = if header.bits.intersects(ItemBits::FETCHED) { "yes" } else { "no" };
+    let rest = format!(
+        " exp={expiry} la={} cas={} fetch={fetched} cls=1 size={} flags={}\n",
+        clock.unix_of(header.accessed),
+        header.cas,
+        header.size(),
+        header.flags
+    );
+    out.extend_from_slice(rest.as_bytes());
+}
+
+/// Writes a line of `lru_crawler mgdump`: a meta get that could be sent back.
+fn write_mgdump_line(key: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"mg ");
+    if key.iter().all(|byte| byte.is_ascii_graphic()) {
+        out.extend_from_slice(key);
+    } else {
+        write_base64(key, out);
+        out.extend_from_slice(b" b");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a line of `stats cachedump`.
+fn write_cachedump_line(clock: &Clock, key: &[u8], header: &ItemHeader, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"ITEM ");
+    out.extend_from_slice(key);
+    let expiry = match header.expiry {
+        0 => 0,
+        expiry => clock.unix_of(expiry),
+    };
+    out.extend_from_slice(format!(" [{} b; {expiry} s]\r\n", header.length).as_bytes());
+}

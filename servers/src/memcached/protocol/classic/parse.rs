@@ -1,0 +1,249 @@
+//! Parses lines of the classic text protocol, as memcached's `proto_parser.c` does.
+
+use crate::memcached::mutation::Condition;
+use crate::memcached::protocol::meta::parse::MetaVerb;
+use crate::memcached::protocol::numbers;
+use crate::memcached::protocol::tokens::{
+    BAD_FORMAT, ERROR, KEY_MAX, Tokens, data_block_length, has_noreply, tokens,
+};
+
+pub const BAD_EXPIRY: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
+const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
+const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+
+/// A parsed line. Borrows from the line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `get`, `gets`, `gat`, `gats`.
+    Get {
+        with_cas: bool,
+        /// The new expiry for `gat` and `gats`, as sent.
+        touch: Option<i32>,
+        /// The rest of the line.
+        keys: &'a [u8],
+    },
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`. A data block follows the line.
+    Store(StoreLine<'a>),
+    /// `mg`, `ms`, `md`, `ma`, `me`. The line is parsed in [`crate::memcached::protocol::meta::parse`].
+    Meta(MetaVerb),
+    MetaNoop,
+    Delete {
+        key: &'a [u8],
+        noreply: bool,
+    },
+    /// `incr`, `decr`.
+    Delta {
+        key: &'a [u8],
+        amount: u64,
+        increments: bool,
+        noreply: bool,
+    },
+    Touch {
+        key: &'a [u8],
+        expiry: i32,
+        noreply: bool,
+    },
+    Stats,
+    Version,
+    Quit,
+    /// Any other line: an administrative or an unknown command.
+    Admin,
+    /// An invalid line.
+    Invalid {
+        reply: &'static [u8],
+        noreply: bool,
+    },
+}
+
+/// The line of a storage command.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StoreLine<'a> {
+    pub condition: Condition,
+    pub key: &'a [u8],
+    /// Flags, expiry and CAS unique, if all are valid.
+    pub numbers: Option<(u32, i32, u64)>,
+    /// Bytes of the data block, without its terminator.
+    pub length: usize,
+    pub noreply: bool,
+}
+
+/// The length of the shortest line, with its terminator.
+const MIN_LINE: usize = 4;
+
+/// Parses a line without its terminator, which had `terminator` bytes. A `resumed` get was parsed before and
+/// is known to be valid.
+pub fn parse(line: &[u8], terminator: usize, resumed: bool) -> Command<'_> {
+    if line.len() + terminator < MIN_LINE {
+        return invalid(BAD_FORMAT);
+    }
+    // As in memcached, a line that begins with a space has an empty name.
+    let name = &line[..memchr::memchr(b' ', line).unwrap_or(line.len())];
+    let rest = &line[name.len()..];
+    match name {
+        b"get" => parse_get(rest, false, resumed),
+        b"gets" => parse_get(rest, true, resumed),
+        b"gat" => parse_gat(rest, false, resumed),
+        b"gats" => parse_gat(rest, true, resumed),
+        b"set" => parse_store(Condition::Always, line, false),
+        b"cas" => parse_store(Condition::CasMatches, line, true),
+        b"add" => parse_store(Condition::Absent, line, false),
+        b"replace" => parse_store(Condition::Present, line, false),
+        b"append" => parse_store(Condition::Append { vivify: false }, line, false),
+        b"prepend" => parse_store(Condition::Prepend { vivify: false }, line, false),
+        b"mg" => Command::Meta(MetaVerb::Get),
+        b"ms" => Command::Meta(MetaVerb::Set),
+        b"md" => Command::Meta(MetaVerb::Delete),
+        b"ma" => Command::Meta(MetaVerb::Arithmetic),
+        b"me" => Command::Meta(MetaVerb::Debug),
+        b"mn" => Command::MetaNoop,
+        b"delete" => parse_delete(line),
+        b"incr" => parse_delta(line, true),
+        b"decr" => parse_delta(line, false),
+        b"touch" => parse_touch(line),
+        b"stats" => Command::Stats,
+        b"version" => Command::Version,
+        b"quit" => Command::Quit,
+        _ => Command::Admin,
+    }
+}
+
+fn invalid(reply: &'static [u8]) -> Command<'static> {
+    Command::Invalid { reply, noreply: false }
+}
+
+/// Keys are not collected: a line may have any number of them.
+fn keys_are_valid(keys: &[u8]) -> bool {
+    keys.len() <= KEY_MAX || tokens(keys).all(|key| key.len() <= KEY_MAX)
+}
+
+fn parse_get(keys: &[u8], with_cas: bool, resumed: bool) -> Command<'_> {
+    if !resumed && (tokens(keys).next().is_none() || !keys_are_valid(keys)) {
+        return invalid(BAD_FORMAT);
+    }
+    Command::Get { with_cas, touch: None, keys }
+}
+
+fn parse_gat(rest: &[u8], with_cas: bool, resumed: bool) -> Command<'_> {
+    let mut arguments = tokens(rest);
+    let (Some(expiry), Some(_)) = (arguments.next(), arguments.next()) else { return invalid(BAD_FORMAT) };
+    let Some(touch) = numbers::digits_i32(expiry) else { return invalid(BAD_EXPIRY) };
+    let start = rest.iter().position(|&byte| byte != b' ').unwrap_or(0) + expiry.len();
+    let keys = &rest[start..];
+    if !resumed && !keys_are_valid(keys) {
+        return invalid(BAD_FORMAT);
+    }
+    Command::Get { with_cas, touch: Some(touch), keys }
+}
+
+fn parse_store(condition: Condition, line: &[u8], with_cas: bool) -> Command<'_> {
+    let tokens = Tokens::of(line);
+    let tokens = tokens.as_slice();
+    if tokens.len() < 5 {
+        return invalid(BAD_FORMAT);
+    }
+    let noreply = has_noreply(tokens);
+    // Without a valid length there is no data block: what follows is parsed as a line.
+    let Some(length) = data_block_length(tokens[4]) else { return invalid(BAD_FORMAT) };
+    let cas = match (with_cas, tokens.get(5)) {
+        (false, _) => Some(0),
+        (true, number) => number.and_then(|number| numbers::digits(number)),
+    };
+    let numbers = (|| Some((numbers::flags(tokens[2])?, numbers::expiry(tokens[3])?, cas?)))();
+    Command::Store(StoreLine { condition, key: tokens[1], numbers, length, noreply })
+}
+
+fn parse_delete(line: &[u8]) -> Command<'_> {
+    let tokens = Tokens::of(line);
+    let tokens = tokens.as_slice();
+    let noreply = has_noreply(tokens);
+    match tokens {
+        [_] => invalid(BAD_FORMAT),
+        // Old clients send a delay, which must be 0.
+        [_, key] | [_, key, b"0" | b"noreply"] | [_, key, b"0", b"noreply"] => {
+            if key.len() > KEY_MAX {
+                return Command::Invalid { reply: BAD_FORMAT, noreply };
+            }
+            Command::Delete { key, noreply }
+        }
+        [_, _, _] | [_, _, _, _] => Command::Invalid { reply: BAD_DELETE, noreply },
+        _ => invalid(ERROR),
+    }
+}
+
+fn parse_delta(line: &[u8], increments: bool) -> Command<'_> {
+    let tokens = Tokens::of(line);
+    let tokens = tokens.as_slice();
+    let noreply = has_noreply(tokens);
+    match tokens {
+        [_, key, amount, ..] if key.len() <= KEY_MAX => match numbers::digits(amount) {
+            Some(amount) => Command::Delta { key, amount, increments, noreply },
+            None => Command::Invalid { reply: BAD_DELTA, noreply },
+        },
+        [_, _, _, ..] => Command::Invalid { reply: BAD_FORMAT, noreply },
+        _ => invalid(BAD_FORMAT),
+    }
+}
+
+fn parse_touch(line: &[u8]) -> Command<'_> {
+    let tokens = Tokens::of(line);
+    let tokens = tokens.as_slice();
+    let noreply = has_noreply(tokens);
+    match tokens {
+        [_, key, expiry, ..] if key.len() <= KEY_MAX => match numbers::digits_i32(expiry) {
+            Some(expiry) => Command::Touch { key, expiry, noreply },
+            None => Command::Invalid { reply: BAD_EXPIRY, noreply },
+        },
+        [_, _, _, ..] => Command::Invalid { reply: BAD_FORMAT, noreply },
+        _ => invalid(BAD_FORMAT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &[u8]) -> Command<'_> {
+        super::parse(line, 2, false)
+    }
+
+    #[test]
+    fn set_and_cas_lines_parse() {
+        let Command::Store(store) = parse(b"set k 1 -1 5 noreply") else { panic!() };
+        assert_eq!((store.key, store.numbers, store.length), (&b"k"[..], Some((1, -1, 0)), 5));
+        assert!(store.noreply && store.condition == Condition::Always);
+        let Command::Store(store) = parse(b"cas k 1 0 5 77") else { panic!() };
+        assert_eq!((store.condition, store.numbers), (Condition::CasMatches, Some((1, 0, 77))));
+    }
+
+    #[test]
+    fn too_few_tokens_are_errors() {
+        for line in ["", "x", "get", "get  ", "gets ", "gat", "gat 1", "set k 0 0", "incr k", "delete"] {
+            assert_eq!(parse(line.as_bytes()), invalid(BAD_FORMAT), "{line:?}");
+        }
+        assert_eq!(parse(b"delete a b c d e"), invalid(ERROR));
+        assert_eq!(parse(b"delete a b"), invalid(BAD_DELETE));
+        assert_eq!(parse(b" get a"), Command::Admin);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for line in ["set k 0 0 -1", "set k 0 0 2147483646", "set k 0 0 x"] {
+            assert_eq!(parse(line.as_bytes()), invalid(BAD_FORMAT), "{line:?}");
+        }
+        for line in ["set k -1 0 1", "set k 0 x 1", "cas k 0 0 1", "cas k 0 0 1 x"] {
+            let Command::Store(store) = parse(line.as_bytes()) else { panic!("{line:?}") };
+            assert_eq!(store.numbers, None, "{line:?}");
+        }
+        assert_eq!(parse(b"incr k x"), invalid(BAD_DELTA));
+        assert_eq!(parse(b"touch k x"), invalid(BAD_EXPIRY));
+        assert_eq!(parse(b"gat x k"), invalid(BAD_EXPIRY));
+    }
+
+    #[test]
+    fn a_key_may_have_at_most_250_bytes() {
+        let line = |length| [b"get ", &b"k".repeat(length)[..]].concat();
+        assert!(matches!(parse(&line(250)), Command::Get { .. }));
+        assert_eq!(parse(&line(251)), invalid(BAD_FORMAT));
+        assert!(matches!(parse(b"gat 10 a b"), Command::Get { touch: Some(10), keys: b" a b", .. }));
+    }
+}

@@ -1,0 +1,42 @@
+//! The `stats` command.
+
+use crate::memcached::protocol::tokens::{ERROR, Tokens};
+use crate::memcached::session::{RequestOutcome, Session};
+use crate::memcached::stats::stats_reply;
+
+impl Session<'_> {
+    pub fn execute_stats(&mut self, line: &[u8]) -> RequestOutcome {
+        let tokens = Tokens::of(line);
+        let arguments = &tokens.as_slice()[1..];
+        let section = arguments.first().copied().unwrap_or_default();
+        match section {
+            b"detail" => {
+                // Nothing is counted per prefix, so `on` and `off` have no effect.
+                let reply: &[u8] = match arguments.get(1) {
+                    _ if !self.context.config.dump_allowed => b"CLIENT_ERROR stats detail not allowed\r\n",
+                    Some(&b"on" | &b"off") => b"OK\r\n",
+                    Some(&b"dump") => b"END\r\n",
+                    _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
+                };
+                self.replies.extend_from_slice(reply);
+            }
+            b"cachedump" => self.cachedump(&arguments[1..]),
+            _ => {
+                let replies = &mut self.replies;
+                let mut write = |name: &str, value: &str| {
+                    for part in ["STAT ", name, " ", value, "\r\n"] {
+                        replies.extend_from_slice(part.as_bytes());
+                    }
+                };
+                let known = stats_reply::write_section(self.context, section, &mut write);
+                let end: &[u8] = match (known, section) {
+                    (false, _) => ERROR,
+                    (true, b"reset") => b"RESET\r\n",
+                    (true, _) => b"END\r\n",
+                };
+                self.replies.extend_from_slice(end);
+            }
+        }
+        RequestOutcome::Done(0)
+    }
+}

@@ -1,0 +1,5 @@
+//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`.
+
+mod execute;
+pub mod key;
+pub mod parse;

@@ -1,0 +1,183 @@
+//! Receives the data blocks of storage commands and stores them.
+
+use super::pending_input::{DataBlock, PartialValue, PendingInput};
+use super::state::Session;
+use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
+use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
+use crate::memcached::protocol::tokens::KEY_MAX;
+use crate::memcached::store::OutOfMemory;
+
+/// The initial capacity of a value's buffer, in bytes, at most: memory grows with what is received, not with
+/// what is announced.
+const MAX_INITIAL_CAPACITY: usize = 64 << 10;
+/// What terminates a data block of the text protocol.
+const TERMINATOR: &[u8] = b"\r\n";
+
+impl Session<'_> {
+    /// Begins to execute a storage command whose data block starts at `after`, as far as it was received.
+    /// Returns how many bytes of `after` were used.
+    pub fn begin_store(
+        &mut self,
+        request: &StoreRequest<&[u8]>,
+        reply: StoreReply<&[u8]>,
+        after: &[u8],
+    ) -> usize {
+        debug_assert!(request.key.len() <= KEY_MAX);
+        let store = self.store();
+        let block_length = request.length + reply.terminator_length();
+        if !store.fits(request.key.len(), request.length) {
+            self.counters.store_too_large.add(1);
+            self.refuse_store(request, &reply, StoreResult::TooLarge);
+            self.discard_input(block_length);
+            return 0;
+        }
+        let value = if !store.is_large(request.length) {
+            if after.len() >= block_length {
+                // The whole block was received: store it without an intermediate copy.
+                let (value, terminator) = after[..block_length].split_at(request.length);
+                self.finish_store(request, &reply, ReceivedValue::Bytes(value), terminator);
+                return block_length;
+            }
+            PartialValue::Small(Vec::new())
+        } else {
+            match store.allocate_large_value(request.length, self.now) {
+                Ok(value) => PartialValue::Large { value, filled: 0 },
+                Err(OutOfMemory) => {
+                    self.counters.store_no_memory.add(1);
+                    let result = StoreResult::Outcome(StoreOutcome::OutOfMemory);
+                    self.refuse_store(request, &reply, result);
+                    self.discard_input(block_length);
+                    return 0;
+                }
+            }
+        };
+        let block = DataBlock {
+            request: request.to_owned(),
+            reply: reply.to_owned(),
+            value,
+            terminator: [0; 2],
+            terminator_length: 0,
+        };
+        self.receive_data_block(Box::new(block), after)
+    }
+
+    /// Replies that an item is not stored. The client expects its old value to be replaced, so the old value
+    /// is removed.
+    fn refuse_store<B: AsRef<[u8]>>(
+        &mut self,
+        request: &StoreRequest<B>,
+        reply: &StoreReply<B>,
+        result: StoreResult,
+    ) {
+        if request.condition == Condition::Always || reply.is_meta() {
+            self.store().lock(request.key.as_ref(), self.now).remove();
+        }
+        reply.write(request, result, &mut self.replies);
+    }
+
+    /// Receives the part of a data block at the start of `rest`. Returns its length.
+    pub(super) fn receive_data_block(&mut self, mut block: Box<DataBlock>, rest: &[u8]) -> usize {
+        let length = block.request.length;
+        let mut used = match &mut block.value {
+            PartialValue::Small(value) => {
+                let used = (length - value.len()).min(rest.len());
+                if value.capacity() == 0 {
+                    value.reserve_exact(length.min(MAX_INITIAL_CAPACITY));
+                }
+                value.extend_from_slice(&rest[..used]);
+                used
+            }
+            PartialValue::Large { value, filled } => {
+                let used = (length - *filled).min(rest.len());
+                value.bytes_mut()[*filled..*filled + used].copy_from_slice(&rest[..used]);
+                *filled += used;
+                used
+            }
+        };
+        let terminator_length = block.reply.terminator_length();
+        while block.terminator_length < terminator_length && used < rest.len() {
+            block.terminator[block.terminator_length] = rest[used];
+            block.terminator_length += 1;
+            used += 1;
+        }
+        if block.missing() > 0 || block.terminator_length < terminator_length {
+            self.pending = PendingInput::DataBlock(block);
+            return used;
+        }
+        let DataBlock { request, reply, value, terminator, .. } = *block;
+        let bytes;
+        let value = match value {
+            PartialValue::Small(received) => {
+                bytes = received;
+                ReceivedValue::Bytes(&bytes)
+            }
+            PartialValue::Large { value, .. } => ReceivedValue::Large(value),
+        };
+        self.finish_store(&request, &reply, value, &terminator[..terminator_length]);
+        used
+    }
+
+    /// The missing bytes of a large value that is being received. The caller may read directly into them and
+    /// then call [`Session::value_bytes_received`].
+    pub fn missing_value_bytes(&mut self) -> Option<&mut [u8]> {
+        match &mut self.pending {
+            PendingInput::DataBlock(block) => match &mut block.value {
+                PartialValue::Large { value, filled } if *filled < block.request.length => {
+                    Some(&mut value.bytes_mut()[*filled..])
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether a data block is being received.
+    pub fn is_receiving_value(&self) -> bool {
+        matches!(self.pending, PendingInput::DataBlock(_))
+    }
+
+    /// Reports that `bytes` were read into [`Session::missing_value_bytes`].
+    pub fn value_bytes_received(&mut self, bytes: usize) {
+        if let PendingInput::DataBlock(block) = &mut self.pending
+            && let PartialValue::Large { filled, .. } = &mut block.value
+        {
+            *filled += bytes;
+        }
+        // A block without a terminator may be complete now.
+        if let PendingInput::DataBlock(block) = std::mem::replace(&mut self.pending, PendingInput::Request) {
+            self.receive_data_block(block, &[]);
+        }
+    }
+
+    fn finish_store<B: AsRef<[u8]>>(
+        &mut self,
+        request: &StoreRequest<B>,
+        reply: &StoreReply<B>,
+        value: ReceivedValue<'_>,
+        terminator: &[u8],
+    ) {
+        let counters = self.counters;
+        counters.cmd_set.add(1);
+        if terminator.len() == TERMINATOR.len() && terminator != TERMINATOR {
+            reply.write(request, StoreResult::BadDataBlock, &mut self.replies);
+            return;
+        }
+        let outcome = mutation::store_item(self.store(), request, value, self.now);
+        if request.condition == Condition::CasMatches {
+            match outcome {
+                StoreOutcome::Stored { .. } => counters.cas_hits.add(1),
+                StoreOutcome::Exists => counters.cas_badval.add(1),
+                _ => counters.cas_misses.add(1),
+            }
+        }
+        if outcome == StoreOutcome::OutOfMemory {
+            counters.store_no_memory.add(1);
+            self.refuse_store(request, reply, StoreResult::Outcome(outcome));
+            return;
+        }
+        if matches!(outcome, StoreOutcome::Stored { .. }) {
+            counters.total_items.add(1);
+        }
+        reply.write(request, StoreResult::Outcome(outcome), &mut self.replies);
+    }
+}

@@ -1,0 +1,11 @@
+//! A session: one client's conversation, independent of its socket. Bytes go in, replies come out.
+
+mod data_block;
+mod dispatch;
+mod pending_input;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub use state::{RequestOutcome, Session, SessionStep};

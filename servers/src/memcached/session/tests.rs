@@ -1,0 +1,202 @@
+use super::{Session, SessionStep};
+use crate::memcached::config::{Config, Protocol};
+use crate::memcached::context::ServerContext;
+
+fn context(config: &Config) -> ServerContext {
+    ServerContext::new(config, 1).unwrap()
+}
+
+fn small_context() -> ServerContext {
+    context(&Config { memory: 8 << 20, ..Config::default() })
+}
+
+/// Feeds the input in chunks. Returns the replies, and whether the connection stays open.
+fn converse(context: &ServerContext, input: &[u8], chunk_size: usize) -> (Vec<u8>, bool) {
+    let mut session = Session::new(context, context.counters.worker(0));
+    let (mut unread, mut replies) = (Vec::new(), Vec::new());
+    for chunk in input.chunks(chunk_size) {
+        unread.extend_from_slice(chunk);
+        loop {
+            let (used, step) = session.feed(&unread);
+            unread.drain(..used);
+            while session.has_replies() {
+                replies.append(&mut session.take_buffer());
+                session.take_large_value().iter().for_each(|large| replies.extend_from_slice(large.bytes()));
+            }
+            match step {
+                SessionStep::NeedInput => break,
+                SessionStep::Send | SessionStep::Yield => {}
+                SessionStep::Close => return (replies, false),
+            }
+        }
+    }
+    (replies, true)
+}
+
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn replies_do_not_depend_on_how_the_input_is_split() {
+    let text: &[u8] = b"set a 5 0 3\r\nabc\r\nget a\r\nset b 0 0 0 noreply\r\n\r\ngets b a x\r\nappend a 0 0 2\r\nde\r\nget a b\r\nbogus\r\nset a 0 0 1\r\ntoolong\r\nincr a 1\r\nms m 2 c k O7\r\nhi\r\nmg m v s q\r\nms m 2 Tx\r\nhi\r\nmd m\r\nma c N0 J7 v\r\nmn\r\ndelete a\r\nquit\r\n";
+    let large = [&b"set l 0 0 40000\r\n"[..], &[b'v'; 40_000], b"\r\nget l l\r\nquit\r\n"].concat();
+    let mut binary = Vec::new();
+    for (code, extras, key, value) in [
+        (0x01, &[0u8; 8][..], &b"k"[..], &b"value"[..]),
+        (0x00, &[], b"k", b""),
+        (0x0d, &[], b"nosuch", b""),
+        (0x05, &[0; 20], b"n", b""),
+        (0x0e, &[], b"k", b"+"),
+        (0x0c, &[], b"k", b""),
+        (0x1b, &[], b"", b""),
+        (0x07, &[], b"", b""),
+    ] {
+        binary.extend_from_slice(&[0x80, code, 0, key.len() as u8, extras.len() as u8, 0, 0, 0, 0, 0, 0]);
+        binary.push((extras.len() + key.len() + value.len()) as u8);
+        binary.extend_from_slice(&[1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+        binary.extend_from_slice(&[extras, key, value].concat());
+    }
+    for input in [text, &binary] {
+        let whole = converse(&small_context(), input, input.len());
+        assert!(!whole.1);
+        for chunk_size in 1..input.len() {
+            let cut = converse(&small_context(), input, chunk_size);
+            assert_eq!((shown(&cut.0), cut.1), (shown(&whole.0), whole.1), "in chunks of {chunk_size}");
+        }
+    }
+    let whole = converse(&small_context(), &large, large.len());
+    assert_eq!(whole.0.len(), b"STORED\r\n".len() + 2 * (40_000 + b"VALUE l 0 40000\r\n\r\n".len()) + 5);
+    for chunk_size in [1, 17, 4096, 39_999] {
+        assert_eq!(converse(&small_context(), &large, chunk_size), whole, "in chunks of {chunk_size}");
+    }
+}
+
+#[test]
+fn a_long_get_neither_skips_nor_repeats_keys_when_the_buffer_is_full() {
+    let context = small_context();
+    let value = vec![b'v'; 50_000];
+    let set = [b"set k 0 0 50000\r\n".to_vec(), value, b"\r\n".to_vec()].concat();
+    assert_eq!(converse(&context, &set, 4096).0, b"STORED\r\n");
+    let (replies, open) = converse(&context, b"get k k k k k\r\nget k\r\nmg k v\r\nget nosuch\r\n", 1024);
+    assert!(open);
+    assert_eq!(replies.windows(7).filter(|window| window == b"VALUE k").count(), 6);
+    assert_eq!(replies.windows(5).filter(|window| window == b"END\r\n").count(), 3);
+    assert!(replies.ends_with(b"v\r\nEND\r\n"));
+}
+
+#[test]
+fn a_line_that_is_too_long_closes_the_connection() {
+    assert!(!converse(&small_context(), &vec![b'x'; 4096], 100).1);
+    assert!(!converse(&small_context(), &[b"get ".to_vec(), vec![b'x'; 2 << 20]].concat(), 8192).1);
+    assert!(converse(&small_context(), &[b"get ".to_vec(), b"key ".repeat(25_000)].concat(), 8192).1);
+}
+
+#[test]
+fn a_value_that_is_too_large_is_discarded_and_the_old_one_removed() {
+    let context = context(&Config { max_item: 2048, ..Config::default() });
+    let large = [b"set k 0 0 3000\r\n".to_vec(), vec![b'x'; 3000], b"\r\nget k\r\n".to_vec()].concat();
+    let input = [b"set k 0 0 1\r\nx\r\n".to_vec(), large].concat();
+    let (replies, open) = converse(&context, &input, 500);
+    assert!(open);
+    assert_eq!(shown(&replies), "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n");
+}
+
+#[test]
+fn a_value_that_is_being_sent_stays_intact_when_it_is_replaced() {
+    let context = small_context();
+    let set = |byte: u8| [&b"set k 0 0 100000\r\n"[..], &vec![byte; 100_000], b"\r\n"].concat();
+    converse(&context, &set(b'a'), 1 << 20);
+    let mut session = Session::new(&context, context.counters.worker(0));
+    assert_eq!(session.feed(b"get k\r\n").1, SessionStep::Send);
+    session.take_buffer();
+    let large = session.take_large_value().unwrap();
+    converse(&context, &set(b'b'), 1 << 20);
+    converse(&context, b"delete k\r\n", 100);
+    assert_eq!(large.bytes(), [b'a'; 100_000]);
+    let before = context.store.usage().memory;
+    drop(large);
+    assert!(context.store.usage().memory + 100_000 <= before);
+}
+
+#[test]
+fn a_session_yields_after_its_requests_per_turn() {
+    let context = context(&Config { requests_per_turn: 3, ..Config::default() });
+    let mut session = Session::new(&context, context.counters.worker(0));
+    let input = b"mn\r\n".repeat(7);
+    let mut used = 0;
+    for _ in 0..2 {
+        let (more, step) = session.feed(&input[used..]);
+        assert_eq!((more, step), (12, SessionStep::Yield));
+        used += more;
+    }
+    assert_eq!(session.feed(&input[used..]), (4, SessionStep::NeedInput));
+}
+
+#[test]
+fn commands_are_refused_until_the_client_authenticates() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "ann:secret\n").unwrap();
+    let text =
+        Config { users_file: Some(users.clone()), protocol: Some(Protocol::Ascii), ..Config::default() };
+    let text_context = context(&text);
+    let (replies, open) = converse(
+        &text_context,
+        b"get somekey\r\nset x 0 0 10\r\nann:secret\r\nset x 0 0 10\r\nann Secret\r\nset x 0 0 10\r\nann secret\r\nget x\r\n",
+        7,
+    );
+    assert!(open);
+    assert_eq!(
+        shown(&replies),
+        "CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR bad authentication token format\r\nCLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\n"
+    );
+    assert!(!converse(&text_context, &[b'x'; 4000], 100).1);
+    let binary = Config { sasl: true, protocol: Some(Protocol::Binary), ..text };
+    let binary_context = context(&binary);
+    let packet = |code: u8, key: &[u8], value: &[u8]| {
+        let mut packet =
+            vec![0x80, code, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, (key.len() + value.len()) as u8];
+        packet.extend_from_slice(&[0; 12]);
+        packet.extend_from_slice(key);
+        packet.extend_from_slice(value);
+        packet
+    };
+    let (replies, open) = converse(&binary_context, &packet(0x00, b"k", b""), 5);
+    assert!(!open && replies[7] == 0x20);
+    let wrong = packet(0x21, b"PLAIN", b"\0ann\0Secret");
+    let right = packet(0x21, b"PLAIN", b"\0ann\0secret");
+    let input = [wrong, right, packet(0x00, b"k", b"")].concat();
+    let (replies, open) = converse(&binary_context, &input, 5);
+    let statuses: Vec<u8> = {
+        let (mut at, mut found) = (0, Vec::new());
+        while at < replies.len() {
+            found.push(replies[at + 7]);
+            at += 24 + usize::from(replies[at + 11]);
+        }
+        found
+    };
+    assert!(open);
+    assert_eq!(statuses, [0x20, 0, 1]);
+}
+
+#[test]
+fn a_dump_lists_every_key_once() {
+    let context = small_context();
+    for index in 0..5000 {
+        converse(&context, format!("set key-{index} 0 0 1 noreply\r\nx\r\n").as_bytes(), 100);
+    }
+    for (command, first, end) in
+        [("lru_crawler metadump all", "key=key-", "END"), ("lru_crawler mgdump all", "mg key-", "EN")]
+    {
+        let (replies, _) = converse(&context, format!("{command}\r\n").as_bytes(), 100);
+        let text = shown(&replies);
+        let mut lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.pop(), Some(end));
+        let mut keys: Vec<&str> =
+            lines.iter().map(|line| line.strip_prefix(first).unwrap().split(' ').next().unwrap()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 5000);
+    }
+}

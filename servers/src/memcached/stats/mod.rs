@@ -1,0 +1,5 @@
+//! Counters, and the replies to `stats`.
+
+pub mod busy_poll_share;
+pub mod counters;
+pub mod stats_reply;

@@ -1,0 +1,234 @@
+//! Eviction, compaction and expiry of a shard's segments.
+//!
+//! New items enter the small queue. When memory is short, the oldest segment of a queue is freed: items that
+//! were accessed meanwhile move on (from the small queue to the main one, in the main one to its end), and the
+//! rest is evicted. A key that was evicted from the small queue and is stored again soon enters the main queue
+//! directly (S3-FIFO: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023). Bytes of
+//! deleted and replaced items are reclaimed first: segments with enough of them are compacted by moving their
+//! live items.
+
+use super::item_layout::{self, ItemBits, ItemHeader};
+use super::memory::MemoryBudget;
+use super::segment_log::{ItemLocation, Queue, Segment, live_items};
+use super::shard::Shard;
+
+/// The small queue's share of all segments: one in this many.
+const SMALL_QUEUE_SHARE: usize = 10;
+/// Accesses that move an item from the small queue to the main one.
+const PROMOTE_AT: u8 = 1;
+/// A segment is compacted without evictions if at most this many quarters of it are live.
+const COMPACT_AT: usize = 3;
+/// A segment with expired items is compacted if at most this many quarters of it remain.
+const COMPACT_EXPIRED_AT: usize = 2;
+
+/// Which live items survive when their segment is freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retain {
+    All,
+    /// Those that were accessed.
+    Accessed,
+}
+
+impl Shard {
+    /// Frees some memory: of dead items first, of live ones if `evict` is set. False if nothing was freed.
+    pub fn reclaim(&mut self, now: u32, evict: bool, memory: &MemoryBudget) -> bool {
+        let limit = self.log.segment_size() * COMPACT_AT / 4;
+        if self.emptiest_segment().is_none_or(|(_, occupied)| occupied > limit) {
+            // Expired items count as live until they are removed.
+            self.expire_one_segment(now);
+        }
+        let freed = match self.emptiest_segment() {
+            Some((index, occupied)) if occupied <= limit => self.free_segment(index, Retain::All, now),
+            _ if evict => match self.eviction_candidate() {
+                Some(index) => self.free_segment(index, Retain::Accessed, now),
+                None => false,
+            },
+            _ => false,
+        };
+        if memory.is_over_limit() {
+            self.release_free_segments(memory, usize::MAX);
+        }
+        freed
+    }
+
+    /// The closed segment with the fewest occupied bytes.
+    fn emptiest_segment(&self) -> Option<(u32, usize)> {
+        let closed = self.log.segments().filter(|(index, _)| !self.log.is_open(*index));
+        let size = self.log.segment_size();
+        closed
+            .map(|(index, segment)| (index, segment.occupied_bytes(size)))
+            .min_by_key(|(_, occupied)| *occupied)
+    }
+
+    fn eviction_candidate(&self) -> Option<u32> {
+        let (small, main) = (self.log.queue(Queue::Small), self.log.queue(Queue::Main));
+        let share = self.log.segment_count() / SMALL_QUEUE_SHARE;
+        let queue = if small.len() > share.max(1) || main.is_empty() { small } else { main };
+        queue.front().copied()
+    }
+
+    /// Removes the expired items of one segment that has some.
+    fn expire_one_segment(&mut self, now: u32) {
+        let due = self.log.segments().find(|(_, segment)| segment.first_expiry() <= now);
+        if let Some((index, _)) = due {
+            self.expire_segment(index, now);
+        }
+    }
+
+    /// Frees a segment and moves the items that are retained. False if the kernel has no memory for the move.
+    fn free_segment(&mut self, index: u32, retain: Retain, now: u32) -> bool {
+        let Some(queue) = self.log.segment(index).map(Segment::queue) else { return false };
+        let Some((map, used)) = self.log.detach_segment(index) else { return false };
+        self.generation += 1;
+        let mut budget = match (retain, queue) {
+            (Retain::Accessed, Queue::Main) => {
+                RetentionBudget::of_segment(&map, used, self.log.segment_size() * COMPACT_AT / 4)
+            }
+            _ => RetentionBudget::unlimited(),
+        };
+        for (offset, header) in live_items(&map, used) {
+            let item = &map[offset..offset + header.size()];
+            let from = self.log.location(index, offset);
+            let hash = self.hasher.hash(item_layout::key(item));
+            let accesses = header.bits.access_count();
+            let expired = header.has_expired(now);
+            let (target, bits) = match (retain, queue) {
+                _ if expired => (None, header.bits),
+                (Retain::All, queue) => (Some(queue), header.bits),
+                (Retain::Accessed, Queue::Small) => {
+                    ((accesses >= PROMOTE_AT).then_some(Queue::Main), header.bits.with_access_count(0))
+                }
+                (Retain::Accessed, Queue::Main) => {
+                    let retained = accesses > 0 && budget.take(accesses, header.size());
+                    let bits = header.bits.with_access_count(accesses.saturating_sub(1));
+                    (retained.then_some(Queue::Main), bits)
+                }
+            };
+            let to = target.and_then(|queue| self.append_moved(queue, &header));
+            self.relocate(hash, from, to);
+            if let Some(to) = to {
+                self.counters.moved += 1;
+                let copy = &mut self.log.item_mut(to)[..item.len()];
+                copy.copy_from_slice(item);
+                item_layout::set_bits(copy, bits);
+                self.log.note_expiry(to, header.expiry);
+                continue;
+            }
+            if header.bits.intersects(ItemBits::LARGE) {
+                self.remove_large_value(item_layout::large_value_number(item, &header));
+            }
+            if expired {
+                self.count_expired(&header);
+            } else {
+                self.counters.evictions += 1;
+                self.counters.evicted_unfetched += u64::from(!header.bits.intersects(ItemBits::FETCHED));
+                if queue == Queue::Small {
+                    self.ghosts.insert(hash);
+                }
+            }
+        }
+        self.log.recycle_segment(index, map);
+        true
+    }
+
+    /// Allocates space for an item that is moved. May use the free segment that is kept for this.
+    fn append_moved(&mut self, queue: Queue, header: &ItemHeader) -> Option<ItemLocation> {
+        let (size, external) = (header.size(), header.external_bytes());
+        if let Some(location) = self.log.append(queue, size, external) {
+            return Some(location);
+        }
+        let Some(map) = self.log.free_segments.pop() else {
+            // Exceed the open segment's share of large values rather than lose the item.
+            return self.log.append(queue, size, 0);
+        };
+        if let Err(map) = self.log.open_segment(queue, map) {
+            self.log.free_segments.push(map);
+            return None;
+        }
+        self.log.append(queue, size, external)
+    }
+
+    /// Removes the expired items of a segment.
+    fn expire_segment(&mut self, index: u32, now: u32) {
+        let Some(segment) = self.log.segment(index) else { return };
+        let (mut first, mut checked) = (u32::MAX, 0);
+        let mut expired = Vec::new();
+        let map = self.log.item(self.log.location(index, 0));
+        for (offset, header) in live_items(map, segment.used_bytes()) {
+            checked += 1;
+            match header.expiry {
+                0 => {}
+                expiry if expiry <= now => expired.push((self.log.location(index, offset), header)),
+                expiry => first = first.min(expiry),
+            }
+        }
+        self.counters.crawled += checked;
+        self.log.set_first_expiry(index, first);
+        for (location, header) in expired {
+            let hash = self.hasher.hash(item_layout::key(self.log.item(location)));
+            self.remove(hash, location);
+            self.count_expired(&header);
+        }
+    }
+
+    /// Removes the expired items of at most `max` segments and gives freed memory back to the kernel. Returns
+    /// how many segments were examined.
+    pub fn crawl(&mut self, now: u32, max: usize, memory: &MemoryBudget) -> usize {
+        let due: Vec<u32> = {
+            let is_due = |(index, segment): &(u32, &Segment)| {
+                segment.first_expiry() <= now || (segment.live_bytes() == 0 && !self.log.is_open(*index))
+            };
+            let segments = || self.log.segments().filter(is_due);
+            let after = segments().filter(|(index, _)| *index >= self.crawl_cursor);
+            let before = segments().filter(|(index, _)| *index < self.crawl_cursor);
+            after.chain(before).map(|(index, _)| index).take(max).collect()
+        };
+        for &index in &due {
+            self.crawl_cursor = index + 1;
+            self.expire_segment(index, now);
+            let size = self.log.segment_size();
+            let occupied = self.log.segment(index).map_or(usize::MAX, |segment| segment.occupied_bytes(size));
+            // An open segment continues to be filled unless nothing in it is live.
+            let limit = if self.log.is_open(index) { 0 } else { size * COMPACT_EXPIRED_AT / 4 };
+            if occupied <= limit {
+                self.free_segment(index, Retain::All, now);
+            }
+        }
+        self.release_free_segments(memory, max);
+        due.len()
+    }
+}
+
+/// How many bytes of a main segment's accessed items are retained, by access count. The most accessed items
+/// come first. Some items are always evicted, as otherwise freeing a segment might free nothing.
+struct RetentionBudget {
+    bytes: [usize; 4],
+}
+
+impl RetentionBudget {
+    fn unlimited() -> Self {
+        Self { bytes: [usize::MAX; 4] }
+    }
+
+    fn of_segment(map: &[u8], used: usize, max: usize) -> Self {
+        let mut wanted = [0; 4];
+        for (_, header) in live_items(map, used) {
+            wanted[usize::from(header.bits.access_count())] += header.size();
+        }
+        let (mut left, mut bytes) = (max, [0; 4]);
+        for accesses in (1..4).rev() {
+            bytes[accesses] = wanted[accesses].min(left);
+            left -= bytes[accesses];
+        }
+        Self { bytes }
+    }
+
+    fn take(&mut self, accesses: u8, size: usize) -> bool {
+        let bytes = &mut self.bytes[usize::from(accesses)];
+        let fits = *bytes >= size;
+        if fits {
+            *bytes -= size;
+        }
+        fits
+    }
+}

@@ -1,0 +1,248 @@
+//! A shard's segments: items are appended to segments, and segments form two FIFO queues.
+
+use std::collections::VecDeque;
+
+use memmap2::MmapMut;
+use slab::Slab;
+
+use super::item_layout::{self, ALIGN, ItemBits, ItemHeader};
+use super::memory::map_anonymous;
+
+/// Where an item is: a segment's index in the upper bits, the offset in units of [`ALIGN`] in the lower ones.
+pub type ItemLocation = u32;
+
+/// The two queues of S3-FIFO. Each runs from its oldest segment to the open one, which is being filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queue {
+    /// New items, most of which are never accessed again.
+    Small = 0,
+    /// Items that were accessed again.
+    Main = 1,
+}
+
+/// A region of memory that is filled from its start and freed as a whole.
+#[derive(Debug)]
+pub struct Segment {
+    map: MmapMut,
+    used: u32,
+    /// Bytes of items that are not dead.
+    live: u32,
+    /// Bytes of the large values that its items refer to.
+    external: u64,
+    /// A lower bound of its items' expiries.
+    first_expiry: u32,
+    queue: Queue,
+}
+
+impl Segment {
+    pub fn live_bytes(&self) -> usize {
+        self.live as usize
+    }
+
+    /// Live bytes, weighted by the large values that the segment refers to, at most `segment_size`. Moving
+    /// the items frees the rest of the segment.
+    pub fn occupied_bytes(&self, segment_size: usize) -> usize {
+        // References to large values are small, but a segment takes only a few of them.
+        let external = usize::try_from(self.external).unwrap_or(usize::MAX) / MAX_EXTERNAL;
+        self.live_bytes().max(external.min(segment_size))
+    }
+
+    pub fn used_bytes(&self) -> usize {
+        self.used as usize
+    }
+
+    pub fn first_expiry(&self) -> u32 {
+        self.first_expiry
+    }
+
+    pub fn queue(&self) -> Queue {
+        self.queue
+    }
+}
+
+/// The live items in the first `used` bytes of a segment, with their offsets.
+pub fn live_items(map: &[u8], used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < used {
+            let (offset, header) = (at, item_layout::header(&map[at..]));
+            at += header.size();
+            if !header.bits.intersects(ItemBits::DEAD) {
+                return Some((offset, header));
+            }
+        }
+        None
+    })
+}
+
+/// A segment accepts no more large values once they take this many times its own size.
+const MAX_EXTERNAL: usize = 16;
+
+/// All segments of a shard.
+#[derive(Debug)]
+pub struct SegmentLog {
+    segments: Slab<Segment>,
+    queues: [VecDeque<u32>; 2],
+    /// Memory of empty segments. One is kept for moving items when no other memory can be had.
+    pub free_segments: Vec<MmapMut>,
+    /// Stands in for a detached segment's memory.
+    placeholder: Option<MmapMut>,
+    segment_size: usize,
+    offset_bits: u32,
+}
+
+impl SegmentLog {
+    /// A log without segments. `segment_size` is in bytes and a power of two.
+    pub fn new(segment_size: usize) -> Self {
+        Self {
+            segments: Slab::new(),
+            queues: [VecDeque::new(), VecDeque::new()],
+            free_segments: Vec::new(),
+            placeholder: None,
+            segment_size,
+            offset_bits: (segment_size / ALIGN).ilog2(),
+        }
+    }
+
+    pub fn segment_size(&self) -> usize {
+        self.segment_size
+    }
+
+    /// How many segments an [`ItemLocation`] can address.
+    fn max_segments(&self) -> usize {
+        1 << (32 - self.offset_bits)
+    }
+
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
+    }
+
+    pub fn queue(&self, queue: Queue) -> &VecDeque<u32> {
+        &self.queues[queue as usize]
+    }
+
+    pub fn segment(&self, index: u32) -> Option<&Segment> {
+        self.segments.get(index as usize)
+    }
+
+    /// All segments with their indices.
+    pub fn segments(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        self.segments.iter().map(|(index, segment)| (index as u32, segment))
+    }
+
+    /// Whether a segment is the one that its queue is filling.
+    pub fn is_open(&self, index: u32) -> bool {
+        self.queues.iter().any(|queue| queue.back() == Some(&index))
+    }
+
+    pub fn location(&self, index: u32, offset: usize) -> ItemLocation {
+        index << self.offset_bits | (offset / ALIGN) as u32
+    }
+
+    /// The segment's index and the offset in bytes.
+    fn index_and_offset(&self, location: ItemLocation) -> (u32, usize) {
+        let offset = location & ((1 << self.offset_bits) - 1);
+        (location >> self.offset_bits, offset as usize * ALIGN)
+    }
+
+    /// The segment's bytes from an item on.
+    pub fn item(&self, location: ItemLocation) -> &[u8] {
+        let (index, offset) = self.index_and_offset(location);
+        &self.segments[index as usize].map[offset..]
+    }
+
+    pub fn item_mut(&mut self, location: ItemLocation) -> &mut [u8] {
+        let (index, offset) = self.index_and_offset(location);
+        &mut self.segments[index as usize].map[offset..]
+    }
+
+    pub fn queue_of(&self, location: ItemLocation) -> Queue {
+        self.segments[self.index_and_offset(location).0 as usize].queue
+    }
+
+    /// Allocates `size` bytes in the queue's open segment. `external` is the size of the item's large value,
+    /// if it has one: it is freed together with the segment, so a segment takes only a few of them.
+    pub fn append(&mut self, queue: Queue, size: usize, external: u64) -> Option<ItemLocation> {
+        let index = *self.queues[queue as usize].back()?;
+        let segment = &mut self.segments[index as usize];
+        let offset = segment.used as usize;
+        if offset + size > self.segment_size
+            || (external > 0 && segment.external > (self.segment_size * MAX_EXTERNAL) as u64)
+        {
+            return None;
+        }
+        segment.external += external;
+        segment.used += size as u32;
+        segment.live += size as u32;
+        Some(self.location(index, offset))
+    }
+
+    /// Lowers the segment's earliest expiry to that of one of its items.
+    pub fn note_expiry(&mut self, location: ItemLocation, expiry: u32) {
+        if expiry != 0 {
+            let index = self.index_and_offset(location).0 as usize;
+            let segment = &mut self.segments[index];
+            segment.first_expiry = segment.first_expiry.min(expiry);
+        }
+    }
+
+    pub fn set_first_expiry(&mut self, index: u32, expiry: u32) {
+        self.segments[index as usize].first_expiry = expiry;
+    }
+
+    /// Opens a segment at the end of a queue. Returns the memory if the log cannot address another segment.
+    pub fn open_segment(&mut self, queue: Queue, map: MmapMut) -> Result<(), MmapMut> {
+        if self.segments.len() >= self.max_segments() {
+            return Err(map);
+        }
+        let segment = Segment { map, used: 0, live: 0, external: 0, first_expiry: u32::MAX, queue };
+        let index = self.segments.insert(segment);
+        self.queues[queue as usize].push_back(index as u32);
+        Ok(())
+    }
+
+    /// Marks an item dead. Its bytes are free once its segment is.
+    pub fn mark_dead(&mut self, location: ItemLocation, header: &ItemHeader) {
+        let item = self.item_mut(location);
+        let bits = item_layout::bits(item);
+        item_layout::set_bits(item, bits.with(ItemBits::DEAD));
+        let index = self.index_and_offset(location).0 as usize;
+        let segment = &mut self.segments[index];
+        segment.live -= header.size() as u32;
+        segment.external -= header.external_bytes().min(segment.external);
+    }
+
+    /// Takes a segment out of its queue and returns its memory with the number of used bytes, so that its
+    /// items can be moved. Its index stays allocated until [`SegmentLog::recycle_segment`]. `None` if the
+    /// kernel has no memory for the placeholder.
+    pub fn detach_segment(&mut self, index: u32) -> Option<(MmapMut, usize)> {
+        let placeholder = match self.placeholder.take() {
+            Some(placeholder) => placeholder,
+            None => map_anonymous(1).ok()?,
+        };
+        let segment = &mut self.segments[index as usize];
+        let used = segment.used as usize;
+        segment.used = self.segment_size as u32;
+        let map = std::mem::replace(&mut segment.map, placeholder);
+        let queue = &mut self.queues[segment.queue as usize];
+        if queue.front() == Some(&index) {
+            queue.pop_front();
+        } else {
+            queue.retain(|other| *other != index);
+        }
+        Some((map, used))
+    }
+
+    /// Frees the index of a detached segment and keeps its memory as a free segment.
+    pub fn recycle_segment(&mut self, index: u32, map: MmapMut) {
+        self.placeholder = Some(self.segments.remove(index as usize).map);
+        self.free_segments.push(map);
+    }
+
+    /// Frees all segments with their items.
+    pub fn clear(&mut self) {
+        let segments = std::mem::take(&mut self.segments);
+        self.free_segments.extend(segments.into_iter().map(|(_, segment)| segment.map));
+        self.queues.iter_mut().for_each(VecDeque::clear);
+    }
+}

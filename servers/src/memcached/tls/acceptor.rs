@@ -1,0 +1,98 @@
+//! TLS on accepted connections. Certificates are read from files and can be reloaded.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures_rustls::TlsAcceptor;
+use futures_rustls::pki_types::pem::PemObject;
+use futures_rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use futures_rustls::rustls::crypto::ring;
+use futures_rustls::rustls::server::WebPkiClientVerifier;
+use futures_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use futures_rustls::server::TlsStream;
+use futures_util::{AsyncRead, AsyncWrite};
+
+use super::config::{ClientCertificates, TlsConfig, TlsError};
+
+/// Certificates and key as last loaded.
+#[derive(Debug)]
+pub struct Tls {
+    config: TlsConfig,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+/// Certificates and key that were loaded, but are not in use yet.
+pub struct LoadedTls(ServerConfig);
+
+impl Tls {
+    pub fn open(config: &TlsConfig) -> Result<Self, TlsError> {
+        Ok(Self { config: config.clone(), current: RwLock::new(Arc::new(load(config)?)) })
+    }
+
+    /// Loads the files again, without using them yet.
+    pub fn load(&self) -> Result<LoadedTls, TlsError> {
+        load(&self.config).map(LoadedTls)
+    }
+
+    /// Uses what was loaded for all later connections.
+    pub fn replace(&self, loaded: LoadedTls) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded.0);
+    }
+
+    /// Performs the handshake on an accepted connection.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
+        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        TlsAcceptor::from(current).accept(stream).await
+    }
+}
+
+fn file_error<E>(path: &Path, problem: &'static str) -> impl Fn(E) -> TlsError
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    move |source| TlsError::File { path: path.to_owned(), problem, source: source.into() }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(file_error(path, "cannot read certificates"))?;
+    if found.is_empty() {
+        return Err(TlsError::NoCertificate { path: path.to_owned() });
+    }
+    Ok(found)
+}
+
+const TLS12_AND_13: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
+
+fn load(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
+    let chain = certificates(&config.certificates)?;
+    let key = PrivateKeyDer::from_pem_file(&config.key)
+        .map_err(file_error(&config.key, "cannot read the private key"))?;
+    let provider = Arc::new(ring::default_provider());
+    let versions = if config.require_tls13 { ONLY_TLS13 } else { TLS12_AND_13 };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .map_err(|error| TlsError::Setup { source: error.into() })?;
+    let builder = match &config.authorities {
+        Some(path) if config.client_certificates != ClientCertificates::Ignored => {
+            let unusable = "cannot use it to verify clients";
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(file_error(path, unusable))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = match config.client_certificates {
+                ClientCertificates::Required => verifier,
+                _ => verifier.allow_unauthenticated(),
+            };
+            builder.with_client_cert_verifier(verifier.build().map_err(file_error(path, unusable))?)
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    builder
+        .with_single_cert(chain, key)
+        .map_err(file_error(&config.certificates, "the certificate does not match the private key"))
+}
