@@ -361,6 +361,11 @@ impl Flags {
                 None => Ok(None),
             };
         }
+        if !cfg!(feature = "tls") {
+            return Err(
+                "-Z: this build has no TLS; build lull-servers with its cargo feature `tls`".to_owned()
+            );
+        }
         if self.unix_socket.is_some() {
             return Err("-Z is for TCP: omit -s".to_owned());
         }
