@@ -1,4 +1,4 @@
-//! Futures, streams and listeners dropped at random points: no byte and no descriptor is lost.
+//! Futures, streams and listeners that are dropped at random points lose no byte and leak no descriptor.
 
 mod common;
 
@@ -15,16 +15,17 @@ use tests_macros::isolated;
 
 use common::{DRIVERS, local, one_worker, open_descriptors, pair, serve_echo};
 
-/// How often futures are dropped in the randomized tests; `DROPS` in the environment asks for more.
+/// The number of rounds of the randomized tests; `DROPS` in the environment sets it.
 fn drops() -> u32 {
     std::env::var("DROPS").ok().and_then(|drops| drops.parse().ok()).unwrap_or(10_000)
 }
 
-/// How long a future is waited for before it is dropped.
+/// When a pending future is dropped.
 #[derive(Clone, Copy)]
 enum Patience {
+    /// After a time.
     Time(Duration),
-    /// So many further polls, a turn of the worker's tasks apart.
+    /// After this many more polls, one in each turn of the worker.
     Polls(u32),
 }
 
@@ -36,7 +37,7 @@ impl Patience {
         }
     }
 
-    /// `None` where the future was dropped.
+    /// Awaits a future. `None` if it was dropped before it was ready.
     async fn of<F: Future>(self, future: F) -> Option<F::Output> {
         match self {
             Self::Time(limit) => runtime::timeout(limit, future).await.ok(),
@@ -86,7 +87,7 @@ async fn reads_dropped_at_random_points_lose_no_byte() {
         let read = if random.random() {
             patience.of(server.read(&mut buffer[..size])).await
         } else {
-            // The lent buffer, consumed in part.
+            // Lends the buffer, and consumes a part of it.
             let lent = patience.of(server.fill_buf()).await;
             lent.map(|result| {
                 result.map(|bytes| {
@@ -113,14 +114,14 @@ async fn reads_dropped_at_random_points_lose_no_byte() {
         }
     }
     assert_eq!(expected, sender.await.unwrap());
-    eprintln!("{dropped} reads were dropped, and {expected} numbers came");
+    eprintln!("{dropped} reads were dropped, and {expected} numbers arrived");
     assert!(partial.is_empty() && dropped > 0);
 }
 
 #[test]
 #[isolated]
-fn connections_dropped_at_random_points_leave_no_descriptor() {
-    // Other tests open descriptors too.
+fn connections_dropped_at_random_points_leak_no_descriptor() {
+    // Isolated, as other tests open descriptors, too.
     for driver in DRIVERS {
         let before = open_descriptors();
         let mut runtime = one_worker(driver);
@@ -159,7 +160,7 @@ fn connections_dropped_at_random_points_leave_no_descriptor() {
 
 #[test]
 #[isolated]
-fn connections_that_come_while_a_listener_is_dropped_leave_no_descriptor() {
+fn connections_that_arrive_while_a_listener_is_dropped_leak_no_descriptor() {
     for driver in DRIVERS {
         one_worker(driver).block_on(async {
             let before = open_descriptors();
@@ -167,7 +168,7 @@ fn connections_that_come_while_a_listener_is_dropped_leave_no_descriptor() {
             for _ in 0..drops() / 100 {
                 let listener = TcpListener::bind(local()).unwrap();
                 let address = listener.local_addr().unwrap();
-                // More than a listener accepts ahead.
+                // More than a ring accepts ahead.
                 let clients: Vec<_> = (0..random.random_range(1..90))
                     .map(|_| std::net::TcpStream::connect(address).unwrap())
                     .collect();
@@ -182,7 +183,7 @@ fn connections_that_come_while_a_listener_is_dropped_leave_no_descriptor() {
                 drop(listener);
                 drop((clients, taken));
             }
-            // What is dropped is closed in the next turns.
+            // Dropped sockets are closed in the next turns.
             runtime::sleep(Duration::from_millis(20)).await;
             assert_eq!(before, open_descriptors(), "on {driver}");
         });

@@ -1,4 +1,4 @@
-//! Writes of bytes that are given away: they arrive, and their memory is freed.
+//! Writes that take ownership of their bytes: they arrive, and their memory is freed.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 
 use common::{DRIVERS, one_worker, pair};
 
-/// Counts how many buffers there are.
+/// A buffer that is counted while it lives.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
 
 impl Counted {
@@ -31,7 +31,7 @@ impl AsRef<[u8]> for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        // What reads it later would show.
+        // A send that reads it later sends wrong bytes.
         self.0.fill(0xdb);
         self.1.fetch_sub(1, Ordering::Relaxed);
     }
@@ -70,7 +70,7 @@ async fn owned_writes_arrive_whole_and_in_order_among_others_and_are_freed() {
 }
 
 #[runtime::test]
-async fn a_stream_that_is_dropped_after_an_owned_write_ends_after_its_last_byte() {
+async fn a_stream_dropped_after_an_owned_write_ends_after_its_last_byte() {
     for length in [10, 100_000, 3_000_000] {
         let (mut client, mut server) = pair().await;
         let writing = runtime::spawn(async move { client.write_owned(Bytes::from(vec![5; length])).await });
@@ -91,7 +91,7 @@ fn the_memory_of_an_owned_write_that_nobody_reads_is_freed_with_the_runtime() {
             let (mut client, server) = pair().await;
             let write = client.write_owned(Counted::bytes(vec![9; 8 << 20], &theirs));
             assert!(runtime::timeout(Duration::from_millis(50), write).await.is_err(), "nobody has read");
-            // The peer outlives the runtime, so that nothing makes room.
+            // The peer outlives the runtime, so that the send can't complete.
             (client, server)
         });
         assert_eq!(count.load(Ordering::Relaxed), 0, "on {driver}");

@@ -1,4 +1,4 @@
-//! What operations that outlive their futures must keep: bytes, buffers, descriptors, answers.
+//! Operations that outlive their futures keep what the kernel uses: bytes, buffers, descriptors.
 
 mod common;
 
@@ -15,7 +15,7 @@ use tests_macros::isolated;
 use common::{DRIVERS, local, one_worker, open_descriptors, pair, serve_echo};
 
 #[runtime::test]
-async fn what_was_written_arrives_though_the_stream_was_dropped_at_once() {
+async fn bytes_written_before_a_stream_is_dropped_arrive() {
     for size in [1usize, 3000, 200_000] {
         let (mut client, mut server) = pair().await;
         let writing = runtime::spawn(async move { client.write_all(&vec![7; size]).await.unwrap() });
@@ -70,7 +70,7 @@ async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_or
 }
 
 #[test]
-fn what_was_written_before_the_runtime_ends_is_sent_to_a_peer_that_takes_its_time() {
+fn bytes_written_before_the_runtime_ends_arrive_at_a_slow_peer() {
     use std::io::Read;
     for driver in DRIVERS {
         let listener = std::net::TcpListener::bind(local()).unwrap();
@@ -85,7 +85,7 @@ fn what_was_written_before_the_runtime_ends_is_sent_to_a_peer_that_takes_its_tim
             let mut client = TcpStream::connect(address).await.unwrap();
             client.set_send_buffer_size(4 << 10).unwrap();
             let mut written = 0;
-            // Until there is no room, in the kernel and before it.
+            // Until there is no room, neither in the kernel nor in the ring's queue.
             while let Ok(length) = runtime::timeout(Duration::from_millis(20), client.write(&[1; 4000])).await
             {
                 written += length.unwrap();
@@ -97,7 +97,7 @@ fn what_was_written_before_the_runtime_ends_is_sent_to_a_peer_that_takes_its_tim
 }
 
 #[test]
-fn a_peer_that_never_takes_what_was_written_sees_no_clean_end() {
+fn a_peer_that_does_not_get_everything_sees_an_error_and_no_clean_end() {
     use std::io::Read;
     for driver in [DriverKind::Uring, DriverKind::Hybrid] {
         let listener = std::net::TcpListener::bind(local()).unwrap();
@@ -121,7 +121,7 @@ fn a_peer_that_never_takes_what_was_written_sees_no_clean_end() {
 }
 
 #[test]
-fn a_socket_kept_beyond_its_runtime_gives_an_error_and_does_not_hang() {
+fn a_socket_that_outlives_its_runtime_returns_errors_and_does_not_hang() {
     for driver in [DriverKind::Uring, DriverKind::Hybrid] {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
@@ -140,7 +140,7 @@ fn a_socket_kept_beyond_its_runtime_gives_an_error_and_does_not_hang() {
 }
 
 #[runtime::test]
-async fn writes_after_the_end_of_writing_are_refused() {
+async fn writes_after_a_shutdown_of_writing_fail() {
     let (mut client, mut server) = pair().await;
     client.write_all(b"last").await.unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -152,7 +152,7 @@ async fn writes_after_the_end_of_writing_are_refused() {
 }
 
 #[runtime::test]
-async fn slow_readers_do_not_keep_the_buffers_from_the_others() {
+async fn slow_readers_do_not_take_the_buffers_of_others() {
     let listener = TcpListener::bind(local()).unwrap();
     let address = listener.local_addr().unwrap();
     let mut held = Vec::new();
@@ -160,7 +160,7 @@ async fn slow_readers_do_not_keep_the_buffers_from_the_others() {
         let mut client = TcpStream::connect(address).await.unwrap();
         let (mut server, _) = listener.accept().await.unwrap();
         client.write_all(&[1; 6000]).await.unwrap();
-        // Reads one byte, and leaves the rest.
+        // Reads one byte and leaves the rest unread.
         server.read_exact(&mut [0; 1]).await.unwrap();
         held.push((client, server));
     }
@@ -195,7 +195,7 @@ async fn a_listener_that_is_dropped_while_it_accepts_frees_its_address_at_once()
 }
 
 #[runtime::test]
-async fn all_of_many_connections_that_come_at_once_are_accepted() {
+async fn a_burst_of_connections_is_accepted_in_full() {
     let listener = TcpListener::bind(local()).unwrap();
     let address = listener.local_addr().unwrap();
     let clients = std::thread::spawn(move || {
@@ -205,7 +205,7 @@ async fn all_of_many_connections_that_come_at_once_are_accepted() {
     for _ in 0..500 {
         accepted.push(listener.accept().await.unwrap());
         if accepted.len() % 100 == 0 {
-            // Longer than the kernel needs to fill what may wait.
+            // Long enough for the kernel to fill the backlog.
             runtime::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -220,8 +220,8 @@ fn resident_kib() -> u64 {
 
 const CONNECTIONS: usize = 10_000;
 
-/// Opens all, and uses some.
-fn be_clients(address: std::net::SocketAddr) {
+/// Opens all connections, and sends on some of them.
+fn run_clients(address: std::net::SocketAddr) {
     use std::io::{Read, Write};
     let connect = |_| std::net::TcpStream::connect(address).unwrap();
     let mut streams: Vec<_> = (0..CONNECTIONS).map(connect).collect();
@@ -233,7 +233,7 @@ fn be_clients(address: std::net::SocketAddr) {
 
 #[test]
 #[isolated]
-fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
+fn ten_thousand_idle_connections_leak_neither_descriptors_nor_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(CONNECTIONS as u64 + 100), maximum });
@@ -241,7 +241,7 @@ fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
         return;
     }
     if let Ok(address) = std::env::var("CLIENTS_OF") {
-        return be_clients(address.parse().unwrap());
+        return run_clients(address.parse().unwrap());
     }
     for driver in DRIVERS {
         one_worker(driver).block_on(async move {
@@ -270,17 +270,17 @@ fn ten_thousand_connections_come_idle_and_go_and_leave_nothing() {
                 assert_eq!(serving.connections(), 0, "on {driver}");
                 resident.push(resident_kib());
             }
-            // A turn for what the last one cancelled.
+            // Turns for the last operations that were cancelled.
             runtime::sleep(Duration::from_millis(20)).await;
             assert_eq!(open_descriptors(), descriptors, "on {driver}");
-            // The allocator keeps what the first wave needed; a second and third must not need more.
+            // The allocator keeps what the first wave needed; the second and third must not need more.
             assert!(resident[2] < resident[0] + 1024, "on {driver}: {resident:?} KiB");
             serving.shutdown(Duration::from_secs(1)).await;
         });
     }
 }
 
-/// Forbids io_uring to this thread and its children, as a container's default filter does.
+/// Forbids io_uring to this thread and its children, as the default seccomp filter of containers does.
 fn forbid_io_uring() {
     use seccompiler::{SeccompAction, SeccompFilter};
     let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
@@ -296,8 +296,8 @@ fn forbid_io_uring() {
 }
 
 #[test]
-fn where_io_uring_is_forbidden_auto_takes_epoll_and_says_why_and_uring_fails() {
-    // The filter holds for this thread, which is also the runtime's worker.
+fn without_io_uring_auto_takes_epoll_and_reports_why_and_uring_fails() {
+    // The filter applies to this thread, which is also the runtime's worker.
     std::thread::spawn(|| {
         forbid_io_uring();
         let mut runtime = Builder::new().ignore_environment().workers(1).build().unwrap();

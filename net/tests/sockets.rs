@@ -1,4 +1,6 @@
-//! Sockets between workers over loopback: halves, buffers, timeouts, shutdown.
+//! Sockets over loopback: halves, buffers, timeouts, serving, shutdown.
+
+mod common;
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -6,9 +8,7 @@ use std::time::Duration;
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream, UnixListener};
 
-fn local() -> std::net::SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
+use common::local;
 
 #[runtime::test]
 async fn both_halves_work_in_two_tasks_and_dropping_the_writer_ends_the_stream() {
@@ -32,7 +32,7 @@ async fn both_halves_work_in_two_tasks_and_dropping_the_writer_ends_the_stream()
 }
 
 #[runtime::test]
-async fn lines_are_read_through_the_lent_buffer_and_the_rest_stays() {
+async fn lines_are_read_from_the_lent_buffer_and_the_rest_stays() {
     let listener = TcpListener::bind(local()).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();
@@ -59,11 +59,11 @@ async fn vectored_writes_arrive_in_order() {
 }
 
 #[runtime::test]
-async fn a_connect_that_is_refused_says_so_and_one_that_hangs_times_out() {
+async fn a_refused_connect_fails_and_a_hanging_one_times_out() {
     let gone = TcpListener::bind(local()).unwrap().local_addr().unwrap();
     let refused = TcpStream::connect(gone).await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-    // A full backlog drops the SYN: the connect hangs.
+    // With a full backlog the kernel drops the SYN, and the connect hangs.
     let full = TcpListener::bind_with_backlog(local(), 0).unwrap();
     let address = full.local_addr().unwrap();
     let mut held = Vec::new();
@@ -78,7 +78,7 @@ async fn a_connect_that_is_refused_says_so_and_one_that_hangs_times_out() {
 }
 
 #[runtime::test]
-async fn an_address_is_never_shared_by_mistake() {
+async fn a_served_address_can_not_be_bound_again() {
     let first = TcpListener::bind(local()).unwrap();
     let address = first.local_addr().unwrap();
     let serving = first.serve(|_| async {}).unwrap();
@@ -111,7 +111,7 @@ async fn connections_without_a_napi_are_spread_over_the_workers() {
 }
 
 #[runtime::test(workers = 2)]
-async fn a_shutdown_lets_handlers_finish_and_cuts_off_those_that_do_not() {
+async fn a_shutdown_lets_handlers_finish_and_aborts_those_that_do_not() {
     let listener = TcpListener::bind(local()).unwrap();
     let address = listener.local_addr().unwrap();
     let serving = listener

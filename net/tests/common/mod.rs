@@ -1,19 +1,16 @@
-//! What the tests over loopback share.
+//! Helpers of the tests over loopback.
 #![allow(dead_code, reason = "each test binary uses its part of this")]
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 use runtime::{Builder, DriverKind};
 
-/// Any free port.
+/// Port 0 of loopback: any free port.
 pub fn local() -> std::net::SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A connection to itself.
-///
-/// # Panics
-/// Where there is no loopback.
+/// Both ends of a connection.
 pub async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(local()).unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -21,21 +18,14 @@ pub async fn pair() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// All drivers.
 pub const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
 
-/// A runtime on a driver.
-///
-/// # Panics
-/// Where the driver cannot be had.
+/// A runtime with one worker on this driver.
 pub fn one_worker(driver: DriverKind) -> runtime::Runtime {
     Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap()
 }
 
-/// Serves what it gets.
-///
-/// # Panics
-/// Where it cannot listen.
+/// Serves a listener by echoing.
 pub fn serve_echo(listener: TcpListener) -> net::Serving {
     listener
         .serve(|mut stream: TcpStream| async move {
@@ -49,10 +39,7 @@ pub fn serve_echo(listener: TcpListener) -> net::Serving {
         .unwrap()
 }
 
-/// Descriptors of this process.
-///
-/// # Panics
-/// Without /proc.
+/// The number of open descriptors of this process.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -65,15 +52,13 @@ pub fn once_more() -> std::process::Command {
     command
 }
 
-/// What a test needs, or `None`, with the reason printed, where it is missing. With `LULL_REQUIRE_ALL` set a
-/// missing one fails the test.
+/// Returns `found`, or prints that the test is skipped for lack of `what`. With `LULL_REQUIRE_ALL` set it panics
+/// instead.
 pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
     if found.is_none() {
-        assert!(
-            std::env::var_os("LULL_REQUIRE_ALL").is_none(),
-            "LULL_REQUIRE_ALL is set, and there is no {what}"
-        );
-        eprintln!("skipped: no {what}");
+        let all = std::env::var_os("LULL_REQUIRE_ALL").is_some();
+        assert!(!all, "LULL_REQUIRE_ALL is set, and this is missing: {what}");
+        eprintln!("skipped, as this is missing: {what}");
     }
     found
 }

@@ -1,10 +1,10 @@
-//! What interrupts under the memcached load, by policy.
+//! A memcached load on the guest, and what it costs in interrupts.
 
 use serde_json::Value;
 
 use super::machine::Machine;
 
-/// What was counted in one run.
+/// Differences of counters over one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     pub rate: f64,
@@ -15,7 +15,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Counted as at least one: none at all is no reason to divide by nothing.
+    /// With no interrupt, as if there had been one.
     pub fn packets_per_rx_interrupt(&self) -> f64 {
         self.packets / self.rx_interrupts.max(1.0)
     }
@@ -25,7 +25,7 @@ impl Counted {
     }
 }
 
-/// Starts the server, on two workers, one a core.
+/// Starts the server on two workers, one per core.
 pub fn serve(guest: &mut Machine, nic: usize, policy: &str, more: &str) -> String {
     guest.run(&format!(
         "memcached -v -u root --policy {policy} -t 2 --cores 0-1 {more} -l 10.9.{nic}.2 >/tmp/memcached 2>&1 &"
@@ -39,7 +39,7 @@ pub fn stop(guest: &mut Machine) {
     guest.wait_for("! pidof memcached >/dev/null");
 }
 
-/// Two seconds of load from outside; `rate` 0 is as much as goes.
+/// Two seconds of load from outside, at `rate` requests per second; 0 saturates the server.
 pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
     let server = format!("10.9.{nic}.2");
     let stored = guest.outside("loadgen", &["-s", &server, "--loadonly", "-r", "1000"]).unwrap();
@@ -52,7 +52,7 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
         arguments.extend(["-q", &rate]);
     }
     let output = guest.outside("loadgen", &arguments).unwrap();
-    // Latencies in an emulated machine are nobody's, and may be called invalid: packets are what is counted.
+    // Latencies in an emulated machine mean nothing, and the run may be invalid (3): packets are counted.
     let measured = matches!(output.status.code(), Some(0 | 3));
     assert!(measured, "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! A guest under QEMU, on links that nobody else is on, and a shell in it.
+//! A guest under QEMU, with links of its own, and a shell in it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use lab::testbed::Namespace;
 use serde_json::Value;
 
-/// A device of the guest. The guest is 10.9.N.2 on the N-th of them, the host's namespace 10.9.N.1.
+/// A network device of the guest. On the N-th of them the guest is 10.9.N.2, and the host's namespace 10.9.N.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nic {
-    /// Intel 82576: queues with an interrupt each to receive and to send; it coalesces.
+    /// Intel 82576: each queue has a receive and a transmit interrupt; it coalesces.
     Igb,
     /// Intel 82574: one queue.
     E1000e,
-    /// Two queues, which a hypervisor serves.
+    /// Paravirtual, two queues.
     Virtio,
 }
 
@@ -31,25 +31,25 @@ impl Nic {
     }
 }
 
-/// What a guest is made of.
+/// The devices and CPUs of a guest.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub nics: Vec<Nic>,
-    /// Two CPUs each; the first NIC is on the last node.
+    /// Each has two CPUs; the first NIC is on the last node.
     pub numa_nodes: u32,
 }
 
-/// A running guest; it is powered off when it is dropped.
+/// A running guest. Dropping it kills it.
 pub struct Machine {
     qemu: Child,
     port: BufReader<UnixStream>,
     namespace: Namespace,
-    /// The interfaces' names, as the shape has the NICs.
+    /// The interfaces' names, in the order of the shape's NICs.
     pub interfaces: Vec<String>,
     _folder: tempfile::TempDir,
 }
 
-/// The answer to one request.
+/// The exit status and output of one request.
 #[derive(Debug)]
 pub struct Answer {
     pub status: i32,
@@ -60,13 +60,12 @@ pub struct Answer {
 const BOOT: Duration = Duration::from_secs(120);
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// The folder with the kernel, the initramfs and QEMU; `None`, with the reason printed, where they can't
-/// be had.
+/// The folder with the kernel, the initramfs and QEMU. Prints that the test is skipped if there is none.
 pub fn prepared() -> Option<PathBuf> {
-    // Not a failure in CI, which runs `tests/guest/run` after this.
+    // Not a failure with LULL_REQUIRE_ALL: CI runs `tests/guest/run` after the other tests.
     let folder = std::env::var_os("LULL_GUEST").map(PathBuf::from);
     if folder.is_none() {
-        eprintln!("skipped: no guest; tests/guest/run makes one and runs these tests in it");
+        eprintln!("skipped: there is no guest; tests/guest/run prepares one and runs these tests in it");
     }
     folder
 }
@@ -77,7 +76,7 @@ impl Machine {
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("port");
         let mut qemu = Command::new("/bin/sh");
-        // QEMU is Debian's, with its own libraries and their loader beside it.
+        // QEMU is Debian's, with its libraries and their loader in the same folder.
         let libraries = folder.join("tools/usr/lib/x86_64-linux-gnu");
         let mut command = format!(
             "ip link set lo up; exec {} --library-path {} {}",
@@ -99,7 +98,7 @@ impl Machine {
         qemu.arg("-c").arg(format!("{taps}{command}")).stdin(Stdio::null());
         qemu.stdout(std::fs::File::create(sockets.path().join("qemu"))?);
         qemu.stderr(std::fs::File::create(sockets.path().join("qemu-errors"))?);
-        // Nothing of a test stays when it is killed. The group is for `kill`, as the shell execs QEMU.
+        // The shell execs QEMU, so that `kill` ends QEMU itself.
         qemu.process_group(0);
         let mut qemu = namespace.run(move || qemu.spawn())?;
         let port = match connect(&socket, &mut qemu) {
@@ -131,10 +130,10 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs a line of shell in the guest.
+    /// Runs one line of shell in the guest.
     pub fn ask(&mut self, request: &str) -> Answer {
         assert!(!request.contains('\n'), "one line");
-        let give_up = format!("the guest did not answer: {request}");
+        let give_up = format!("the guest did not respond to: {request}");
         self.port.get_mut().write_all(format!("{request}\n").as_bytes()).expect(&give_up);
         let mut line = String::new();
         self.port.read_line(&mut line).expect(&give_up);
@@ -144,7 +143,7 @@ impl Machine {
         Answer { status: status.parse().expect(&give_up), text: String::from_utf8_lossy(&text).into_owned() }
     }
 
-    /// Runs what has to succeed.
+    /// Runs one line of shell, which must succeed. Returns its output.
     pub fn run(&mut self, request: &str) -> String {
         let answer = self.ask(request);
         assert_eq!(answer.status, 0, "{request}: {}", answer.text);
@@ -159,13 +158,13 @@ impl Machine {
     pub fn wait_for(&mut self, condition: &str) {
         let end = Instant::now() + Duration::from_secs(20);
         while self.ask(condition).status != 0 {
-            assert!(Instant::now() < end, "waited in vain for: {condition}");
+            assert!(Instant::now() < end, "timed out waiting for: {condition}");
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// All that a policy may set on an interface. Not what is only seen: where an interrupt went last,
-    /// and notes.
+    /// All settings of an interface that a policy may change. Without what is only observed: the core of the
+    /// last interrupt, and notes.
     pub fn settings(&mut self, interface: &str) -> Value {
         let mut settings = self.json(&format!("policies --format json show {interface}"));
         settings["notes"].take();
@@ -177,14 +176,14 @@ impl Machine {
         settings
     }
 
-    /// Runs a program of ours on the other end of the guest's links.
+    /// Runs one of the workspace's binaries on the other end of the guest's links.
     pub fn outside(&self, program: &str, arguments: &[&str]) -> io::Result<std::process::Output> {
         let mut command = Command::new(tests::own_program(program));
         command.args(arguments);
         self.namespace.run(move || command.output())
     }
 
-    /// The same in the background.
+    /// Like [`Machine::outside`], in the background.
     pub fn outside_spawn(&self, program: &str, arguments: &[&str]) -> io::Result<Running> {
         let mut command = Command::new(tests::own_program(program));
         command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
@@ -192,12 +191,12 @@ impl Machine {
     }
 }
 
-/// A program in the background; it is killed when this is dropped.
+/// A program in the background. Dropping it kills it.
 pub struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Over already is as good.
+        // Fails if it has exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -205,7 +204,7 @@ impl Drop for Running {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The guest powers itself off when the host lets go, but nothing waits for that.
+        // The guest would power itself off when its port closes, but nothing waits for that.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
@@ -262,7 +261,7 @@ fn arguments(folder: &Path, shape: &Shape, socket: &Path) -> Vec<String> {
         let queues = if *nic == Nic::Virtio { ",queues=2" } else { "" };
         add(&format!("-netdev tap,id=net{index},ifname=tap{index},script=no,downscript=no{queues}"));
         let bus = if index == 0 && shape.numa_nodes > 1 { "far" } else { "pcie.0" };
-        // Each on a port of its own: igb comes with virtual functions, which take the slots behind it.
+        // Each on its own root port: the virtual functions of igb take the slots after it.
         add(&format!("-device pcie-root-port,id=port{index},bus={bus},chassis={index},slot={index}"));
         let device = match nic {
             Nic::Igb => "igb",

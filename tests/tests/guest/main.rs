@@ -1,10 +1,11 @@
-//! Policies on devices that interrupt: in a guest, under software emulation.
+//! Policies on devices that interrupt, in a guest under software emulation.
 
 mod load;
 mod machine;
 
 use load::{Counted, load, serve, stop};
 use machine::{Machine, Nic, Shape, prepared};
+use serial_test::serial;
 
 fn boot(nics: &[Nic], numa_nodes: u32) -> Option<Machine> {
     tests::root()?;
@@ -15,7 +16,8 @@ fn boot(nics: &[Nic], numa_nodes: u32) -> Option<Machine> {
 const POLICIES: [&str; 4] = ["vanilla", "packing", "suppression", "kernel-polling"];
 
 #[test]
-fn every_policy_is_applied_and_taken_off_again_on_every_nic() {
+#[serial]
+fn every_policy_is_applied_and_restored_on_every_nic() {
     let Some(mut guest) = boot(&[Nic::Igb, Nic::Igb, Nic::E1000e, Nic::Virtio], 1) else { return };
     let interfaces = guest.interfaces.clone();
     for (own, interface) in interfaces.iter().enumerate() {
@@ -33,11 +35,11 @@ fn every_policy_is_applied_and_taken_off_again_on_every_nic() {
         }
     }
     let igb = &interfaces[0];
-    // A device that takes less than it is given gets as much as it takes, and the limit is told.
+    // A device that refuses a value gets the largest one that it takes, and the limit is reported.
     let answer = guest.ask(&format!("policies apply {igb} --policy suppression --workers 2"));
     assert!(answer.text.contains("rx-usecs set to 10000: the device takes no more"), "{}", answer.text);
     guest.run("policies restore");
-    // The number of queues, and what the device forgets over it.
+    // The number of queues, and the settings that the device loses when it changes.
     let before = guest.settings(igb);
     guest
         .run("echo 1 >/proc/irq/$(grep 'eth0-rx-1' /proc/interrupts | cut -d: -f1 | tr -d ' ')/smp_affinity");
@@ -51,7 +53,8 @@ fn every_policy_is_applied_and_taken_off_again_on_every_nic() {
 }
 
 #[test]
-fn kernel_polling_takes_ten_times_the_packets_for_each_interrupt() {
+#[serial]
+fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
     let nics = [Nic::Igb, Nic::E1000e, Nic::Virtio];
     let Some(mut guest) = boot(&nics, 1) else { return };
     println!(
@@ -93,7 +96,7 @@ fn kernel_polling_takes_ten_times_the_packets_for_each_interrupt() {
                 Nic::E1000e => {
                     assert!(per_interrupt(3) >= 10.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
-                // A guest that lacks a core polls late, and virtio's queues are two: mostly it is 10, too.
+                // A guest that lacks a core polls late, and virtio has two queues: mostly it is 10, too.
                 Nic::Virtio => {
                     assert!(per_interrupt(3) >= 4.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
@@ -103,12 +106,13 @@ fn kernel_polling_takes_ten_times_the_packets_for_each_interrupt() {
 }
 
 #[test]
-fn a_process_killed_at_any_step_leaves_nothing_that_restore_does_not_put_back() {
+#[serial]
+fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
     let interface = guest.interfaces[0].clone();
     let before = guest.settings(&interface);
     let apply = format!("policies apply {interface} --policy suppression --workers 2 --channels 1");
-    // What changes something is between two of these; the messages are many, and most only ask.
+    // Every change is between two of these calls. Messages are many, and most only read.
     for (calls, step) in [("write,rename,renameat,renameat2,unlink,unlinkat,rmdir", 1), ("sendto", 20)] {
         let count = guest.run(&format!(
             "strace -f -qq --seccomp-bpf -o /tmp/calls -e trace={calls} {apply} >/tmp/out 2>&1; wc -l </tmp/calls"
@@ -132,7 +136,8 @@ fn a_process_killed_at_any_step_leaves_nothing_that_restore_does_not_put_back() 
 }
 
 #[test]
-fn links_names_and_interrupts_that_change_are_followed_or_put_back() {
+#[serial]
+fn changes_of_links_and_interrupts_are_followed_or_reverted() {
     let Some(mut guest) = boot(&[Nic::Igb, Nic::Virtio], 1) else { return };
     let interface = guest.interfaces[0].clone();
     let before = guest.settings(&interface);
@@ -140,18 +145,18 @@ fn links_names_and_interrupts_that_change_are_followed_or_put_back() {
     let held = guest.settings(&interface);
     let irq = held["queues"][1]["irq"].as_u64().unwrap();
     let affinity = format!("/proc/irq/{irq}/smp_affinity_list");
-    // An operator, or irqbalance.
+    // As an operator or irqbalance would.
     guest.run(&format!("echo 0 >{affinity}"));
     guest.wait_for(&format!("[ $(cat {affinity}) = 1 ]"));
     guest.wait_for("grep -q 'affinity set to 1.*another process had set it to 0' /tmp/memcached");
-    // A link that goes and comes.
+    // The link goes down and up.
     guest.run(&format!("ip link set {interface} down; sleep 2; ip link set {interface} up"));
     guest.wait_for(&format!("grep -q 1 /sys/class/net/{interface}/carrier"));
     guest.wait_for("grep -q 'the link is up' /tmp/memcached");
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(guest.settings(&interface), held);
-    assert!(load(&mut guest, 0, 500).packets > 500.0, "the server serves on");
-    // What a killed server leaves is put back.
+    assert!(load(&mut guest, 0, 500).packets > 500.0, "the server keeps serving");
+    // The settings of a killed server are restored.
     guest.run("kill -9 $(pidof memcached); sleep 0.5");
     guest.run("policies restore");
     assert_eq!(guest.settings(&interface), before);
@@ -169,7 +174,8 @@ fn links_names_and_interrupts_that_change_are_followed_or_put_back() {
 }
 
 #[test]
-fn irqbalance_is_told_to_leave_the_interrupts_alone_and_then_not_to() {
+#[serial]
+fn irqbalance_is_banned_from_interrupts_and_the_ban_is_restored() {
     let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
     let interface = guest.interfaces[0].clone();
     guest.run("mkdir -p /run/irqbalance; irqbalance --foreground >/tmp/irqbalance 2>&1 & sleep 2");
@@ -187,7 +193,8 @@ fn irqbalance_is_told_to_leave_the_interrupts_alone_and_then_not_to() {
 }
 
 #[test]
-fn queues_go_to_cores_of_the_devices_node_first() {
+#[serial]
+fn queues_are_placed_on_the_devices_numa_node_first() {
     let Some(mut guest) = boot(&[Nic::Igb, Nic::Virtio], 2) else { return };
     let interface = guest.interfaces[0].clone();
     let plan = guest.json(&format!("policies --format json plan {interface} --policy vanilla --workers 2"));
@@ -201,7 +208,8 @@ fn queues_go_to_cores_of_the_devices_node_first() {
 }
 
 #[test]
-fn values_are_found_under_load_and_explained() {
+#[serial]
+fn tune_finds_values_under_load_and_explain_shows_them() {
     let Some(mut guest) = boot(&[Nic::Igb, Nic::Virtio], 1) else { return };
     let interface = guest.interfaces[0].clone();
     let before = guest.settings(&interface);
