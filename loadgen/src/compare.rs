@@ -1,22 +1,23 @@
-//! Several servers against each other: in turns, so that what the machine does meanwhile hits all alike.
+//! Compares servers in interleaved rounds, so that changes of the machine affect all of them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use crate::address::Address;
-use crate::agents::Crew;
-use crate::batches::Estimate;
+use crate::agents::coordinator::Coordinator;
 use crate::config::Config;
 use crate::error::Error;
-use crate::progress::Progress;
+use crate::stats::batch_means::Estimate;
 use crate::stats::medians::median;
+use crate::stats::progress::Progress;
 use crate::stats::rounds::{self, Conditions, Round, Rounds, TurnOrder, mean_ratio, ratios};
+use crate::transport::address::Address;
 
-/// What a server showed in one round.
+/// A server's figures in one round, or their medians.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Turn {
-    /// Requests a second.
+#[non_exhaustive]
+pub struct Figures {
+    /// Requests per second.
     pub qps: f64,
     /// Median latency, µs.
     pub p50: f64,
@@ -24,52 +25,55 @@ pub struct Turn {
     pub p99: f64,
 }
 
-/// A server's figures over those of the first, by rounds; 1 is as much.
+/// The ratios of a server's figures to those of the first server, each the geometric mean over the rounds.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Ratio {
-    /// Of requests a second.
+    /// Requests per second.
     pub qps: Option<Estimate>,
-    /// Of the median latency.
+    /// Median latency.
     pub p50: Option<Estimate>,
-    /// Of the 99th percentile.
+    /// 99th percentile.
     pub p99: Option<Estimate>,
 }
 
-/// A server that was compared.
+/// One server's part of a comparison.
 #[derive(Debug, Clone, Serialize)]
-pub struct Contender {
-    /// Which one.
+#[non_exhaustive]
+pub struct ComparedServer {
+    /// The server.
     pub server: Address,
-    /// What it showed, by rounds.
-    pub turns: Vec<Turn>,
-    /// The median of its turns.
-    pub median: Turn,
-    /// Its figures over the first's; `None` for the first.
+    /// Its figures by round.
+    pub turns: Vec<Figures>,
+    /// The medians of its figures.
+    pub median: Figures,
+    /// Its figures relative to the first server's; `None` for the first server.
     pub ratio: Option<Ratio>,
 }
 
-/// What a comparison showed.
+/// The result of a comparison.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct Comparison {
-    /// The servers, in the order in which they were named.
-    pub servers: Vec<Contender>,
-    /// Rounds that were left out because a turn's figures were invalid, and why the last one was.
+    /// The servers, in the given order.
+    pub servers: Vec<ComparedServer>,
+    /// Rounds that were excluded because the figures of a turn were invalid.
     pub left_out: usize,
-    /// Why the last such turn was.
+    /// Why the last such turn was invalid.
     pub invalid: Option<String>,
-    /// Requests that failed, over all turns.
+    /// Failed requests, over all turns.
     pub failures: u64,
-    /// Why it ended before its last round.
+    /// The error that ended the comparison early, if any.
     #[serde(skip)]
     pub error: Option<Error>,
 }
 
-/// Measures each of `servers` once a round, in an order that is turned around from round to round.
+/// Measures each of `servers` once per round, in alternating order.
 ///
 /// # Errors
-/// As [`run`](crate::run()).
+/// As [`run`](crate::run()), in the first round. Later errors are in [`Comparison::error`].
 pub async fn compare(
-    crew: &mut Crew,
+    coordinator: &mut Coordinator,
     config: &Config,
     servers: &[Address],
     rounds: usize,
@@ -86,7 +90,7 @@ pub async fn compare(
             ..config.clone()
         };
         let name = format!("round {} of {rounds}, {server}", turn.round() + 1);
-        let report = match crew.run(&config, stop, |seen| progress(&name, seen)).await {
+        let report = match coordinator.run(&config, stop, |latest| progress(&name, latest)).await {
             Ok(report) => report,
             // An error in the first round is one of the configuration.
             Err(error) if turn.round() == 0 => return Err(error),
@@ -96,21 +100,21 @@ pub async fn compare(
             }
         };
         failures += report.errors + report.wrong + report.unanswered;
-        let value = Turn { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 };
+        let figures = Figures { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 };
         let valid = report.invalid.is_none();
         invalid = report.invalid.or(invalid);
         if turn.is_last_of_round() && stop.load(Ordering::Relaxed) {
             break;
         }
-        turns.finish_turn(turn, valid.then_some(value), Conditions::default());
+        turns.finish_turn(turn, valid.then_some(figures), Conditions::default());
     }
     // A round compares all servers or none.
     let (valid, left_out): (Vec<_>, Vec<_>) = turns.finish().rounds.into_iter().partition(Round::is_valid);
-    let median_of = |index, figure: fn(&Turn) -> f64| median(&rounds::figures(&valid, index, figure));
-    let ratio_of = |index, figure: fn(&Turn) -> f64| mean_ratio(&ratios(&valid, index, 0, figure));
-    let servers = servers.iter().enumerate().map(|(index, server)| Contender {
+    let median_of = |index, figure: fn(&Figures) -> f64| median(&rounds::figures(&valid, index, figure));
+    let ratio_of = |index, figure: fn(&Figures) -> f64| mean_ratio(&ratios(&valid, index, 0, figure));
+    let servers = servers.iter().enumerate().map(|(index, server)| ComparedServer {
         server: server.clone(),
-        median: Turn {
+        median: Figures {
             qps: median_of(index, |turn| turn.qps),
             p50: median_of(index, |turn| turn.p50),
             p99: median_of(index, |turn| turn.p99),

@@ -1,4 +1,4 @@
-//! What a run is.
+//! The configuration of a run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,67 +6,71 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::Address;
-use crate::distribution::Distribution;
 use crate::error::Error;
-use crate::workload::{Arrival, Operation, Workload};
+use crate::transport::address::Address;
+use crate::workload::arrival::Arrival;
+use crate::workload::definition::Workload;
+use crate::workload::distribution::Distribution;
+use crate::workload::operation::Operation;
 
-/// When the next request goes out.
+/// When a request is sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Loop {
-    /// When an answer has come.
+    /// When the response to the previous one has arrived.
     Closed,
-    /// At its time, so many a second over all connections.
+    /// When it is due, whatever the server does.
     Open {
-        /// Requests a second.
+        /// Requests per second, over all connections.
         rate: f64,
-        /// The gaps between them.
+        /// The distribution of the gaps between requests.
         arrival: Arrival,
     },
-    /// At the times that a file has, a line each, in seconds from its first; those of a trace where the
-    /// workload has one.
+    /// At recorded times.
     Recorded {
-        /// The file; `None` is the workload's trace.
+        /// A file with one time per line, in seconds; `None` for the times of the workload's trace.
         times: Option<PathBuf>,
-        /// So many times as fast.
+        /// Replay speed; 1 is the recorded speed.
         speed: f64,
     },
 }
 
 impl Loop {
-    /// Whether requests wait for answers, and not for their time.
+    /// Whether this is the closed loop.
     pub fn is_closed(&self) -> bool {
         *self == Self::Closed
     }
 }
 
-/// What is left out at a run's beginning.
+/// What is excluded at the beginning of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum WarmUp {
-    /// So much, before the time that is measured.
+    /// Load for this long before the measurement.
     Fixed(Duration),
-    /// As much of the time that is measured as is not steady yet, up to half of it.
+    /// The part of the measurement before throughput or latency is steady, up to half of it.
     UntilSteady,
 }
 
-/// How requests are written.
+/// The protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Protocol {
     /// memcached's text protocol, with its meta commands.
     #[default]
     Text,
     /// memcached's binary protocol.
     Binary,
-    /// Text in datagrams, for gets. Records are stored over TCP.
+    /// The text protocol over UDP, for `get` only. Records are stored over TCP.
     Udp,
 }
 
-/// Who asks.
+/// User name and password.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// The user's name.
+    /// User name.
     pub user: String,
-    /// The password.
+    /// Password.
     pub password: String,
 }
 
@@ -76,90 +80,91 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// TLS, and by what the server is known.
+/// TLS certificates, keys and verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TlsFiles {
-    /// Who signs servers' certificates, in PEM; needed unless nothing is verified.
-    pub authorities: Option<PathBuf>,
-    /// The generator's own certificate, in PEM.
+    /// CA certificates of the servers, PEM. Required unless verification is skipped.
+    pub ca_certificates: Option<PathBuf>,
+    /// Client certificate, PEM.
     pub certificate: Option<PathBuf>,
-    /// Its key, in PEM.
+    /// Private key of the client certificate, PEM.
     pub key: Option<PathBuf>,
-    /// The server's name in its certificate; its address unless given.
-    pub name: Option<String>,
-    /// Takes any certificate.
-    pub unverified: bool,
+    /// The name in the server's certificate; by default its address.
+    pub server_name: Option<String>,
+    /// Accepts any certificate.
+    pub skip_verification: bool,
 }
 
-/// What the measuring client does where agents do the loading.
+/// Overrides for the coordinator when agents generate the load. If any is set, latencies are measured by the
+/// coordinator only.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Apart {
-    /// Connections of each worker to each server, in place of the others'.
+pub struct MeasurementOverrides {
+    /// Connections of each worker to each server.
     pub connections: Option<usize>,
-    /// Requests that a connection may have under way.
+    /// Requests in flight per connection.
     pub depth: Option<usize>,
-    /// Requests a second, beside those of the agents; 0 is a closed loop.
+    /// Requests per second, in addition to those of the agents; 0 selects the closed loop.
     pub rate: Option<f64>,
 }
 
-impl Apart {
-    /// Whether the measuring client is to differ from the loading ones at all.
+impl MeasurementOverrides {
+    /// Whether any override is set.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// What a run is.
+/// The configuration of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// Whom to ask; each has all records.
+    /// The servers. Each holds all records.
     pub servers: Vec<Address>,
-    /// How to ask.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Who asks; `None` where the server wants nobody's name.
+    /// Credentials, if the servers require authentication.
     pub credentials: Option<Credentials>,
-    /// TLS; `None` is none.
+    /// TLS, if the servers require it.
     pub tls: Option<TlsFiles>,
-    /// Connections of each of the runtime's workers to each server.
+    /// Connections of each worker to each server.
     pub connections: usize,
-    /// Whether each worker asks only one of the servers, in turns.
+    /// Whether each worker connects to only one server, assigned round-robin.
     pub round_robin: bool,
-    /// Requests that a connection may have under way.
+    /// Requests in flight per connection.
     pub depth: usize,
-    /// Closed or open.
+    /// Closed loop, open loop or recorded times.
     pub pacing: Loop,
-    /// In an open loop: leave a request out whose connection is busy. Latencies then are those of the
-    /// others.
+    /// Open loop: skip a request whose connection is busy. Latencies then exclude the skipped requests.
     pub skip: bool,
-    /// In an open loop: leave at least half of the mean gap between requests, also after a delay. What that
-    /// puts off counts to the latency, and not as the generator's lateness.
+    /// Open loop: keep at least half of the mean gap between requests, also when catching up after a delay.
+    /// The time that this adds counts as latency, not as send lag.
     pub moderate: bool,
-    /// In a closed loop: how long, in microseconds, one waits after an answer before the next request.
+    /// Closed loop: think time between a response and the next request, in microseconds.
     pub think: Option<Distribution>,
-    /// Share of the connections that are closed and made anew each second.
+    /// Share of the connections that reconnect each second, 0 to 1000.
     pub churn: f64,
-    /// Whether small segments are sent at once (`TCP_NODELAY`).
+    /// Whether to set `TCP_NODELAY`.
     pub nodelay: bool,
-    /// Whether the kernel says when an answer came (`SO_TIMESTAMPING`).
+    /// Whether to take kernel timestamps (`SO_TIMESTAMPING`), which separate wire time from client overhead.
     pub kernel_timestamps: bool,
-    /// What to ask.
+    /// Keys, values and operations.
     pub workload: Workload,
-    /// Whether the runtime's workers spin while they wait, so that their CPU time says nothing.
-    pub spins: bool,
-    /// What to leave out.
+    /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether the generator
+    /// is the bottleneck.
+    pub workers_spin: bool,
+    /// What to exclude at the beginning.
     pub warm_up: WarmUp,
-    /// Time of measuring.
+    /// Duration of the measurement, at most a day.
     pub duration: Duration,
-    /// End before the time is over, when the 95 % intervals of rate, median and 99th percentile are within
-    /// this share of their middle (0.02: 2 % to both sides).
-    pub until_sure: Option<f64>,
-    /// Where the random numbers start.
+    /// Stop early when the 95 % confidence intervals of rate, median and 99th percentile are within this share
+    /// of the estimate (0.02: 2 % to both sides).
+    pub target_precision: Option<f64>,
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// A file for each request's time and latency; here, not on agents.
+    /// Output file with one line per request: its time in seconds and its latency in µs. Agents don't write one.
     #[serde(skip)]
-    pub samples: Option<PathBuf>,
-    /// What the measuring client does differently where there are agents.
-    pub apart: Apart,
+    pub sample_file: Option<PathBuf>,
+    /// What the coordinator does differently from the agents.
+    pub measurement_overrides: MeasurementOverrides,
 }
 
 impl Default for Config {
@@ -180,22 +185,22 @@ impl Default for Config {
             nodelay: true,
             kernel_timestamps: false,
             workload: Workload::default(),
-            spins: false,
+            workers_spin: false,
             warm_up: WarmUp::Fixed(Duration::from_secs(1)),
             duration: Duration::from_secs(5),
-            until_sure: None,
+            target_precision: None,
             seed: 1,
-            samples: None,
-            apart: Apart::default(),
+            sample_file: None,
+            measurement_overrides: MeasurementOverrides::default(),
         }
     }
 }
 
-/// The longest run.
+/// The longest measurement and warm-up.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 impl Config {
-    /// The servers of a worker.
+    /// The servers that a worker connects to.
     pub(crate) fn servers_of(&self, worker: usize) -> &[Address] {
         if self.round_robin && !self.servers.is_empty() {
             std::slice::from_ref(&self.servers[worker % self.servers.len()])
@@ -204,11 +209,12 @@ impl Config {
         }
     }
 
-    /// Connections over all workers.
-    pub(crate) fn all_connections(&self, workers: usize) -> usize {
+    /// The number of connections over all workers.
+    pub(crate) fn total_connections(&self, workers: usize) -> usize {
         (0..workers).map(|worker| self.servers_of(worker).len() * self.connections).sum()
     }
 
+    /// The fixed warm-up before the measurement.
     pub(crate) fn warm_up(&self) -> Duration {
         match self.warm_up {
             WarmUp::Fixed(time) => time,
@@ -216,15 +222,16 @@ impl Config {
         }
     }
 
-    /// What can't be done, whoever asks for it: it may have come over the network.
+    /// Rejects configurations that can't be run. Every run checks its configuration, which may come from the
+    /// network.
     ///
     /// # Errors
-    /// [`Error::Config`], which names what.
-    pub fn check(&self) -> Result<(), Error> {
-        let refuse = |what: &str| Err(Error::Config(what.to_owned()));
+    /// Returns [`Error::Config`] with the reason.
+    pub fn validate(&self) -> Result<(), Error> {
+        let reject = |reason: &str| Err(Error::Config(reason.to_owned()));
         let positive = |number: f64| number.is_finite() && number > 0.0;
         if self.servers.is_empty() || self.connections == 0 {
-            return refuse("there is no server to ask, or no connection to ask by");
+            return reject("at least one server and one connection are required");
         }
         let rate = match self.pacing {
             Loop::Closed => 1.0,
@@ -232,68 +239,71 @@ impl Config {
             Loop::Recorded { speed, .. } => speed,
         };
         if !positive(rate) || rate < 1e-6 {
-            return refuse(
-                "requests can't be sent at a rate, or a recording at a speed, that is not above 0",
-            );
+            return reject("the rate, or the speed of a recording, is not positive");
         }
         if self.duration.is_zero() || self.duration > LONGEST || self.warm_up() > LONGEST {
-            return refuse("a run takes from a moment to a day");
+            return reject("the duration is zero, or duration or warm-up exceed a day");
         }
         if self.churn != 0.0 && !(1e-6..=1000.0).contains(&self.churn) {
-            return refuse("connections are made anew up to 1000 times a second, and once in twelve days");
+            return reject("churn is neither 0 nor between 0.000001 and 1000");
         }
         let recorded = matches!(self.pacing, Loop::Recorded { .. });
-        if recorded && self.apart.rate.is_some() {
-            return refuse(
-                "where agents replay a recording the master does its share: it has no rate of its own",
-            );
+        if recorded && self.measurement_overrides.rate.is_some() {
+            return reject("the coordinator can't have its own rate when agents replay a recording");
         }
         if self.workload.trace.is_some() && self.servers.len() > 1 {
-            return refuse("a trace is for one server: of several each would have a part of what it stores");
+            return reject(
+                "a trace can be replayed against only one server, because its records would be spread over several",
+            );
         }
         if self.workload.records == 0 || self.workload.ttl > Duration::from_secs(u32::MAX.into()) {
-            return refuse("there must be a record, and none lasts for longer than 136 years");
+            return reject("there are no records, or their TTL exceeds 136 years");
         }
         if self.think.is_some_and(|think| !think.is_valid()) {
-            return refuse("what one thinks for is no time");
+            return reject("think time is not a valid duration");
+        }
+        if !cfg!(feature = "tls") && self.tls.is_some() {
+            return reject("TLS is not available: loadgen was built without the `tls` feature");
         }
         let unix = self.servers.iter().any(|server| matches!(server, Address::Unix(_)));
         let mix = &self.workload.mix;
         match self.protocol {
-            Protocol::Binary if mix.has(Operation::MetaGet) || mix.has(Operation::MetaSet) => {
-                refuse("mg and ms are commands of the text protocol: leave them, or the binary protocol, out")
+            Protocol::Binary if mix.contains(Operation::MetaGet) || mix.contains(Operation::MetaSet) => {
+                reject("mg and ms are not available in the binary protocol")
             }
             Protocol::Udp if unix || self.tls.is_some() || self.credentials.is_some() || self.churn > 0.0 => {
-                refuse("datagrams go to addresses, without TLS, user or connections that are made anew")
+                reject("UDP can't be combined with Unix sockets, TLS, authentication or churn")
             }
             Protocol::Udp if self.kernel_timestamps || self.workload.trace.is_some() => {
-                refuse("the kernel's timestamps and traces are for TCP")
+                reject("kernel timestamps and traces are not available over UDP")
             }
             Protocol::Udp if mix.share(Operation::Get) < 1.0 || self.workload.fill => {
-                refuse("by UDP there are only gets: what changes something must not get lost")
+                reject("UDP supports only get, because datagrams can be lost")
             }
             _ if self.kernel_timestamps && (self.tls.is_some() || unix) => {
-                refuse("the kernel has timestamps for answers over plain TCP only")
+                reject("kernel timestamps are available for TCP without TLS only")
             }
             _ if self.workload.fill && self.workload.multiget > 1 => {
-                refuse("which of several keys was missing is not known: fill, or ask for several at once")
+                reject("fill can't be combined with multiget, because responses don't name the missing keys")
             }
             _ if self.skip && self.workload.trace.is_some() => {
-                refuse("requests of a trace are put off, and not left out: leave skip out")
+                reject("skip can't be combined with a trace, whose requests are delayed instead")
             }
-            _ if self.workload.verify && (mix.has(Operation::Append) || mix.has(Operation::Prepend)) => {
-                refuse("what is appended to is not what was stored: verify, or append and prepend")
+            _ if self.workload.verify
+                && (mix.contains(Operation::Append) || mix.contains(Operation::Prepend)) =>
+            {
+                reject("verify can't be combined with append and prepend, which change values")
             }
             _ if matches!(self.pacing, Loop::Recorded { times: None, .. })
                 && self.workload.trace.is_none() =>
             {
-                refuse("there are no recorded times: name a file of them, or a trace")
+                reject("recorded times need a file of times or a trace")
             }
             _ if self.think.is_some() && !self.pacing.is_closed() => {
-                refuse("thinking is for the closed loop: in an open one requests have their times")
+                reject("think time applies to the closed loop only")
             }
             _ if self.workload.verify && self.workload.trace.is_some() => {
-                refuse("others have stored what a trace asks for: there is nothing to verify it by")
+                reject("verify can't be combined with a trace, whose values are not known")
             }
             _ => Ok(()),
         }

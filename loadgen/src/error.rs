@@ -1,8 +1,8 @@
-//! Why a run fails.
+//! Errors of runs.
 
 use std::io;
 
-use crate::address::Address;
+use crate::transport::address::Address;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -11,55 +11,53 @@ pub enum Error {
     /// A connection could not be made.
     #[error("cannot connect to {server}: {source}")]
     Connect {
-        /// Whom.
+        /// The server.
         server: Address,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The server does not let the user in.
-    #[error("{server} does not let {user:?} in: is the password right, and the protocol the server's?")]
+    /// The server rejected the credentials.
+    #[error("{server} rejected the credentials of {user:?}: check the password and the protocol")]
     Refused {
-        /// Which server.
+        /// The server.
         server: Address,
-        /// The user's name.
+        /// The user name.
         user: String,
     },
-    /// An agent can't take part.
+    /// An agent can't join the run.
     #[error("agent {agent}: {reason}")]
     Agent {
-        /// Which one.
+        /// The agent's name.
         agent: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// A connection broke.
     #[error("a connection broke: {0}")]
     Connection(io::Error),
-    /// The server's answers are not memcached's.
-    #[error("the server does not answer as memcached does: {0}")]
+    /// The server violated the protocol.
+    #[error("protocol error: {0}")]
     Protocol(String),
-    /// Records could not be stored.
-    #[error(
-        "{refused} of {records} records could not be stored on {server} (is its memory or item limit too small?)"
-    )]
+    /// The server refused to store records.
+    #[error("{server} refused {refused} of {records} records (is its memory or item size limit too small?)")]
     NotStored {
-        /// Whom.
+        /// The server.
         server: Address,
-        /// How many were refused.
+        /// The number of refused records.
         refused: u64,
-        /// Of how many.
+        /// The number of records.
         records: u64,
     },
-    /// The file for each request's latency can't be written.
+    /// The sample file can't be written.
     #[error("{}: {}", .0.display(), .1)]
-    Samples(std::path::PathBuf, io::Error),
-    /// What is asked for can't be done.
+    SampleFile(std::path::PathBuf, io::Error),
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
-    /// The thread that puts together what is counted could not be started.
+    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A worker's task ended.
+    /// A worker's task panicked or was cancelled.
     #[error("a worker failed: {0}")]
     Worker(#[from] runtime::JoinError),
 }

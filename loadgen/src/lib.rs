@@ -26,70 +26,65 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In a closed loop each connection sends its next request when an answer has come, so a slow server
-//! is asked less. In an open loop requests go out at their times, and latency counts from the time at
-//! which a request *should* have gone out: a server that stalls shows the stall.
+//! In the closed loop each connection sends its next request when a response has arrived, so a slow server
+//! receives fewer requests. In the open loop requests are sent on a schedule, and latency is measured from the
+//! time at which a request *should* have been sent: a server that stalls shows the stall.
 //!
-//! [`run`] measures with this process alone, [`Crew::run`] together with agents on other machines, which
-//! [`Agent::serve`] is. [`search`] finds the highest rate that keeps a percentile below a bound, and
-//! [`compare`] measures servers in turns.
+//! [`run`] measures with this process alone. [`Coordinator::run`] also uses [agents](Agent) on other machines.
+//! [`search`] finds the highest rate that keeps a percentile below a bound, and [`compare`] measures several
+//! servers in interleaved rounds.
+//!
+//! # Features
+//!
+//! All are enabled by default.
+//!
+//! - `agents`: agents on other machines.
+//! - `cli`: what the `loadgen` command needs.
+//! - `plots`: plots of the `loadgen` command.
+//! - `tls`: connections over TLS.
+
+#![forbid(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-mod address;
 mod agents;
-mod answers;
-mod batches;
-mod binary;
-mod by_text;
-mod client;
-mod collector;
 mod compare;
 mod config;
-mod datagrams;
-mod decoder;
-mod distribution;
+mod connection;
 mod error;
-mod measures;
-mod popularity;
-mod progress;
-mod records;
+mod protocol;
 mod report;
-mod report_text;
-mod requests;
 mod run;
-mod schedule;
 mod search;
-mod sparse;
-mod stamped;
 mod stats;
-mod steady;
-mod taker;
-mod tally;
-mod text;
-mod tls;
-mod trace;
 mod transport;
-mod value;
-mod worker;
 mod workload;
 
-pub use address::{Address, resolve};
-pub use agents::{AGENT_PORT, Agent, AgentOptions, Crew};
-pub use batches::Estimate;
-pub use compare::{Comparison, Contender, Ratio, Turn, compare};
-pub use config::{Apart, Config, Credentials, Loop, Protocol, TlsFiles, WarmUp};
-pub use distribution::{Distribution, InvalidDistribution};
+pub use agents::AGENT_PORT;
+#[cfg(feature = "agents")]
+pub use agents::agent::{Agent, AgentEvent, AgentOptions};
+pub use agents::coordinator::Coordinator;
+pub use compare::{ComparedServer, Comparison, Figures, Ratio, compare};
+pub use config::{Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
-pub use popularity::{InvalidPopularity, Popularity};
-pub use progress::Progress;
-pub use records::{load_records, load_records_with};
-pub use report::{AgentReport, Moment, Report, Summary};
-pub use run::{run, run_until};
-pub use schedule::recorded_length;
-pub use search::{Found, Goal, Tried, Verdict, search};
+pub use report::agent_report::AgentReport;
+pub use report::run_report::Report;
+pub use report::series::SeriesPoint;
+pub use report::summary::Summary;
+pub use run::load::{run, run_until};
+pub use run::preload::{load_records, load_records_with};
+pub use search::{Goal, InvalidGoal, RateTrial, SearchResult, Verdict, search};
+pub use stats::batch_means::Estimate;
+pub use stats::progress::Progress;
 pub use stats::{medians, rounds};
-pub use workload::{Arrival, InvalidMix, Mix, Operation, Workload};
+pub use transport::address::{Address, InvalidAddress, resolve};
+pub use workload::arrival::{Arrival, InvalidArrival};
+pub use workload::definition::Workload;
+pub use workload::distribution::{Distribution, InvalidDistribution};
+pub use workload::mix::{InvalidMix, Mix};
+pub use workload::operation::Operation;
+pub use workload::popularity::{InvalidPopularity, Popularity};
+pub use workload::recorded_times::recorded_length;

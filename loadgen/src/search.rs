@@ -1,4 +1,4 @@
-//! The highest rate that keeps a percentile of the latency below a bound.
+//! Searches the highest rate that keeps a latency percentile below a bound.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use crate::agents::Crew;
-use crate::batches::Estimate;
+use crate::agents::coordinator::Coordinator;
 use crate::config::{Config, Loop};
 use crate::error::Error;
-use crate::progress::Progress;
-use crate::report::by_chance;
-use crate::workload::Arrival;
+use crate::report::validity::random_deviation;
+use crate::stats::batch_means::Estimate;
+use crate::stats::progress::Progress;
+use crate::workload::arrival::Arrival;
 
-/// What is searched for: `95:1000` is the rate at which 95 % of the requests take less than 1000 µs.
+/// The goal of a search: `95:1000` requires that 95 % of the requests take less than 1000 µs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Goal {
-    /// The percentile, above 0 and below 100.
+    /// Percentile, between 0 and 100 (exclusive).
     pub percentile: f64,
-    /// The bound on it, µs.
+    /// Upper bound of the percentile, µs.
     pub bound_us: f64,
 }
 
@@ -29,8 +29,17 @@ impl fmt::Display for Goal {
     }
 }
 
+/// The text is not a goal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{given:?} is not a goal; write PERCENTILE:MICROSECONDS, for example 99:500 for a 99th percentile below 500 µs"
+)]
+pub struct InvalidGoal {
+    given: String,
+}
+
 impl FromStr for Goal {
-    type Err = String;
+    type Err = InvalidGoal;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let goal = text.split_once(':').and_then(|(percentile, bound)| {
@@ -38,29 +47,28 @@ impl FromStr for Goal {
         });
         goal.filter(|goal| goal.percentile > 0.0 && goal.percentile < 100.0)
             .filter(|goal| goal.bound_us > 0.0 && goal.bound_us.is_finite())
-            .ok_or_else(|| {
-                format!("{text:?} is no goal; write PERCENTILE:MICROSECONDS, for example 99:500 for p99 below 500 µs")
-            })
+            .ok_or_else(|| InvalidGoal { given: text.to_owned() })
     }
 }
 
-/// What a rate showed.
+/// Whether a rate reaches the goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Verdict {
-    /// The whole interval is below the bound.
+    /// Yes: the confidence interval is below the bound.
     Below,
-    /// The whole interval is above the bound.
+    /// No: the confidence interval is above the bound.
     Above,
-    /// The bound lies within the interval, as often as it was measured: decided by the mean.
+    /// Yes by the mean. The interval contains the bound, even after repeated runs.
     BelowByMean,
-    /// Likewise.
+    /// No by the mean. The interval contains the bound, even after repeated runs.
     AboveByMean,
-    /// The rate was not kept, or requests failed: there is no latency at it.
+    /// No: the rate was not reached, or requests failed.
     NotReached,
-    /// Too little happened in the time to tell: measure longer.
+    /// Unknown: too few requests for the percentile. A longer measurement is needed.
     TooFew,
-    /// The figures were invalid, as often as it was measured: the generator is the limit.
+    /// Unknown: every run was invalid, because the generator is the bottleneck.
     Invalid,
 }
 
@@ -70,126 +78,132 @@ impl Verdict {
     }
 }
 
-/// One rate that was tried.
+/// The runs at one rate.
 #[derive(Debug, Clone, Serialize)]
-pub struct Tried {
-    /// Requests a second that were asked for.
+#[non_exhaustive]
+pub struct RateTrial {
+    /// Requested rate, in requests per second.
     pub rate: f64,
-    /// Requests a second that were answered.
+    /// Measured rate, in requests per second.
     pub qps: f64,
-    /// The percentile, µs.
+    /// The percentile, µs. `None` if it could not be estimated.
     pub latency: Option<Estimate>,
-    /// How often it was measured.
+    /// Number of runs.
     pub runs: usize,
-    /// What it showed.
+    /// Whether the rate reaches the goal.
     pub verdict: Verdict,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, Serialize)]
-pub struct Found {
-    /// What was searched for.
+#[non_exhaustive]
+pub struct SearchResult {
+    /// The goal.
     pub goal: Goal,
-    /// Requests a second of a closed loop: the search begins below.
+    /// The rate of the closed loop, in requests per second.
     pub peak: f64,
-    /// The highest rate that reached the goal; `None` where none did.
+    /// The highest rate that reached the goal; `None` if none did.
     pub rate: Option<f64>,
-    /// The lowest rate above that which didn't; `None` where all did.
+    /// The lowest rate that didn't reach the goal; `None` if all did.
     pub failed: Option<f64>,
-    /// What was tried, in order.
-    pub tried: Vec<Tried>,
+    /// The rates, in the order in which they were tried.
+    pub tried: Vec<RateTrial>,
 }
 
-/// A rate is measured again, up to so often, where its interval holds the bound.
-const RUNS: usize = 4;
-/// It is found when what reaches the goal and what doesn't are so near.
-const NEAR: f64 = 1.02;
-/// More halvings than it ever takes from the peak to a hundredth of it.
-const STEPS: usize = 12;
-/// A rate that is missed by more was not reached.
-const KEPT: f64 = 0.98;
+/// Maximum number of runs at a rate whose interval contains the bound.
+const MAX_RUNS: usize = 4;
+/// The search ends when the lowest failing rate is at most this factor above the highest successful one.
+const RESOLUTION: f64 = 1.02;
+/// Maximum number of rates. Bisecting from the peak to a hundredth of it takes fewer.
+const MAX_TRIALS: usize = 12;
+/// Share of the rate that has to be reached.
+const REACHED: f64 = 0.98;
 
-/// Searches by bisection, each rate measured until its interval says on which side of the bound it is.
+/// Searches by bisection. Each rate is measured until its interval is on one side of the bound.
 ///
 /// # Errors
 /// As [`run`](crate::run()).
 pub async fn search(
-    crew: &mut Crew,
+    coordinator: &mut Coordinator,
     config: &Config,
     goal: Goal,
     stop: &AtomicBool,
     mut progress: impl FnMut(&str, Progress),
-) -> Result<Found, Error> {
+) -> Result<SearchResult, Error> {
     let arrival = match config.pacing {
         Loop::Open { arrival, .. } => arrival,
         _ => Arrival::EXPONENTIAL,
     };
     let closed = Config { pacing: Loop::Closed, skip: false, moderate: false, ..config.clone() };
-    let peak = crew.run(&closed, stop, |seen| progress("at its peak", seen)).await?.qps;
+    let peak = coordinator.run(&closed, stop, |latest| progress("closed loop", latest)).await?.qps;
     let (mut low, mut high) = (0.0, peak);
-    let mut found = Found { goal, peak, rate: None, failed: None, tried: Vec::new() };
-    while found.tried.len() < STEPS && high > low * NEAR && peak > 0.0 && !stop.load(Ordering::Relaxed) {
-        // The peak itself is tried first: many goals are reached there.
-        let rate = if found.tried.is_empty() { high } else { (low + high) / 2.0 };
+    let mut result = SearchResult { goal, peak, rate: None, failed: None, tried: Vec::new() };
+    while result.tried.len() < MAX_TRIALS
+        && high > low * RESOLUTION
+        && peak > 0.0
+        && !stop.load(Ordering::Relaxed)
+    {
+        // Try the peak itself first, which reaches many goals.
+        let rate = if result.tried.is_empty() { high } else { (low + high) / 2.0 };
         let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
-        let tried = try_rate(crew, &config, rate, goal, stop, &mut progress).await?;
+        let trial = try_rate(coordinator, &config, rate, goal, stop, &mut progress).await?;
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        if tried.verdict.is_below() {
-            (low, found.rate) = (rate, Some(rate));
+        if trial.verdict.is_below() {
+            (low, result.rate) = (rate, Some(rate));
         } else {
-            (high, found.failed) = (rate, Some(rate));
+            (high, result.failed) = (rate, Some(rate));
         }
-        let too_few = tried.verdict == Verdict::TooFew;
-        found.tried.push(tried);
+        let too_few = trial.verdict == Verdict::TooFew;
+        result.tried.push(trial);
         if too_few {
-            // At a lower rate there is less still.
+            // A lower rate has even fewer requests.
             break;
         }
     }
-    Ok(found)
+    Ok(result)
 }
 
 async fn try_rate(
-    crew: &mut Crew,
+    coordinator: &mut Coordinator,
     config: &Config,
     rate: f64,
     goal: Goal,
     stop: &AtomicBool,
     progress: &mut impl FnMut(&str, Progress),
-) -> Result<Tried, Error> {
-    let name = format!("at {rate:.0}/s");
-    let mut seen: Vec<(f64, Option<Estimate>)> = Vec::new();
+) -> Result<RateTrial, Error> {
+    let name = format!("{rate:.0}/s");
+    let mut results: Vec<(f64, Option<Estimate>)> = Vec::new();
     loop {
-        let config = Config { seed: config.seed.wrapping_add(seen.len() as u64 * 1000), ..config.clone() };
-        let report = crew.run(&config, stop, |seen| progress(&name, seen)).await?;
-        let missed = report.qps < rate * KEPT - by_chance(rate, report.seconds);
+        let seed = config.seed.wrapping_add(results.len() as u64 * 1000);
+        let config = Config { seed, ..config.clone() };
+        let report = coordinator.run(&config, stop, |latest| progress(&name, latest)).await?;
+        let missed = report.qps < rate * REACHED - random_deviation(rate, report.seconds);
         let fault = if missed || report.has_failures() {
             Some(Verdict::NotReached)
         } else {
             report.invalid.as_ref().map(|_| Verdict::Invalid)
         };
-        // What a spoilt run shows says nothing of the rate.
+        // The latencies of a faulty run don't characterize the rate.
         let latency = report.quantile(goal.percentile / 100.0).filter(|_| fault.is_none());
-        seen.push((report.qps, latency));
-        let runs = seen.len();
-        let latency = together(seen.iter().filter_map(|(_, latency)| *latency));
-        let verdict = verdict(fault, latency, goal.bound_us, runs >= RUNS);
+        results.push((report.qps, latency));
+        let runs = results.len();
+        let latency = combine(results.iter().filter_map(|(_, latency)| *latency));
+        let verdict = verdict(fault, latency, goal.bound_us, runs >= MAX_RUNS);
         if let Some(verdict) = verdict.or(stop.load(Ordering::Relaxed).then_some(Verdict::NotReached)) {
-            let qps = seen.iter().map(|(qps, _)| qps).sum::<f64>() / runs as f64;
-            return Ok(Tried { rate, qps, latency, runs, verdict });
+            let qps = results.iter().map(|(qps, _)| qps).sum::<f64>() / runs as f64;
+            return Ok(RateTrial { rate, qps, latency, runs, verdict });
         }
     }
 }
 
-/// The estimate that several make, each from batches of its own: their mean, and as much narrower as there
-/// are more of them.
-fn together(estimates: impl Iterator<Item = Estimate>) -> Option<Estimate> {
+/// Combines the estimates of independent runs to their mean, with a correspondingly narrower interval.
+fn combine(estimates: impl Iterator<Item = Estimate>) -> Option<Estimate> {
     let all: Vec<Estimate> = estimates.collect();
     let count = all.len() as f64;
     let mean = all.iter().map(|one| one.mean).sum::<f64>() / count;
-    // Variances of independent means add up. Runs may differ by more than their batches do.
+    // Variances of independent means add up. But runs may differ more than their batches do.
     let within = all.iter().map(|one| ((one.high - one.low) / 2.0).powi(2)).sum::<f64>().sqrt() / count;
     let between = all.iter().map(|one| (one.mean - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
     let half = within.max(2.0 * (between / count).sqrt());
@@ -197,7 +211,7 @@ fn together(estimates: impl Iterator<Item = Estimate>) -> Option<Estimate> {
     (!all.is_empty()).then_some(Estimate { mean, low: mean - half, high: mean + half, batches })
 }
 
-/// `None` where another run may tell.
+/// The verdict, or `None` if another run is needed. `last` is set if no further run is allowed.
 fn verdict(fault: Option<Verdict>, latency: Option<Estimate>, bound: f64, last: bool) -> Option<Verdict> {
     match latency {
         _ if fault.is_some() => fault.filter(|_| last),
@@ -219,16 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn goals_parse_as_mutilate_has_them_and_nonsense_is_refused() {
+    fn goals_have_the_syntax_of_mutilate_and_invalid_ones_are_rejected() {
         assert_eq!("95:1000".parse(), Ok(Goal { percentile: 95.0, bound_us: 1000.0 }));
         assert_eq!("99.9:250".parse::<Goal>().unwrap().to_string(), "99.9:250");
         for text in ["", "95", "0:5", "100:5", "95:0", "95:x", "nan:5"] {
-            assert!(text.parse::<Goal>().unwrap_err().contains("99:500"), "{text}");
+            assert!(text.parse::<Goal>().unwrap_err().to_string().contains("99:500"), "{text}");
         }
     }
 
     #[test]
-    fn a_rate_is_measured_again_until_its_interval_is_on_one_side() {
+    fn a_rate_is_measured_until_its_interval_is_on_one_side_of_the_bound() {
         assert_eq!(verdict(None, Some(estimate(90.0, 5.0)), 100.0, false), Some(Verdict::Below));
         assert_eq!(verdict(None, Some(estimate(110.0, 5.0)), 100.0, false), Some(Verdict::Above));
         assert_eq!(verdict(None, Some(estimate(97.0, 5.0)), 100.0, false), None);
@@ -242,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn four_equal_runs_are_twice_as_sure() {
-        let all = together([estimate(100.0, 8.0); 4].into_iter()).unwrap();
+    fn four_equal_runs_halve_the_interval() {
+        let all = combine([estimate(100.0, 8.0); 4].into_iter()).unwrap();
         assert_eq!((all.mean, all.low, all.high, all.batches), (100.0, 96.0, 104.0, 40));
-        // Runs that differ are not.
-        let apart = together([estimate(50.0, 5.0), estimate(150.0, 5.0)].into_iter()).unwrap();
-        assert!(apart.low < 10.0 && apart.high > 190.0, "{apart:?}");
-        assert_eq!(together(std::iter::empty()), None);
+        // Runs that differ don't.
+        let different = combine([estimate(50.0, 5.0), estimate(150.0, 5.0)].into_iter()).unwrap();
+        assert!(different.low < 10.0 && different.high > 190.0, "{different:?}");
+        assert_eq!(combine(std::iter::empty()), None);
     }
 }

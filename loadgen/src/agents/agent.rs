@@ -1,35 +1,71 @@
-//! An agent: does what a master says, and tells it what came of it.
+//! An agent: generates load on behalf of a coordinator.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use net::{TcpListener, TcpStream};
 
-use crate::agents::channel::{Fault, Receiver, Sender, Side, open};
-use crate::agents::messages::{Order, Word};
+use crate::agents::channel::{ChannelError, Receiver, Role, Sender, open};
+use crate::agents::messages::{Request, Response};
 use crate::config::{Config, Loop};
 use crate::error::Error;
-use crate::progress::Progress;
-use crate::run::{LOOK, Load, Share};
+use crate::run::load::{Load, WorkerRange};
+use crate::run::schedule::POLL_INTERVAL;
+use crate::stats::progress::Progress;
 
-/// So often an agent tells that it is at work.
-pub(super) const HEARTBEAT: Duration = Duration::from_millis(500);
+/// How often an agent sends a heartbeat during a run.
+const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// How an agent takes part.
+/// Options of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentOptions {
-    /// Where it listens.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// What its masters know, too; needed unless it listens on the loopback address.
+    /// The secret shared with the coordinator. Required unless the agent listens on the loopback address.
     pub secret: Option<String>,
-    /// How much of the rate it takes for each of its connections, where others take 1 (mutilate's lambda).
+    /// Share of the rate per connection, relative to the other generators (mutilate's lambda). Usually 1.
     pub weight: u32,
+}
+
+/// What happens on an agent, for its log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AgentEvent {
+    /// A connection could not be accepted.
+    AcceptFailed(String),
+    /// A coordinator has been authenticated.
+    CoordinatorConnected(SocketAddr),
+    /// A session failed.
+    SessionFailed {
+        /// The coordinator's address.
+        coordinator: SocketAddr,
+        /// The cause.
+        reason: String,
+    },
+    /// A run has started, with these servers.
+    RunStarted(Vec<String>),
+    /// A run has ended.
+    RunEnded,
+}
+
+impl fmt::Display for AgentEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AcceptFailed(reason) => write!(f, "cannot accept a coordinator: {reason}"),
+            Self::CoordinatorConnected(address) => write!(f, "{address}: coordinator connected"),
+            Self::SessionFailed { coordinator, reason } => write!(f, "{coordinator}: {reason}"),
+            Self::RunStarted(servers) => write!(f, "run started: {}", servers.join(", ")),
+            Self::RunEnded => write!(f, "run ended"),
+        }
+    }
 }
 
 /// An agent that listens.
@@ -40,233 +76,249 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Listens on the configured address.
+    ///
     /// # Errors
-    /// Where the address can't be had, or would let anybody in.
+    /// Returns [`Error::Config`] if the address can't be bound, or isn't a loopback address and there is no
+    /// secret.
     pub fn bind(options: AgentOptions) -> Result<Self, Error> {
-        let refuse = |what: String| Error::Config(what);
-        let is_own = match options.listen.ip() {
+        let is_loopback = match options.listen.ip() {
             IpAddr::V4(ip) => ip.is_loopback(),
             IpAddr::V6(ip) => ip.is_loopback(),
         };
-        if !is_own && options.secret.as_deref().unwrap_or_default().is_empty() {
-            return Err(refuse(format!(
-                "an agent on {} would load whatever anybody tells it to: give it and its master a secret",
+        if !is_loopback && options.secret.as_deref().unwrap_or_default().is_empty() {
+            return Err(Error::Config(format!(
+                "without a secret anybody could make an agent on {} generate load: configure one on the agent and \
+                 its coordinator",
                 options.listen.ip()
             )));
         }
         let listener = TcpListener::bind(options.listen)
-            .map_err(|error| refuse(format!("cannot listen on {}: {error}", options.listen)))?;
+            .map_err(|error| Error::Config(format!("cannot listen on {}: {error}", options.listen)))?;
         Ok(Self { listener, options })
     }
 
-    /// Where it listens.
+    /// The address on which the agent listens.
+    ///
+    /// # Errors
+    /// Returns the error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves masters, one at a time, until `stop` is set. Tells a line of what happens.
-    pub async fn serve(&self, stop: &AtomicBool, tell: impl Fn(&str) + 'static) {
+    /// Serves coordinators, one at a time, until `stop` is set. Calls `on_event` with what happens.
+    pub async fn serve(&self, stop: &AtomicBool, on_event: impl Fn(AgentEvent) + 'static) {
         let busy = Rc::new(Cell::new(false));
-        let tell: Rc<dyn Fn(&str)> = Rc::new(tell);
-        let ends = Arc::new(AtomicBool::new(false));
+        let on_event: Rc<dyn Fn(AgentEvent)> = Rc::new(on_event);
+        let stopping = Arc::new(AtomicBool::new(false));
         while !stop.load(Ordering::Relaxed) {
-            let Ok(accepted) = runtime::timeout(LOOK, self.listener.accept()).await else { continue };
-            let (stream, master) = match accepted {
+            let accepted = runtime::timeout(POLL_INTERVAL, self.listener.accept()).await;
+            let Ok(accepted) = accepted else { continue };
+            let (stream, coordinator) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tell(&format!("cannot take on a master: {error}"));
-                    runtime::sleep(LOOK).await;
+                    on_event(AgentEvent::AcceptFailed(error.to_string()));
+                    runtime::sleep(POLL_INTERVAL).await;
                     continue;
                 }
             };
-            // One for each session that there is.
-            if Rc::strong_count(&busy) > SESSIONS {
+            // Each session holds a reference.
+            if Rc::strong_count(&busy) > MAX_SESSIONS {
                 continue;
             }
-            let session =
-                Session { options: self.options.clone(), busy: Rc::clone(&busy), ends: Arc::clone(&ends) };
-            let tell = Rc::clone(&tell);
-            // Beside the one that is served, so that another is told why it isn't.
+            let session = Session {
+                options: self.options.clone(),
+                busy: Rc::clone(&busy),
+                stopping: Arc::clone(&stopping),
+            };
+            let on_event = Rc::clone(&on_event);
+            // Sessions run concurrently, so that further coordinators learn that the agent is busy.
             drop(runtime::spawn(async move {
-                match session.run(stream, master, &*tell).await {
-                    Ok(()) => {}
-                    Err(fault) => tell(&format!("{master}: {fault}")),
+                if let Err(error) = session.run(stream, coordinator, &*on_event).await {
+                    on_event(AgentEvent::SessionFailed { coordinator, reason: error.to_string() });
                 }
             }));
         }
-        ends.store(true, Ordering::Relaxed);
+        stopping.store(true, Ordering::Relaxed);
         while busy.get() {
             runtime::sleep(Duration::from_millis(10)).await;
         }
     }
 }
 
-/// A clock that a master can be told of.
+/// The clock that is reported to coordinators, in nanoseconds.
 fn clock() -> u64 {
-    use std::sync::OnceLock;
-    static BEGINNING: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(BEGINNING.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(ORIGIN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// When the clock shows this, but not later than a master would have it.
-fn moment(at: u64) -> Instant {
-    Instant::now() + Duration::from_nanos(at.saturating_sub(clock())).min(PATIENCE)
+/// Converts a time of `clock`, limited to what a coordinator would choose.
+fn instant_of(time: u64) -> Instant {
+    Instant::now() + Duration::from_nanos(time.saturating_sub(clock())).min(START_TIMEOUT)
 }
 
-/// A master that takes longer to begin is not served.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// Whoever takes longer to say the first word that only a master can say is none.
-const STRANGERS: Duration = Duration::from_secs(5);
-/// So many are heard at once.
-const SESSIONS: usize = 16;
+/// How long a prepared load waits for its start.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a new connection may take to authenticate.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of concurrent sessions.
+const MAX_SESSIONS: usize = 16;
 
 struct Session {
     options: AgentOptions,
     busy: Rc<Cell<bool>>,
-    ends: Arc<AtomicBool>,
+    /// Set when the agent shuts down.
+    stopping: Arc<AtomicBool>,
 }
 
-/// No other master meanwhile.
-struct Busy(Rc<Cell<bool>>);
+/// Marks the agent as busy while it exists.
+struct BusyGuard(Rc<Cell<bool>>);
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.set(false);
     }
 }
 
 impl Session {
-    async fn run(&self, stream: TcpStream, master: SocketAddr, tell: &dyn Fn(&str)) -> Result<(), Fault> {
+    async fn run(
+        &self,
+        stream: TcpStream,
+        coordinator: SocketAddr,
+        on_event: &dyn Fn(AgentEvent),
+    ) -> Result<(), ChannelError> {
         let secret = self.options.secret.as_deref().unwrap_or_default();
-        let (mut sender, mut receiver) = open(stream, secret.as_bytes(), Side::Agent).await?;
-        // Whoever asks for the time knows the secret.
-        let first = receiver.receive_within(STRANGERS).await;
-        if let Err(Fault::Secret) = first {
-            // It can't read this, and sees from that why it isn't served.
-            let _ = sender.send(&Word::Failed("the secrets differ".to_owned())).await;
+        let (mut sender, mut receiver) = open(stream, secret.as_bytes(), Role::Agent).await?;
+        // The first message proves that the peer knows the secret.
+        let first = receiver.receive_within(AUTHENTICATION_TIMEOUT).await;
+        if let Err(ChannelError::SecretMismatch) = first {
+            // The peer can't verify this message either, which tells it that the secrets differ.
+            let _ = sender.send(&Response::Failed("the secrets differ".to_owned())).await;
         }
-        let mut order = first?;
+        let mut request = first?;
         if self.busy.replace(true) {
-            let refusal = Word::Failed("it works for another master".to_owned());
+            let refusal = Response::Failed("it works for another coordinator".to_owned());
             return sender.send(&refusal).await;
         }
-        let _busy = Busy(Rc::clone(&self.busy));
-        tell(&format!("{master}: takes part"));
-        sender.send(&Word::Welcome { threads: runtime::workers(), weight: self.options.weight }).await?;
+        let _busy = BusyGuard(Rc::clone(&self.busy));
+        on_event(AgentEvent::CoordinatorConnected(coordinator));
+        let weight = self.options.weight;
+        sender.send(&Response::Welcome { threads: runtime::workers(), weight }).await?;
         loop {
-            match order {
-                Order::Time => sender.send(&Word::Time(clock())).await?,
-                Order::Prepare(config, share) => {
-                    self.work(&config, share, &mut sender, &mut receiver, tell).await?;
+            match request {
+                Request::Clock => sender.send(&Response::Clock(clock())).await?,
+                Request::Prepare(config, range) => {
+                    self.run_load(&config, range, &mut sender, &mut receiver, on_event).await?;
                 }
-                // Of a run that is over already.
-                Order::Begin(_) | Order::Stop => {}
+                // Belongs to a run that has ended already.
+                Request::Start(_) | Request::Stop => {}
             }
-            // Between runs a master may take its time; if it is gone, the connection says so.
-            order = loop {
-                if self.ends.load(Ordering::Relaxed) {
+            // Between runs there is no timeout. TCP keepalive detects that the coordinator is gone.
+            request = loop {
+                if self.stopping.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                match receiver.receive_within(LOOK).await {
-                    Ok(order) => break order,
-                    Err(Fault::Silent(_)) => {}
-                    Err(Fault::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-                    Err(fault) => return Err(fault),
+                match receiver.receive_within(POLL_INTERVAL).await {
+                    Ok(request) => break request,
+                    Err(ChannelError::Timeout(_)) => {}
+                    Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
                 }
             };
         }
     }
 
-    async fn work(
+    async fn run_load(
         &self,
         config: &Config,
-        share: Share,
+        range: WorkerRange,
         sender: &mut Sender,
         receiver: &mut Receiver,
-        tell: &dyn Fn(&str),
-    ) -> Result<(), Fault> {
-        if self.options.secret.is_none() && names_files(config) {
-            // Anybody on this machine may be its master.
-            let refusal = "an agent without a secret opens no files: give it and its master one";
-            return sender.send(&Word::Failed(refusal.to_owned())).await;
+        on_event: &dyn Fn(AgentEvent),
+    ) -> Result<(), ChannelError> {
+        if self.options.secret.is_none() && uses_files(config) {
+            // Any user of this machine could be the coordinator.
+            let refusal =
+                "an agent without a secret opens no files: configure one on the agent and its coordinator";
+            return sender.send(&Response::Failed(refusal.to_owned())).await;
         }
         let stop = AtomicBool::new(false);
-        let load = match Load::prepare(config, share, &stop).await {
-            // The reason why a worker has ended comes with the run's.
-            Ok(load) if load.has_ended() => match load.finish(&stop, |_| {}).await {
-                Err(error) => return sender.send(&Word::Failed(error.to_string())).await,
-                Ok(_) => return sender.send(&Word::Failed("a worker ended".to_owned())).await,
+        let load = match Load::prepare(config, range, &stop).await {
+            // The result of the load has the error of the worker.
+            Ok(load) if load.has_ended_worker() => match load.finish(&stop, |_| {}).await {
+                Err(error) => return sender.send(&Response::Failed(error.to_string())).await,
+                Ok(_) => return sender.send(&Response::Failed("a worker ended".to_owned())).await,
             },
             Ok(load) => load,
-            Err(error) => return sender.send(&Word::Failed(error.to_string())).await,
+            Err(error) => return sender.send(&Response::Failed(error.to_string())).await,
         };
-        sender.send(&Word::Ready).await?;
+        sender.send(&Response::Ready).await?;
         let ready = Instant::now();
         loop {
-            match receiver.receive_within(LOOK).await {
-                Err(Fault::Silent(_)) if ready.elapsed() < PATIENCE && !self.ends.load(Ordering::Relaxed) => {
-                }
-                Ok(Order::Begin(at)) => {
-                    load.begin(moment(at));
+            match receiver.receive_within(POLL_INTERVAL).await {
+                Err(ChannelError::Timeout(_))
+                    if ready.elapsed() < START_TIMEOUT && !self.stopping.load(Ordering::Relaxed) => {}
+                Ok(Request::Start(time)) => {
+                    load.start(instant_of(time));
                     break;
                 }
-                Ok(Order::Time) => sender.send(&Word::Time(clock())).await?,
-                Ok(Order::Stop | Order::Prepare(..)) => {
+                Ok(Request::Clock) => sender.send(&Response::Clock(clock())).await?,
+                Ok(Request::Stop | Request::Prepare(..)) => {
                     load.abandon();
                     return Ok(());
                 }
-                Err(fault) => {
+                Err(error) => {
                     load.abandon();
-                    return Err(fault);
+                    return Err(error);
                 }
             }
         }
-        let servers: Vec<String> = config.servers.iter().map(ToString::to_string).collect();
-        tell(&format!("loads {}", servers.join(", ")));
-        let seen = RefCell::new(None::<Progress>);
-        let finish = load.finish(&stop, |progress| *seen.borrow_mut() = Some(progress));
-        // Until it is over one side listens, and says that it is there.
-        let (finished, gone) = {
+        on_event(AgentEvent::RunStarted(config.servers.iter().map(ToString::to_string).collect()));
+        let latest = RefCell::new(None::<Progress>);
+        let finish = load.finish(&stop, |progress| *latest.borrow_mut() = Some(progress));
+        // Listen for a stop request and send heartbeats during the run.
+        let (finished, lost) = {
             let mut finish = std::pin::pin!(finish);
-            let mut gone = None;
+            let mut lost = None;
             loop {
-                let tick = std::pin::pin!(receiver.receive_within::<Order>(HEARTBEAT));
+                let tick = std::pin::pin!(receiver.receive_within::<Request>(HEARTBEAT));
                 match select(finish.as_mut(), tick).await {
-                    Either::Left((finished, _)) => break (finished, gone),
-                    Either::Right((Ok(Order::Stop), _)) => stop.store(true, Ordering::Relaxed),
+                    Either::Left((finished, _)) => break (finished, lost),
+                    Either::Right((Ok(Request::Stop), _)) => stop.store(true, Ordering::Relaxed),
                     Either::Right((Ok(_), _)) => {}
-                    Either::Right((Err(Fault::Silent(_)), _)) => {
-                        let progress = *seen.borrow();
-                        if let Err(fault) = sender.send(&Word::Working(progress)).await {
-                            gone = Some(fault);
+                    Either::Right((Err(ChannelError::Timeout(_)), _)) => {
+                        let progress = *latest.borrow();
+                        if let Err(error) = sender.send(&Response::Running(progress)).await {
+                            lost = Some(error);
                         }
                     }
-                    Either::Right((Err(fault), _)) => gone = Some(fault),
+                    Either::Right((Err(error), _)) => lost = Some(error),
                 }
-                if gone.is_some() || self.ends.load(Ordering::Relaxed) {
-                    // Nobody wants what would be measured from here on.
+                if lost.is_some() || self.stopping.load(Ordering::Relaxed) {
                     stop.store(true, Ordering::Relaxed);
-                    break (finish.as_mut().await, gone);
+                    break (finish.as_mut().await, lost);
                 }
             }
         };
-        if let Some(fault) = gone {
-            return Err(fault);
+        if let Some(error) = lost {
+            return Err(error);
         }
-        tell("done");
-        if self.ends.load(Ordering::Relaxed) {
-            // What it measured is less than was asked for, and its master goes on.
-            return sender.send(&Word::Failed("it was interrupted".to_owned())).await;
+        on_event(AgentEvent::RunEnded);
+        if self.stopping.load(Ordering::Relaxed) {
+            // The measurement is incomplete, while the coordinator's run continues.
+            return sender.send(&Response::Failed("it was interrupted".to_owned())).await;
         }
         match finished {
-            Ok(measured) => sender.send(&Word::Done(Box::new(measured))).await,
-            Err(error) => sender.send(&Word::Failed(error.to_string())).await,
+            Ok(measurement) => sender.send(&Response::Done(Box::new(measurement))).await,
+            Err(error) => sender.send(&Response::Failed(error.to_string())).await,
         }
     }
 }
 
-/// Whether a load is described by files as well.
-fn names_files(config: &Config) -> bool {
+/// Whether the load reads files.
+fn uses_files(config: &Config) -> bool {
     let times = matches!(&config.pacing, Loop::Recorded { times: Some(_), .. });
     times || config.workload.trace.is_some() || config.tls.is_some()
 }

@@ -1,8 +1,8 @@
-//! Messages over TCP, of which both sides know that they are the other's.
+//! Authenticated, sequence-numbered messages (HMAC-SHA256) over TCP.
 //!
-//! At first each says which version it speaks and draws a number; of both numbers and the secret they make
-//! the key that every message is sealed with, together with its place in the conversation and its direction:
-//! none can be made up, repeated, left out or sent back.
+//! Each side begins with a greeting that contains its protocol version and a nonce. The session key is derived
+//! from the secret and both nonces. Every message carries an HMAC over its direction, sequence number and
+//! contents, so messages can't be forged, replayed, dropped or reflected.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,76 +14,77 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::Sha256;
 
-type Code = Hmac<Sha256>;
+type HmacSha256 = Hmac<Sha256>;
 
-/// What both sides begin with.
+/// The beginning of a greeting.
 const MAGIC: &[u8; 8] = b"loadgen\0";
-/// Of what they say to each other; another number with each change of the messages.
-const VERSION: u32 = 1;
-const NUMBER: usize = 32;
-const GREETING: usize = 8 + 4 + NUMBER;
-const SEAL: usize = 32;
+/// Version of the messages. Incremented with each change to them.
+const VERSION: u32 = 2;
+const NONCE: usize = 32;
+const GREETING: usize = 8 + 4 + NONCE;
+const TAG: usize = 32;
 
-/// The longest message: what an hour of measuring makes is below.
+/// The longest message, in bytes. The measurement of an hour is shorter.
 const LONGEST: usize = 1 << 30;
-/// The longest first one, of which it is not known yet whose it is: a stranger gets no memory.
-const LONGEST_FIRST: usize = 4 << 10;
-/// A greeting that takes longer does not come.
-const GREET_WITHIN: Duration = Duration::from_secs(3);
+/// The longest first message, in bytes: an unauthenticated peer can't make this side allocate more.
+const LONGEST_UNAUTHENTICATED: usize = 4 << 10;
+/// How long to wait for the greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A connection that is silent for so long is tried, and one whose packets nobody takes for so long is gone.
+/// Idle time before a keepalive probe.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-const GONE: Duration = Duration::from_secs(30);
+/// How long sent data may remain unacknowledged.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why the other side can't be talked to.
+/// Why communication with the peer failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum ChannelError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it does not greet as a loadgen agent does")]
-    Stranger,
+    #[error("it doesn't speak the protocol of loadgen agents")]
+    UnknownProtocol,
     #[error(
-        "it speaks version {theirs} of the agents' protocol, and this is version {VERSION}: use the same loadgen on both"
+        "it speaks version {theirs} of the agents' protocol instead of {VERSION}: use the same version of loadgen on all machines"
     )]
     Version { theirs: u32 },
-    #[error("its secret is another one")]
-    Secret,
-    #[error("it said something that is not understood: {0}")]
-    Message(String),
+    #[error("its secret differs")]
+    SecretMismatch,
+    #[error("invalid message: {0}")]
+    InvalidMessage(String),
     #[error("{0}")]
     Refused(String),
-    #[error("nothing was heard of it for {} s", .0.as_secs())]
-    Silent(Duration),
+    #[error("no message for {} s", .0.as_secs())]
+    Timeout(Duration),
 }
 
-/// Which side one is.
+/// The role of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Master,
+pub(crate) enum Role {
+    Coordinator,
     Agent,
 }
 
-fn code(key: &[u8]) -> Code {
-    // A key of any length will do: RFC 2104 hashes long ones and fills up short ones.
-    Code::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
+fn new_hmac(key: &[u8]) -> HmacSha256 {
+    // RFC 2104 hashes long keys and pads short ones.
+    HmacSha256::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
 }
 
-/// The seal's state for one direction.
+/// Computes the tags of one direction.
 #[derive(Debug)]
-struct Seals {
-    key: [u8; SEAL],
+struct MessageAuthenticator {
+    key: [u8; TAG],
     direction: u8,
-    count: u64,
+    sequence_number: u64,
 }
 
-impl Seals {
-    fn next(&mut self, message: &[u8]) -> Code {
-        let mut code = code(&self.key);
-        code.update(&[self.direction]);
-        code.update(&self.count.to_le_bytes());
-        code.update(message);
-        self.count += 1;
-        code
+impl MessageAuthenticator {
+    fn next(&mut self, message: &[u8]) -> HmacSha256 {
+        let mut hmac = new_hmac(&self.key);
+        hmac.update(&[self.direction]);
+        hmac.update(&self.sequence_number.to_le_bytes());
+        hmac.update(message);
+        self.sequence_number += 1;
+        hmac
     }
 }
 
@@ -91,124 +92,138 @@ impl Seals {
 #[derive(Debug)]
 pub(crate) struct Sender {
     stream: OwnedWriteHalf<Tcp>,
-    seals: Seals,
+    authenticator: MessageAuthenticator,
 }
 
 /// The receiving half.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     stream: OwnedReadHalf<Tcp>,
-    seals: Seals,
-    /// What has come of the next message: waiting for it can be given up and taken up again.
-    come: Vec<u8>,
+    authenticator: MessageAuthenticator,
+    /// Received bytes of the next message. They are kept if `receive` is cancelled.
+    buffered: Vec<u8>,
+    /// Limit for the length of the next message.
     longest: usize,
-    /// When anything came, last.
-    heard: Instant,
+    /// When bytes were last received.
+    last_received: Instant,
 }
 
-/// Greets the other side, and finds out whether it speaks the same version; both then know the key.
+/// Exchanges greetings and derives the session key.
 pub(crate) async fn open(
     mut stream: TcpStream,
     secret: &[u8],
-    side: Side,
-) -> Result<(Sender, Receiver), Fault> {
-    // A machine that has vanished says nothing: it is asked from time to time.
+    role: Role,
+) -> Result<(Sender, Receiver), ChannelError> {
+    // Detect a peer that has vanished.
     stream.set_keepalive(Some(KEEPALIVE))?;
-    stream.set_user_timeout(Some(GONE))?;
-    let mine: [u8; NUMBER] = rand::random();
+    stream.set_user_timeout(Some(USER_TIMEOUT))?;
+    let mine: [u8; NONCE] = rand::random();
     let mut greeting = [0; GREETING];
     let greet = async {
         let hello = [&MAGIC[..], &VERSION.to_le_bytes(), &mine].concat();
         stream.write_all(&hello).await?;
         stream.read_exact(&mut greeting).await
     };
-    match runtime::timeout(GREET_WITHIN, greet).await {
+    match runtime::timeout(GREETING_TIMEOUT, greet).await {
         Ok(greeted) => greeted?,
-        Err(_) => return Err(Fault::Stranger),
+        Err(_) => return Err(ChannelError::UnknownProtocol),
     }
     let (magic, rest) = greeting.split_at(MAGIC.len());
     let (version, theirs) = rest.split_at(4);
     if magic != MAGIC {
-        return Err(Fault::Stranger);
+        return Err(ChannelError::UnknownProtocol);
     }
     let version = u32::from_le_bytes([version[0], version[1], version[2], version[3]]);
     if version != VERSION {
-        return Err(Fault::Version { theirs: version });
+        return Err(ChannelError::Version { theirs: version });
     }
-    let mut key = code(secret);
-    let (masters, agents) = if side == Side::Master { (&mine[..], theirs) } else { (theirs, &mine[..]) };
+    let mut key = new_hmac(secret);
+    let (coordinators, agents) =
+        if role == Role::Coordinator { (&mine[..], theirs) } else { (theirs, &mine[..]) };
     key.update(MAGIC);
-    key.update(masters);
+    key.update(coordinators);
     key.update(agents);
-    let key: [u8; SEAL] = key.finalize().into_bytes().into();
+    let key: [u8; TAG] = key.finalize().into_bytes().into();
     let (read, write) = stream.into_split();
-    let from = |side: Side| Seals { key, direction: u8::from(side == Side::Agent), count: 0 };
-    let other = if side == Side::Master { Side::Agent } else { Side::Master };
-    let sender = Sender { stream: write, seals: from(side) };
+    let from = |sender: Role| MessageAuthenticator {
+        key,
+        direction: u8::from(sender == Role::Agent),
+        sequence_number: 0,
+    };
+    let other = if role == Role::Coordinator { Role::Agent } else { Role::Coordinator };
+    let sender = Sender { stream: write, authenticator: from(role) };
     Ok((
         sender,
         Receiver {
             stream: read,
-            seals: from(other),
-            come: Vec::new(),
-            longest: LONGEST_FIRST,
-            heard: Instant::now(),
+            authenticator: from(other),
+            buffered: Vec::new(),
+            longest: LONGEST_UNAUTHENTICATED,
+            last_received: Instant::now(),
         },
     ))
 }
 
 impl Sender {
-    pub(crate) async fn send(&mut self, message: &impl Serialize) -> Result<(), Fault> {
-        let text = serde_json::to_vec(message).map_err(|error| Fault::Message(error.to_string()))?;
-        let seal = self.seals.next(&text).finalize().into_bytes();
+    pub(crate) async fn send(&mut self, message: &impl Serialize) -> Result<(), ChannelError> {
+        let text =
+            serde_json::to_vec(message).map_err(|error| ChannelError::InvalidMessage(error.to_string()))?;
+        let tag = self.authenticator.next(&text).finalize().into_bytes();
         let length = u32::try_from(text.len()).ok().filter(|length| *length as usize <= LONGEST);
-        let length = length.ok_or_else(|| Fault::Message("it is too long to be sent".to_owned()))?;
-        let all = [&length.to_le_bytes()[..], &seal, &text].concat();
+        let length =
+            length.ok_or_else(|| ChannelError::InvalidMessage("the message is too long".to_owned()))?;
+        let all = [&length.to_le_bytes()[..], &tag, &text].concat();
         Ok(self.stream.write_all(&all).await?)
     }
 }
 
 impl Receiver {
-    /// The next message. May be given up at any time: nothing is lost.
-    pub(crate) async fn receive<M: DeserializeOwned>(&mut self) -> Result<M, Fault> {
-        const HEAD: usize = 4 + SEAL;
+    /// Receives the next message. Cancel safe.
+    pub(crate) async fn receive<M: DeserializeOwned>(&mut self) -> Result<M, ChannelError> {
+        const HEAD: usize = 4 + TAG;
         let mut buffer = [0; 16 << 10];
         loop {
-            if let Some((head, text)) = self.come.split_at_checked(HEAD) {
-                let (length, seal) = head.split_at(4);
+            if let Some((head, text)) = self.buffered.split_at_checked(HEAD) {
+                let (length, tag) = head.split_at(4);
                 let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
                 if length > self.longest {
-                    // An honest one is shorter, so the seal would be wrong as well.
-                    return Err(Fault::Secret);
+                    // A peer with the right secret doesn't send this.
+                    return Err(ChannelError::SecretMismatch);
                 }
                 if let Some(text) = text.get(..length) {
-                    self.seals.next(text).verify_slice(seal).map_err(|_| Fault::Secret)?;
+                    self.authenticator
+                        .next(text)
+                        .verify_slice(tag)
+                        .map_err(|_| ChannelError::SecretMismatch)?;
                     self.longest = LONGEST;
-                    let message =
-                        serde_json::from_slice(text).map_err(|error| Fault::Message(error.to_string()));
-                    self.come.drain(..HEAD + length);
+                    let message = serde_json::from_slice(text)
+                        .map_err(|error| ChannelError::InvalidMessage(error.to_string()));
+                    self.buffered.drain(..HEAD + length);
                     return message;
                 }
             }
             let length = self.stream.read(&mut buffer).await?;
             if length == 0 {
-                return Err(Fault::Io(io::Error::new(
+                return Err(ChannelError::Io(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
                     "it closed the connection",
                 )));
             }
-            self.heard = Instant::now();
-            self.come.extend_from_slice(&buffer[..length]);
+            self.last_received = Instant::now();
+            self.buffered.extend_from_slice(&buffer[..length]);
         }
     }
 
-    /// For how long nothing came at all: a long message takes its time.
-    pub(crate) fn silent_for(&self) -> Duration {
-        self.heard.elapsed()
+    /// The time since bytes were last received, also if a long message is still incomplete.
+    pub(crate) fn idle_time(&self) -> Duration {
+        self.last_received.elapsed()
     }
 
-    /// Likewise, but not for longer than this.
-    pub(crate) async fn receive_within<M: DeserializeOwned>(&mut self, time: Duration) -> Result<M, Fault> {
-        runtime::timeout(time, self.receive()).await.unwrap_or(Err(Fault::Silent(time)))
+    /// Receives the next message, or fails with [`ChannelError::Timeout`].
+    pub(crate) async fn receive_within<M: DeserializeOwned>(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<M, ChannelError> {
+        runtime::timeout(timeout, self.receive()).await.unwrap_or(Err(ChannelError::Timeout(timeout)))
     }
 }

@@ -1,42 +1,43 @@
-//! What masters and agents tell each other.
+//! The messages between coordinator and agents.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::progress::Progress;
-use crate::run::{Measured, Share};
+use crate::run::load::WorkerRange;
+use crate::stats::measurement::Measurement;
+use crate::stats::progress::Progress;
 
-/// From a master.
+/// A message of the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Order {
-    /// What time is it?
-    Time,
+pub(crate) enum Request {
+    /// Report the clock.
+    Clock,
     /// Make the connections.
-    Prepare(Box<Config>, Share),
-    /// Begin when the agent's clock says so, in nanoseconds of its own.
-    Begin(u64),
-    /// End before the time is over.
+    Prepare(Box<Config>, WorkerRange),
+    /// Start when the agent's clock shows this time, in nanoseconds.
+    Start(u64),
+    /// End the run early.
     Stop,
 }
 
-/// From an agent.
+/// A message of an agent.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Word {
-    /// It takes part.
+pub(crate) enum Response {
+    /// The agent accepts the coordinator.
     Welcome {
-        /// Its threads.
+        /// Worker threads.
         threads: usize,
-        /// How much of the rate it takes, for each of its connections.
+        /// Share of the rate per connection.
         weight: u32,
     },
-    /// Its clock, nanoseconds since some beginning.
-    Time(u64),
-    /// All is prepared.
+    /// The agent's clock, in nanoseconds since an arbitrary time.
+    Clock(u64),
+    /// The load is prepared.
     Ready,
-    /// It can't do what it was told to.
+    /// The agent can't do what was requested.
     Failed(String),
-    /// It is at work.
-    Working(Option<Progress>),
+    /// Heartbeat during a run.
+    Running(Option<Progress>),
     /// The run is over.
-    Done(Box<Measured>),
+    Done(Box<Measurement>),
 }

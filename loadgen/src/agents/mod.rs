@@ -1,18 +1,23 @@
-//! Load from several machines: a master tells agents what to do, all begin at the same time, and what they
-//! count is put together without loss.
+//! Load from several machines: a coordinator configures agents, all start at the same time, and their
+//! measurements are merged without loss.
 //!
-//! Whoever can reach an agent could have it load anything: an agent listens on the loopback address unless it
-//! shares a secret with its master, each proves to know it, and each message carries a code that only the
-//! two can make (HMAC, RFC 2104). Nothing is encrypted.
+//! An agent generates load on behalf of anybody who can authenticate. Unless it listens on the loopback address,
+//! it needs a secret that it shares with its coordinator: both prove that they know it, and every message
+//! carries an HMAC (RFC 2104). Messages are not encrypted.
 
-mod agent;
+#[cfg(feature = "agents")]
+pub(crate) mod agent;
+#[cfg(feature = "agents")]
+mod agent_group;
+#[cfg(feature = "agents")]
+mod agent_handle;
+#[cfg(feature = "agents")]
 mod channel;
-mod crew;
+pub(crate) mod coordinator;
+#[cfg(feature = "agents")]
+mod load_split;
+#[cfg(feature = "agents")]
 mod messages;
 
-pub use agent::{Agent, AgentOptions};
-pub use crew::Crew;
-pub(crate) use crew::Part;
-
-/// Where an agent listens unless told otherwise; mutilate's port.
+/// The default port of agents; mutilate's port.
 pub const AGENT_PORT: u16 = 5556;

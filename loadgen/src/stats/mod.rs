@@ -1,4 +1,16 @@
 //! Statistics of measurements.
 
+pub(crate) mod batch_means;
+pub(crate) mod collector;
+pub(crate) mod compact_histogram;
+pub(crate) mod interval_stats;
+pub(crate) mod measurement;
 pub mod medians;
+pub(crate) mod metrics;
+pub(crate) mod progress;
+pub(crate) mod recorder;
 pub mod rounds;
+pub(crate) mod sample_file;
+pub(crate) mod slicing;
+pub(crate) mod timeline;
+pub(crate) mod warm_up;

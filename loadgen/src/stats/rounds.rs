@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::batches::{Estimate, of};
+use crate::stats::batch_means::{Estimate, mean_estimate};
 
 /// The order of turns within a round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -302,7 +302,7 @@ pub fn ratios<T>(
 pub fn mean_ratio(ratios: &[f64]) -> Option<Estimate> {
     let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let valid = logarithms.iter().all(|logarithm| logarithm.is_finite());
-    let Estimate { mean, low, high, batches } = of(&logarithms).filter(|_| valid)?;
+    let Estimate { mean, low, high, batches } = mean_estimate(&logarithms).filter(|_| valid)?;
     Some(Estimate { mean: mean.exp(), low: low.exp(), high: high.exp(), batches })
 }
 

@@ -165,7 +165,7 @@ fn a_lost_agent_makes_the_run_invalid_and_the_rest_is_reported() {
     let (mut lost, kept) = (Agent::start(&[]), Agent::start(&[]));
     let arguments = ["-q", "600", "-t", "2", "-w", "0"];
     let started = Coordinator::start(&mut coordinator(server.address, &[&lost, &kept], &arguments));
-    lost.wait_for("loads");
+    lost.wait_for("run started");
     std::thread::sleep(Duration::from_millis(500));
     lost.child.kill().unwrap();
     let output = started.output();
@@ -185,7 +185,7 @@ fn an_interrupted_agent_makes_the_run_invalid() {
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "2", "-w", "0"];
     let started = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
-    agent.wait_for("loads");
+    agent.wait_for("run started");
     std::thread::sleep(Duration::from_millis(900));
     Command::new("kill").args(["-INT", &agent.child.id().to_string()]).status().unwrap();
     let output = started.output();
@@ -217,17 +217,17 @@ fn an_interrupted_coordinator_stops_its_agents_and_prints_what_was_measured() {
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "60", "-w", "0"];
     let started = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
-    agent.wait_for("loads");
+    agent.wait_for("run started");
     std::thread::sleep(Duration::from_millis(1500));
     Command::new("kill").args(["-INT", &started.id()]).status().unwrap();
     let output = started.output();
     let report = report(&output);
     assert!((50..=600).contains(&report["requests"].as_u64().unwrap()), "{report}");
     assert!(report["agents"][0]["requests"].as_u64().unwrap() > 20, "{report}");
-    agent.wait_for("done");
+    agent.wait_for("run ended");
     // Agents of a killed coordinator stop their load.
     let killed = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
-    wait_until("the second run", || agent.stderr.lock().unwrap().matches("loads").count() == 2);
+    wait_until("the second run", || agent.stderr.lock().unwrap().matches("run started").count() == 2);
     drop(killed);
     wait_until("its end", || agent.stderr.lock().unwrap().contains("closed"));
     let seen = server.stat("cmd_get");
@@ -276,7 +276,7 @@ fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reas
         assert_eq!(output.status.code(), Some(1), "{text}");
     };
     refused(&format!("127.0.0.1:{}", free_port()), "connect");
-    refused(&server.address.to_string(), "greet");
+    refused(&server.address.to_string(), "protocol of loadgen agents");
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let name = other.local_addr().unwrap().to_string();
     let speaks = std::thread::spawn(move || {
@@ -288,8 +288,8 @@ fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reas
     refused(&name, "version 99");
     speaks.join().unwrap();
     let busy = Coordinator::start(&mut coordinator(server.address, &[&agent], &["-q", "10", "-t", "30"]));
-    agent.wait_for("loads");
-    refused(&agent.name(), "another master");
+    agent.wait_for("run started");
+    refused(&agent.name(), "another coordinator");
     drop(busy);
     // An agent refuses what it can't do before the run begins.
     wait_until("it is free again", || agent.stderr.lock().unwrap().contains("closed"));
@@ -305,7 +305,7 @@ fn garbage_neither_stops_an_agent_nor_starts_a_run() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let address = SocketAddr::from(([127, 0, 0, 1], agent.port));
-    let greeting = [&b"loadgen\0"[..], &1_u32.to_le_bytes(), &[7; 32]].concat();
+    let greeting = [&b"loadgen\0"[..], &2_u32.to_le_bytes(), &[7; 32]].concat();
     let announced = [&greeting[..], &(200_u32 << 20).to_le_bytes(), &[0; 1 << 20]].concat();
     for garbage in [announced, b"GET / HTTP/1.0\r\n\r\n".repeat(5), [&greeting[..], &[0xff; 100]].concat(), {
         let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();

@@ -19,7 +19,7 @@ fn run_undisturbed(config: &Config) -> (Report, f64) {
         let before = stolen();
         let report = run(config);
         // Hundredths of a second.
-        if stolen() - before <= 3 && report.slip.unwrap().p99 < 1_000.0 {
+        if stolen() - before <= 3 && report.send_lag.unwrap().p99 < 1_000.0 {
             return (report, 0.02);
         }
     }
@@ -93,8 +93,12 @@ fn a_run_ends_when_its_confidence_interval_is_reached() {
         MISS.to_vec()
     })
     .address;
-    let sure =
-        Config { until_sure: Some(3.0), connections: 8, duration: Duration::from_secs(30), ..config(server) };
+    let sure = Config {
+        target_precision: Some(3.0),
+        connections: 8,
+        duration: Duration::from_secs(30),
+        ..config(server)
+    };
     let report = run(&sure);
     assert!((1.0..29.0).contains(&report.seconds), "{}", report.table());
     let estimates = [report.qps_estimate, report.p50_estimate, report.p99_estimate];
@@ -175,7 +179,7 @@ fn kernel_timestamps_separate_client_overhead_from_the_servers_delay() {
         busy.abort();
         report
     });
-    let (own, wire) = (report.own.unwrap(), report.wire.unwrap());
+    let (own, wire) = (report.client_overhead.unwrap(), report.wire.unwrap());
     assert!(own.count * 10 > report.requests * 9, "{}", report.table());
     // The wait of up to 8 ms in the socket is client overhead, however long the server took.
     assert!(own.p99 > 5_000.0, "{}", report.table());

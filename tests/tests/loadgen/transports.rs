@@ -34,7 +34,7 @@ fn tls_certificates_are_verified_unless_that_is_turned_off() {
     );
     let server = Memcached::start(&["-Z", "-o", &options]);
     let files = |authorities: Option<&PathBuf>| TlsFiles {
-        authorities: authorities.cloned(),
+        ca_certificates: authorities.cloned(),
         certificate: Some(other.clone()),
         key: Some(other_key.clone()),
         ..TlsFiles::default()
@@ -48,15 +48,15 @@ fn tls_certificates_are_verified_unless_that_is_turned_off() {
     };
     for good in [
         files(Some(&chain)),
-        TlsFiles { name: Some("server".to_owned()), ..files(Some(&chain)) },
-        TlsFiles { unverified: true, ..files(None) },
+        TlsFiles { server_name: Some("server".to_owned()), ..files(Some(&chain)) },
+        TlsFiles { skip_verification: true, ..files(None) },
     ] {
         let report = load_and_run(&with(good), 1).unwrap();
         assert!(report.hits > 100 && report.misses == 0 && !report.has_failures(), "{}", report.table());
     }
     for (bad, word) in [
         (files(Some(&other)), "certificate"),
-        (TlsFiles { name: Some("somebody".to_owned()), ..files(Some(&chain)) }, "certificate"),
+        (TlsFiles { server_name: Some("somebody".to_owned()), ..files(Some(&chain)) }, "certificate"),
         (files(None), "signs"),
         (files(Some(&folder.path().join("none.pem"))), "none.pem"),
         (files(Some(&key)), "no certificate"),

@@ -46,7 +46,7 @@ fn the_reported_wire_latency_is_that_of_a_packet_capture() {
     let config = Config {
         connections: 4,
         kernel_timestamps: true,
-        spins: true,
+        workers_spin: true,
         pacing: Loop::Open { rate: 4000.0, arrival: Arrival::EXPONENTIAL },
         duration: Duration::from_secs(1),
         ..config(server.address)
@@ -54,7 +54,8 @@ fn the_reported_wire_latency_is_that_of_a_packet_capture() {
     // The hypervisor may disturb one run, but not three.
     let mut apart = (0..3).map(|_| {
         let (report, packets) = captured_run(&config, server.address.port());
-        let (wire, own, service) = (report.wire.unwrap(), report.own.unwrap(), report.service.unwrap());
+        let (wire, own, service) =
+            (report.wire.unwrap(), report.client_overhead.unwrap(), report.service.unwrap());
         let latencies = wire_latencies(&packets);
         assert_eq!((latencies.len() as u64, wire.count), (report.requests, report.requests));
         assert!((wire.avg + own.avg - service.avg).abs() < 1.0, "{}", report.table());
@@ -71,7 +72,7 @@ fn gaps_between_requests_on_the_wire_are_exponential_at_half_the_highest_rate() 
         return;
     }
     let server = Memcached::start(&[]);
-    let closed = Config { connections: 16, spins: true, ..config(server.address) };
+    let closed = Config { connections: 16, workers_spin: true, ..config(server.address) };
     let mut usable = 0;
     for _ in 0..5 {
         let highest = captured_run(&closed, server.address.port()).0.qps;
@@ -94,7 +95,7 @@ fn misfit(open: &Config, rate: f64, port: u16) -> Option<f64> {
     let (report, packets) = captured_run(open, port);
     let sent: Vec<Duration> =
         packets.iter().filter(|packet| packet.to_server).map(|packet| packet.at).collect();
-    let late = report.slip.unwrap().p99 / 1e6 * rate;
+    let late = report.send_lag.unwrap().p99 / 1e6 * rate;
     if (sent.len() as f64) < report.requests as f64 * 0.9 || late > 20.0 {
         return None;
     }

@@ -1,0 +1,59 @@
+//! Runs loads, together with agents if there are any.
+
+use std::sync::atomic::AtomicBool;
+
+#[cfg(feature = "agents")]
+use crate::agents::agent_group::AgentGroup;
+use crate::config::Config;
+use crate::error::Error;
+use crate::report::run_report::Report;
+use crate::run::load::run_until;
+use crate::stats::progress::Progress;
+
+/// Runs loads on this machine and, with the `agents` feature, on agents at the same time.
+#[derive(Debug, Default)]
+pub struct Coordinator {
+    #[cfg(feature = "agents")]
+    agents: AgentGroup,
+}
+
+impl Coordinator {
+    /// A coordinator without agents.
+    pub fn local() -> Self {
+        Self::default()
+    }
+
+    /// Connects to agents, given by name and address. The name is used in reports and errors. `weight` is the
+    /// coordinator's share of the rate per connection; each agent has its own weight.
+    ///
+    /// # Errors
+    /// Returns [`Error::Agent`] if an agent can't be reached, speaks another version of the protocol, has
+    /// another secret or works for another coordinator.
+    #[cfg(feature = "agents")]
+    pub async fn connect(
+        agents: &[(String, std::net::SocketAddr)],
+        secret: Option<&str>,
+        weight: u32,
+    ) -> Result<Self, Error> {
+        Ok(Self { agents: AgentGroup::connect(agents, secret, weight).await? })
+    }
+
+    /// Runs a load together with all agents, as [`run_until`] does without agents. If an agent is lost, the
+    /// report is invalid and names the agent.
+    ///
+    /// # Errors
+    /// As [`run_until`]. Also returns [`Error::Agent`] if an agent can't prepare the load, or was lost in an
+    /// earlier run.
+    pub async fn run(
+        &mut self,
+        config: &Config,
+        stop: &AtomicBool,
+        progress: impl FnMut(Progress),
+    ) -> Result<Report, Error> {
+        #[cfg(feature = "agents")]
+        if !self.agents.is_empty() {
+            return self.agents.run(config, stop, progress).await;
+        }
+        run_until(config, stop, progress).await
+    }
+}

@@ -1,0 +1,87 @@
+//! The `loadgen` command.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "agents")]
+mod agent;
+mod command_line;
+mod compare;
+mod exit_code;
+mod flags;
+mod output_file;
+#[cfg(feature = "plots")]
+mod plot;
+mod progress_bar;
+#[cfg(feature = "plots")]
+mod rate_point;
+mod rate_search;
+mod rate_sweep;
+mod run_config;
+mod session;
+mod single_run;
+#[cfg(feature = "plots")]
+mod terminal_chart;
+mod value_parsers;
+mod workload_file;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::flags::Flags;
+
+fn main() -> ExitCode {
+    let flags = match command_line::parse() {
+        Ok(Some(flags)) => flags,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&*error) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("loadgen: {error}");
+            return ExitCode::from(exit_code::USAGE);
+        }
+    };
+    match run(&flags) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("loadgen: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the reader of the output has closed it, as `head` does. That is not an error.
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(missing) = flags.missing_feature() {
+        eprintln!("loadgen: {missing}");
+        return Ok(ExitCode::from(exit_code::USAGE));
+    }
+    #[cfg(feature = "agents")]
+    if flags.agent_mode {
+        return agent::run(flags).map(|()| ExitCode::SUCCESS);
+    }
+    if let Some(conflict) = flags.conflict() {
+        eprintln!("loadgen: {conflict}");
+        return Ok(ExitCode::from(exit_code::USAGE));
+    }
+    let config = flags.config()?;
+    if let Err(error) = config.validate() {
+        eprintln!("loadgen: {error}");
+        return Ok(ExitCode::from(exit_code::USAGE));
+    }
+    flags.builder()?.build()?.block_on(async {
+        if let Some(goal) = flags.search {
+            rate_search::run(flags, &config, goal).await
+        } else if let Some(scan) = flags.scan {
+            rate_sweep::run(flags, &config, scan).await
+        } else if !flags.compare.is_empty() {
+            compare::run(flags, &config).await
+        } else {
+            single_run::run(flags, &config).await
+        }
+    })
+}

@@ -1,0 +1,230 @@
+//! Matches responses with requests in flight, and records their latencies.
+
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::connection::in_flight::{InFlight, class_of};
+use crate::connection::pipeline::Connection;
+use crate::connection::worker_state::WorkerState;
+use crate::error::Error;
+use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
+use crate::protocol::response::{Response, ResponseSink};
+use crate::protocol::response_decoder::ResponseDecoder;
+use crate::stats::metrics::Metric;
+use crate::stats::recorder::Recorder;
+use crate::transport::stream::{RxTimestamp, TxTimestamp};
+use crate::workload::operation::Operation;
+use crate::workload::verify::ExpectedValue;
+
+/// When bytes were read, and when the kernel received the last of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadTime {
+    pub(crate) now: Instant,
+    pub(crate) timestamp: Option<RxTimestamp>,
+}
+
+/// Handles each response for the oldest request in flight.
+struct ResponseHandler<'a> {
+    recorder: &'a mut Recorder,
+    in_flight: &'a mut VecDeque<InFlight>,
+    unsent: &'a Cell<usize>,
+    tx_timestamps: &'a mut VecDeque<TxTimestamp>,
+    thinking: &'a mut BinaryHeap<Reverse<Instant>>,
+    out: &'a mut Vec<u8>,
+    requests: &'a mut RequestWriter,
+    expected: Option<&'a mut ExpectedValue>,
+    worker: &'a WorkerState,
+    read: ReadTime,
+}
+
+impl Connection {
+    pub(crate) fn handle_responses(
+        &self,
+        chunk: &[u8],
+        decoder: &mut ResponseDecoder,
+        expected: &mut ExpectedValue,
+        read: ReadTime,
+    ) -> Result<(), Error> {
+        let worker = &self.worker;
+        let mut recorder = worker.recorder.borrow_mut();
+        recorder.counts(read.now).received += chunk.len() as u64;
+        let mut requests = worker.requests.borrow_mut();
+        let mut handler = ResponseHandler {
+            recorder: &mut recorder,
+            in_flight: &mut self.in_flight.borrow_mut(),
+            unsent: &self.unsent,
+            tx_timestamps: &mut self.tx_timestamps.borrow_mut(),
+            thinking: &mut self.thinking.borrow_mut(),
+            out: &mut self.out.borrow_mut(),
+            expected: requests.verifies().then_some(expected),
+            requests: &mut requests,
+            worker,
+            read,
+        };
+        decoder.feed(chunk, &mut handler)
+    }
+}
+
+fn out_of_step(response: Response, request: WrittenRequest) -> Error {
+    Error::Protocol(format!(
+        "received {response:?} for {:?}: responses and requests are out of step",
+        request.operation
+    ))
+}
+
+impl ResponseHandler<'_> {
+    /// Counts the value that has just ended if it is wrong.
+    fn finish_value(&mut self) {
+        let wrong = self.expected.as_mut().is_some_and(|expected| {
+            let wrong = expected.is_wrong();
+            expected.begin(b"", 0);
+            wrong
+        });
+        if wrong {
+            self.recorder.counts(self.read.now).wrong += 1;
+        }
+    }
+
+    /// Sends the `set` or `cas` that follows a `get`. It goes to the end of the queue, where its response
+    /// will arrive.
+    fn store(&mut self, mut in_flight: InFlight, cas: u64) {
+        if cas == 0 {
+            self.requests.set(in_flight.request.record, self.out);
+        } else {
+            self.requests.cas(in_flight.request.record, cas, self.out);
+        }
+        // Marks it as the second request, which has no successor.
+        in_flight.request.keys = 0;
+        self.in_flight.push_back(in_flight);
+        self.unsent.set(self.unsent.get() + 1);
+    }
+
+    /// Stores a record that was missing, as a separate request.
+    fn fill(&mut self, missed: WrittenRequest) {
+        let now = self.read.now;
+        let time = self.worker.attributed_time(now, now);
+        self.recorder.counts(time).fills += 1;
+        let request = WrittenRequest { operation: Operation::Set, ..missed };
+        let send_lag = Duration::ZERO;
+        self.store(InFlight { request, due: now, sent: now, send_lag, cas: 0, id: 0, last_byte: 0 }, 0);
+    }
+
+    /// Starts the think time of the request slot that has become free.
+    fn think(&mut self) {
+        if let Some(think) = self.worker.think.filter(|_| self.worker.closed_loop) {
+            let micros = think.draw(self.requests.random()).clamp(0.0, THINK_MAX);
+            self.thinking.push(Reverse(self.read.now + Duration::from_secs_f64(micros / 1e6)));
+        }
+    }
+}
+
+/// Whether a stream position is before another one, modulo 2^32.
+fn is_before(position: u32, other: u32) -> bool {
+    position.wrapping_sub(other) > u32::MAX / 2
+}
+
+/// The longest think time, in µs: a day.
+const THINK_MAX: f64 = 86_400e6;
+
+impl ResponseSink for ResponseHandler<'_> {
+    fn value(&mut self, key: &[u8], length: usize, cas: u64) {
+        self.finish_value();
+        if let Some(expected) = &mut self.expected {
+            expected.begin(key, length);
+            let request = self.in_flight.front().map(|in_flight| in_flight.request);
+            if let Some(WrittenRequest { record, keys: 1, .. }) = request
+                && !self.requests.is_key_of(record, key)
+            {
+                self.recorder.counts(self.read.now).wrong += 1;
+            }
+        }
+        if let Some(in_flight) = self.in_flight.front_mut() {
+            in_flight.cas = cas;
+        }
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        if let Some(expected) = &mut self.expected {
+            expected.compare(bytes);
+        }
+    }
+
+    fn response(&mut self, response: Response) -> Result<(), Error> {
+        self.finish_value();
+        let Some(in_flight) = self.in_flight.pop_front() else {
+            return Err(Error::Protocol("received a response without a request".to_owned()));
+        };
+        let request = in_flight.request;
+        let time = self.worker.attributed_time(in_flight.due, self.read.now);
+        let operation = request.operation;
+        let counts = self.recorder.counts(time);
+        let mut missed = false;
+        match (operation, response) {
+            (_, Response::Error) => counts.errors += 1,
+            (Operation::Get | Operation::MetaGet, Response::Values(hits)) => {
+                counts.hits += u64::from(hits);
+                counts.misses += u64::from(request.keys).saturating_sub(hits.into());
+                // More values than keys: some belong to another request.
+                counts.wrong += u64::from(hits).saturating_sub(request.keys.into());
+                missed = hits == 0;
+            }
+            (Operation::Cas, Response::Values(hits)) if request.keys > 0 => {
+                counts.hits += u64::from(hits);
+                counts.misses += u64::from(hits == 0);
+                let cas = in_flight.cas;
+                self.store(in_flight, cas);
+                return Ok(());
+            }
+            (Operation::Cas, Response::Exists) if request.keys == 0 => counts.conflicts += 1,
+            (Operation::Cas, Response::Done) if request.keys == 0 => {}
+            (Operation::Cas, Response::NotFound) if request.keys == 0 => counts.misses += 1,
+            (
+                Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr,
+                Response::NotFound,
+            ) => counts.misses += 1,
+            (Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr, Response::Done) => {
+                counts.hits += 1;
+            }
+            // Depending on the protocol: the record exists already, or it doesn't exist.
+            (
+                Operation::Add | Operation::Replace | Operation::Append | Operation::Prepend,
+                Response::NotStored | Response::Exists | Response::NotFound,
+            ) => counts.misses += 1,
+            (Operation::Set | Operation::MetaSet, Response::NotStored) => counts.errors += 1,
+            (operation, Response::Done) if operation.stores() => {}
+            _ => return Err(out_of_step(response, request)),
+        }
+        let now = self.read.now;
+        let latency = now.saturating_duration_since(in_flight.due);
+        self.recorder.record(time, Metric::Latency(class_of(operation)), latency);
+        let service = now.saturating_duration_since(in_flight.sent);
+        if !self.worker.closed_loop {
+            self.recorder.record(time, Metric::Service, service);
+        }
+        // Timestamps of earlier requests are no longer needed.
+        while self.tx_timestamps.front().is_some_and(|tx| is_before(tx.position, in_flight.last_byte)) {
+            self.tx_timestamps.pop_front();
+        }
+        // The two requests of a `cas` have no common wire time.
+        if let (Some(rx), true) = (self.read.timestamp, operation != Operation::Cas) {
+            // The kernel drops a timestamp if it has no memory for it, or if it merges the bytes with later ones.
+            let tx = self.tx_timestamps.front().filter(|tx| tx.position == in_flight.last_byte);
+            let wire = tx.map(|tx| rx.time.saturating_sub(tx.time));
+            let wire = wire.unwrap_or(service.saturating_sub(rx.age));
+            self.recorder.record(time, Metric::Wire, wire);
+            self.recorder.record(time, Metric::ClientOverhead, service.saturating_sub(wire));
+        }
+        if missed && self.requests.fills() {
+            self.fill(request);
+        } else {
+            self.requests.complete(request);
+        }
+        // A fill doesn't occupy a request slot.
+        if request.keys > 0 || operation == Operation::Cas {
+            self.think();
+        }
+        Ok(())
+    }
+}

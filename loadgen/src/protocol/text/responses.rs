@@ -1,0 +1,186 @@
+//! Responses in the text protocol.
+
+use crate::error::Error;
+use crate::protocol::response::{Response, ResponseSink};
+
+/// Splits received bytes into responses.
+#[derive(Debug, Default)]
+pub(crate) struct TextParser {
+    /// An incomplete line.
+    line: Vec<u8>,
+    /// Remaining bytes of a value.
+    value: usize,
+    /// Remaining bytes of the line end after a value.
+    line_end: usize,
+    /// Values of the current response so far.
+    values: u32,
+    /// Whether the response ends with its value, as those of meta commands do.
+    meta: bool,
+}
+
+/// The longest line of a response: a key, numbers, and room for the text of an error.
+const LONGEST_LINE: usize = 4096;
+
+const LINE_END: &[u8; 2] = b"\r\n";
+
+impl TextParser {
+    pub(crate) fn feed(&mut self, mut input: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
+        while !input.is_empty() {
+            if self.value > 0 {
+                let now = self.value.min(input.len());
+                sink.bytes(&input[..now]);
+                self.value -= now;
+                input = &input[now..];
+                continue;
+            }
+            if self.line_end > 0 {
+                if input[0] != LINE_END[2 - self.line_end] {
+                    return Err(Error::Protocol("a value is longer than its announced length".to_owned()));
+                }
+                self.line_end -= 1;
+                input = &input[1..];
+                if self.line_end == 0 && std::mem::take(&mut self.meta) {
+                    sink.response(Response::Values(1))?;
+                }
+                continue;
+            }
+            let Some(end) = memchr::memchr(b'\n', input) else {
+                self.line.extend_from_slice(input);
+                if self.line.len() > LONGEST_LINE {
+                    return Err(Error::Protocol(format!(
+                        "a line of a response exceeds {LONGEST_LINE} bytes"
+                    )));
+                }
+                return Ok(());
+            };
+            let (line, rest) = (&input[..=end], &input[end + 1..]);
+            input = rest;
+            if self.line.is_empty() {
+                self.parse_line(line, sink)?;
+            } else {
+                let mut complete = std::mem::take(&mut self.line);
+                complete.extend_from_slice(line);
+                self.parse_line(&complete, sink)?;
+                complete.clear();
+                self.line = complete;
+            }
+        }
+        Ok(())
+    }
+
+    fn parse_line(&mut self, line: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
+        let unknown = || Error::Protocol(format!("unexpected response {:?}", String::from_utf8_lossy(line)));
+        let Some(text) = line.strip_suffix(LINE_END) else { return Err(unknown()) };
+        if let Some(value) = text.strip_prefix(b"VALUE ") {
+            // VALUE <key> <flags> <bytes> [<cas unique>]
+            let (key, rest) = value.split_at(memchr::memchr(b' ', value).ok_or_else(unknown)?);
+            let mut words = rest.split(|&byte| byte == b' ');
+            let length = words.nth(2).and_then(number).ok_or_else(unknown)?;
+            let cas = words.next().map(|word| number(word).ok_or_else(unknown)).transpose()?;
+            return self.begin_value(key, length, cas.unwrap_or(0), false, sink);
+        }
+        if let Some(value) = text.strip_prefix(b"VA ") {
+            // VA <size> <flags>*; the flag k is the key.
+            let mut words = value.split(|&byte| byte == b' ');
+            let length = words.next().and_then(number).ok_or_else(unknown)?;
+            let key = words.find_map(|word| word.strip_prefix(b"k")).unwrap_or_default();
+            return self.begin_value(key, length, 0, true, sink);
+        }
+        if self.values > 0 && text != b"END" {
+            // An error between values replaces END, so forget the values before it.
+            self.values = 0;
+        }
+        let starts_with =
+            |word: &[u8]| text == word || text.strip_prefix(word).is_some_and(|rest| rest[0] == b' ');
+        let response = match text {
+            b"END" => Response::Values(std::mem::take(&mut self.values)),
+            b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => Response::Done,
+            b"NOT_FOUND" => Response::NotFound,
+            b"EXISTS" => Response::Exists,
+            b"NOT_STORED" => Response::NotStored,
+            b"ERROR Too many open connections" => {
+                return Err(Error::Protocol("the server has too many open connections".to_owned()));
+            }
+            _ if starts_with(b"HD") => Response::Done,
+            _ if starts_with(b"EN") => Response::Values(0),
+            _ if starts_with(b"NF") => Response::NotFound,
+            _ if starts_with(b"EX") => Response::Exists,
+            _ if starts_with(b"NS") => Response::NotStored,
+            _ if starts_with(b"ERROR") || starts_with(b"CLIENT_ERROR") || starts_with(b"SERVER_ERROR") => {
+                Response::Error
+            }
+            _ if number(text).is_some() => Response::Done,
+            _ => return Err(unknown()),
+        };
+        sink.response(response)
+    }
+
+    fn begin_value(
+        &mut self,
+        key: &[u8],
+        length: u64,
+        cas: u64,
+        meta: bool,
+        sink: &mut impl ResponseSink,
+    ) -> Result<(), Error> {
+        let length = usize::try_from(length).ok().filter(|length| *length <= isize::MAX as usize);
+        let length =
+            length.ok_or_else(|| Error::Protocol("the length of a value is too large".to_owned()))?;
+        (self.value, self.line_end, self.meta) = (length, LINE_END.len(), meta);
+        self.values += u32::from(!meta);
+        sink.value(key, length, cas);
+        Ok(())
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    let add = |sum: u64, byte: &u8| sum.checked_mul(10)?.checked_add(digit(*byte)?);
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::response::tests::ResponseLog;
+
+    #[test]
+    fn responses_and_values_are_parsed_from_chunks_of_any_size() {
+        let input = b"VALUE k 0 9\r\nEND\r\nEND\r\r\nVALUE j 5 0 77\r\n\r\nEND\r\nEND\r\nSTORED\r\n\
+                      SERVER_ERROR no\r\nVA 2 kkey f0\r\nHD\r\nHD\r\nEN\r\nNOT_FOUND\r\nEXISTS\r\n42\r\n";
+        for chunk in 1..=input.len() {
+            let (mut parser, mut log) = (TextParser::default(), ResponseLog::default());
+            for part in input.chunks(chunk) {
+                parser.feed(part, &mut log).unwrap();
+            }
+            use Response::{Done, Error, Exists, NotFound, Values};
+            assert_eq!(
+                log.responses,
+                [Values(2), Values(0), Done, Error, Values(1), Done, Values(0), NotFound, Exists, Done],
+                "chunks of {chunk}"
+            );
+            let value = |key: &[u8], cas, bytes: &[u8]| (key.to_vec(), bytes.len(), cas, bytes.to_vec());
+            let expected = [value(b"k", 0, b"END\r\nEND\r"), value(b"j", 77, b""), value(b"key", 0, b"HD")];
+            assert_eq!(log.values, expected, "chunks of {chunk}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_response_is_an_error() {
+        for input in [
+            &b"HTTP/1.1 400 Bad Request\r\n"[..],
+            b"VALUE k 0\r\n",
+            b"VALUE k 0 99999999999999999999\r\n",
+            b"VALUE k 0 -1\r\n",
+            b"VA x\r\n",
+            b"VALUE k 0 1\r\nxx\r\n",
+            b"STOREDX\r\n",
+            b"STORED\n",
+            b"\r\n",
+            &[b'x'; 9000],
+        ] {
+            let result = TextParser::default().feed(input, &mut ResponseLog::default());
+            assert!(result.is_err(), "{:?}", String::from_utf8_lossy(&input[..input.len().min(40)]));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A run: connect, start, measure.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::report::run_report::Report;
+use crate::run::schedule::POLL_INTERVAL;
+use crate::run::start_barrier::StartBarrier;
+use crate::run::worker::{WorkerIndex, run_worker};
+use crate::stats::collector::Collector;
+use crate::stats::measurement::Measurement;
+use crate::stats::progress::Progress;
+use crate::stats::slicing::Slicing;
+
+/// Runs a load on all workers of the runtime.
+///
+/// # Errors
+/// Returns an error if the configuration is invalid, a connection can't be made or breaks, or a server
+/// violates the protocol.
+pub async fn run(config: &Config) -> Result<Report, Error> {
+    run_until(config, &AtomicBool::new(false), |_| {}).await
+}
+
+/// Runs a load until its duration is over or `stop` is set. If it is stopped, the report covers the time until
+/// then. Calls `progress` ten times per second.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_until(
+    config: &Config,
+    stop: &AtomicBool,
+    progress: impl FnMut(Progress),
+) -> Result<Report, Error> {
+    let load = Load::prepare(config, WorkerRange::default(), stop).await?;
+    load.start(Instant::now());
+    let measurement = load.finish(stop, progress).await?;
+    Ok(Report::new(config, measurement, Vec::new()))
+}
+
+/// This generator's workers among those of all generators.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct WorkerRange {
+    /// Index of the first worker.
+    pub(crate) first: usize,
+    /// Workers of all generators; 0 if this is the only one.
+    pub(crate) total: usize,
+}
+
+/// A load that is prepared or running.
+pub(crate) struct Load {
+    config: Config,
+    workers: usize,
+    slicing: Slicing,
+    barrier: Arc<StartBarrier>,
+    collector: Collector,
+    handles: Vec<runtime::JoinHandle<Result<Option<Instant>, Error>>>,
+}
+
+impl Load {
+    /// Makes the connections, and does everything else that would delay requests later. Also returns if a
+    /// worker fails or `stop` is set.
+    pub(crate) async fn prepare(
+        config: &Config,
+        range: WorkerRange,
+        stop: &AtomicBool,
+    ) -> Result<Self, Error> {
+        config.validate()?;
+        let local_workers = runtime::workers();
+        let total_workers = range.total.max(local_workers);
+        if config.round_robin && total_workers < config.servers.len() {
+            return Err(Error::Config(
+                "round-robin needs at least as many workers as servers, because each worker connects to only one server"
+                    .to_owned(),
+            ));
+        }
+        let barrier = Arc::new(StartBarrier::default());
+        let slicing = Slicing::new(config.duration);
+        let (collector, sender) = Collector::spawn(config, slicing)?;
+        let mut handles = Vec::new();
+        for worker in 0..local_workers {
+            let index = WorkerIndex { local_workers, index: range.first + worker, total_workers };
+            let (config, sender, barrier) = (config.clone(), sender.clone(), Arc::clone(&barrier));
+            handles.push(runtime::spawn_on(worker, move || async move {
+                let result = run_worker(&config, index, &barrier, sender).await;
+                if result.is_err() {
+                    barrier.stop.store(true, Ordering::SeqCst);
+                }
+                result
+            }));
+        }
+        let load =
+            Self { config: config.clone(), workers: local_workers, slicing, barrier, collector, handles };
+        while load.barrier.ready() < local_workers {
+            if load.has_ended_worker() || stop.load(Ordering::Relaxed) {
+                break;
+            }
+            runtime::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(load)
+    }
+
+    /// Whether a worker has ended. Before the start that means that it could not connect.
+    pub(crate) fn has_ended_worker(&self) -> bool {
+        self.handles.iter().any(runtime::JoinHandle::is_finished)
+    }
+
+    /// Cancels the load before its start.
+    #[cfg(feature = "agents")]
+    pub(crate) fn abandon(self) {
+        self.handles.iter().for_each(runtime::JoinHandle::abort);
+    }
+
+    /// Starts at a time that may be in the future.
+    pub(crate) fn start(&self, start: Instant) {
+        let start = self.barrier.start_at(start);
+        self.collector.start(start);
+    }
+
+    /// Runs until the duration is over or `stop` is set.
+    pub(crate) async fn finish(
+        self,
+        stop: &AtomicBool,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Measurement, Error> {
+        let Self { config, workers, slicing, barrier, collector, handles } = self;
+        let start = barrier.start_at(Instant::now());
+        let mut failed = None;
+        let mut stopped = None;
+        // When each worker's recording ended; `None` if one of them has not ended.
+        let mut exhausted: Option<Vec<Instant>> = Some(Vec::new());
+        for mut handle in handles {
+            let result = loop {
+                let result = runtime::timeout(POLL_INTERVAL, &mut handle).await;
+                let stopping = stop.load(Ordering::Relaxed) || collector.has_reached_precision();
+                if stopping && !barrier.stop.swap(true, Ordering::SeqCst) {
+                    stopped = Some(start.elapsed());
+                }
+                match result {
+                    Ok(Ok(result)) => break result,
+                    Ok(Err(error)) => break Err(error.into()),
+                    Err(_) => {
+                        if let Some(latest) = collector.progress() {
+                            progress(Progress { elapsed: start.elapsed(), ..latest });
+                        }
+                    }
+                }
+            };
+            match result {
+                Ok(Some(ended)) => exhausted.iter_mut().for_each(|all| all.push(ended)),
+                Ok(None) => exhausted = None,
+                Err(error) => {
+                    // A worker that panicked has not set it.
+                    barrier.stop.store(true, Ordering::SeqCst);
+                    failed = failed.or(Some(error));
+                }
+            }
+        }
+        let (timeline, written) = collector.finish();
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        written?;
+        let last = exhausted.and_then(|all| all.into_iter().max()).map(|last| last - start);
+        let measured = |elapsed: Duration| elapsed.saturating_sub(config.warm_up());
+        let recording_length = last.map(measured).filter(|_| stopped.is_none());
+        let intervals = match (stopped, recording_length) {
+            // An incomplete interval would show too low a rate.
+            (Some(stopped), _) => slicing.complete_after(measured(stopped)),
+            // The last interval of a recording counts, although it is incomplete.
+            (None, Some(length)) => (slicing.complete_after(length) + 1).min(slicing.count),
+            (None, None) => slicing.count,
+        };
+        let stopped = stopped.is_some();
+        Ok(Measurement { workers, timeline, slicing, intervals, stopped, recording_length })
+    }
+}

@@ -1,0 +1,250 @@
+//! One worker's part of a run.
+
+use std::net::UdpSocket;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use policies::counters::this_thread_cpu_time;
+
+use crate::config::{Config, Loop, Protocol};
+use crate::connection::pipeline::Connection;
+use crate::connection::worker_state::WorkerState;
+use crate::error::Error;
+use crate::protocol::request_writer::RequestWriter;
+use crate::run::schedule::{ArrivalTimes, Schedule};
+use crate::run::start_barrier::StartBarrier;
+use crate::stats::collector::CollectorSender;
+use crate::stats::recorder::{IntervalHistograms, Recorder};
+use crate::stats::slicing::{LONGEST_INTERVAL, Slicing};
+use crate::transport::address::Address;
+use crate::transport::connector::Connector;
+use crate::transport::stream::BoxedTransport;
+use crate::workload::cache_trace::CacheTrace;
+use crate::workload::recorded_times;
+
+/// How long to wait, after the end, for outstanding responses.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The index of a worker in this process and among all agents.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WorkerIndex {
+    /// Workers of this process.
+    pub(super) local_workers: usize,
+    /// Index of this worker among all workers.
+    pub(super) index: usize,
+    /// Workers of all generators.
+    pub(super) total_workers: usize,
+}
+
+/// An open socket.
+enum Socket {
+    Stream(BoxedTransport),
+    Datagram(UdpSocket),
+}
+
+/// A worker that is ready to start.
+struct PreparedWorker {
+    connector: Connector,
+    sockets: Vec<(Address, Socket)>,
+    requests: RequestWriter,
+    /// Open loop: due times and the minimum gap between requests.
+    times: Option<(ArrivalTimes, Option<Duration>)>,
+    spare: Vec<IntervalHistograms>,
+}
+
+impl PreparedWorker {
+    async fn new(config: &Config, worker: WorkerIndex) -> Result<Self, Error> {
+        let connector = Connector::new(config)?;
+        let mut sockets = Vec::new();
+        for server in config.servers_of(worker.index) {
+            for _ in 0..config.connections {
+                let socket = match config.protocol {
+                    Protocol::Udp => Socket::Datagram(Connector::datagram_socket(server)?),
+                    _ => Socket::Stream(connector.connect(server).await?),
+                };
+                sockets.push((server.clone(), socket));
+            }
+        }
+        let seed = config.seed.wrapping_add(worker.index as u64 + 1);
+        let (index, total) = (worker.index as u64, worker.total_workers as u64);
+        let binary = config.protocol == Protocol::Binary;
+        let mut requests = RequestWriter::new(&config.workload, binary, seed, index, total);
+        if let Some(trace) = &config.workload.trace {
+            requests.follow(CacheTrace::open(trace, worker.index, worker.total_workers)?);
+        }
+        let times = arrival_times(config, worker, sockets.len())?;
+        Ok(Self { connector, sockets, requests, times, spare: Recorder::preallocate() })
+    }
+}
+
+/// When this worker's requests are due, and the minimum gap between them. `None` in the closed loop.
+fn arrival_times(
+    config: &Config,
+    worker: WorkerIndex,
+    connections: usize,
+) -> Result<Option<(ArrivalTimes, Option<Duration>)>, Error> {
+    match &config.pacing {
+        Loop::Closed => Ok(None),
+        Loop::Open { rate, arrival } => {
+            let all = config.total_connections(worker.local_workers);
+            let share = rate * connections as f64 / all as f64;
+            // Half of the mean gap, so that a late schedule can catch up.
+            let min_gap = config.moderate.then(|| Duration::from_secs_f64((0.5 / share).min(1e6)));
+            Ok(Some((ArrivalTimes::Random { gaps: arrival.gaps(1.0 / share), seconds: 0.0 }, min_gap)))
+        }
+        Loop::Recorded { times: Some(path), speed } => {
+            let times = recorded_times::read_share(path, *speed, worker.index, worker.total_workers)?;
+            Ok(Some((ArrivalTimes::Recorded(times.into_iter()), None)))
+        }
+        Loop::Recorded { times: None, speed } => Ok(Some((ArrivalTimes::Trace { speed: *speed }, None))),
+    }
+}
+
+/// Connects, waits for the start, and runs the load. Returns when a recording ended, if it ended before the
+/// measurement.
+pub(super) async fn run_worker(
+    config: &Config,
+    worker: WorkerIndex,
+    barrier: &StartBarrier,
+    collector: CollectorSender,
+) -> Result<Option<Instant>, Error> {
+    // Connect and allocate before the start.
+    let prepared = PreparedWorker::new(config, worker).await?;
+    let start = barrier.wait().await;
+    runtime::sleep_until(start).await;
+    generate_load(config, start, prepared, &barrier.stop, collector).await
+}
+
+async fn generate_load(
+    config: &Config,
+    start: Instant,
+    PreparedWorker { connector, sockets, requests, times, spare }: PreparedWorker,
+    stop: &Arc<AtomicBool>,
+    collector: CollectorSender,
+) -> Result<Option<Instant>, Error> {
+    let origin = start + config.warm_up();
+    let slicing = Slicing::new(config.duration);
+    let end = origin + slicing.interval * slicing.count;
+    let closed_loop = config.pacing.is_closed();
+    let mut recorder = Recorder::new(origin, slicing, spare);
+    if config.sample_file.is_some() {
+        recorder.keep_samples();
+    }
+    let worker = Rc::new(WorkerState {
+        requests: requests.into(),
+        recorder: recorder.into(),
+        depth: config.depth.max(1),
+        closed_loop,
+        skip: config.skip,
+        think: config.think,
+        connector,
+        binary: config.protocol == Protocol::Binary,
+        datagrams: config.protocol == Protocol::Udp,
+        stopping: false.into(),
+        exhausted: None.into(),
+        end,
+        interval: slicing.interval,
+    });
+    let (mut connections, mut tasks) = (Vec::new(), Vec::new());
+    for (server, socket) in sockets {
+        let connection = Connection::new(Rc::clone(&worker), server);
+        connections.push(Rc::clone(&connection));
+        tasks.push(runtime::spawn(async move {
+            match socket {
+                Socket::Stream(stream) => connection.run(stream).await,
+                Socket::Datagram(socket) => connection.run_datagrams(socket).await,
+            }
+        }));
+    }
+    let schedule = times.filter(|_| !connections.is_empty()).map(|(times, min_gap)| {
+        let schedule = Schedule {
+            worker: Rc::clone(&worker),
+            connections: connections.clone(),
+            times,
+            min_gap,
+            start,
+            end,
+            interrupted: Arc::clone(stop),
+        };
+        runtime::spawn(schedule.run())
+    });
+    let churn = (config.churn > 0.0 && !connections.is_empty()).then(|| {
+        let gap = Duration::from_secs_f64(1.0 / (config.churn * connections.len() as f64));
+        runtime::spawn(reconnect_in_turn(connections.clone(), start, gap))
+    });
+    let link = collector.link();
+    let mut cpu = this_thread_cpu_time();
+    let step = slicing.interval.min(LONGEST_INTERVAL);
+    let mut flush = |time: Instant| {
+        let now = this_thread_cpu_time();
+        let mut recorder = worker.recorder.borrow_mut();
+        // The CPU time was spent before `time`, at which the next interval may begin.
+        recorder.counts(time - step / 2).cpu +=
+            u64::try_from((now - std::mem::replace(&mut cpu, now)).as_nanos()).unwrap_or(0);
+        let batch = recorder.take();
+        recorder.recycle(link.exchange(batch));
+    };
+    let has_ended = || {
+        let task_ended = tasks.iter().any(runtime::JoinHandle::is_finished);
+        task_ended || worker.exhausted.get().is_some() || stop.load(Ordering::Relaxed)
+    };
+    // Flushes are a whole number of steps before the measurement, so that they coincide with its start.
+    let warm_up_steps = (config.warm_up().as_nanos() / step.as_nanos()) as u32;
+    let mut next = origin - step * warm_up_steps;
+    while next < end && !has_ended() {
+        next = (next + step).min(end);
+        runtime::sleep_until(next).await;
+        flush(next);
+    }
+    if let Some(churn) = churn {
+        churn.abort();
+    }
+    if let Some(schedule) = schedule {
+        // A connection ends early only by an error. Then nothing would take the requests that are due.
+        if tasks.iter().any(runtime::JoinHandle::is_finished) && worker.exhausted.get().is_none() {
+            schedule.abort();
+        } else {
+            schedule.await?;
+        }
+    }
+    // After the schedule: a connection that is idle while requests are still due must not end.
+    worker.stopping.set(true);
+    connections.iter().for_each(|connection| connection.wake());
+    let drain_deadline = Instant::now() + DRAIN_TIMEOUT;
+    let mut result = Ok(());
+    for mut task in tasks {
+        let remaining = drain_deadline.saturating_duration_since(Instant::now());
+        match runtime::timeout(remaining, &mut task).await {
+            Ok(ended) => result = result.and(ended?),
+            Err(_) => task.abort(),
+        }
+    }
+    result?;
+    let fault = worker.requests.borrow_mut().trace().and_then(CacheTrace::fault);
+    if let Some(fault) = fault {
+        return Err(Error::Config(fault));
+    }
+    // If the closed loop was interrupted, its requests in flight are not unanswered.
+    if !closed_loop || !stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        connections.iter().for_each(|connection| connection.count_all_unanswered(now));
+    }
+    flush(Instant::now());
+    Ok(worker.exhausted.get().filter(|exhausted| *exhausted < end))
+}
+
+/// Reconnects the connections one after the other, with this gap.
+async fn reconnect_in_turn(connections: Vec<Rc<Connection>>, start: Instant, gap: Duration) {
+    let mut next = start;
+    for connection in connections.iter().cycle() {
+        next += gap;
+        if next > Instant::now() {
+            runtime::sleep_until(next).await;
+        } else {
+            runtime::yield_now().await;
+        }
+        connection.reconnect();
+    }
+}

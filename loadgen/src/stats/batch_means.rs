@@ -1,0 +1,196 @@
+//! Confidence intervals of a run's figures by the method of batch means: batches are long enough to be
+//! uncorrelated.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use crate::stats::interval_stats::IntervalStats;
+use crate::stats::timeline::Timeline;
+
+/// A figure of a run with its 95 % confidence interval.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Estimate {
+    /// The figure of the whole run.
+    pub mean: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+    /// Number of batches.
+    pub batches: usize,
+}
+
+impl Estimate {
+    /// Half of the interval's width divided by the mean.
+    pub fn relative_precision(&self) -> f64 {
+        (self.high - self.low) / 2.0 / self.mean.abs().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// A figure that is estimated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Figure {
+    /// Requests per second.
+    Rate,
+    /// A quantile of the latency, in microseconds.
+    Quantile(f64),
+}
+
+const CONFIDENCE: f64 = 0.95;
+/// With fewer batches the interval would be too uncertain.
+const MIN_BATCHES: usize = 8;
+/// The largest autocorrelation of batches. If it is exceeded, batches are made longer.
+const MAX_CORRELATION: f64 = 0.3;
+
+/// Estimates a figure: its value over the whole run, with an interval from the variance of batches (sectioning;
+/// Law, *Simulation Modeling and Analysis*, chapter 9). Returns `None` if the run is too short, or if batches
+/// of any length are correlated.
+pub(crate) fn estimate(
+    timeline: &Timeline,
+    intervals: std::ops::Range<u32>,
+    interval_seconds: f64,
+    figure: Figure,
+) -> Option<Estimate> {
+    let count = intervals.len();
+    // A batch with too few requests for the quantile would look fast.
+    let min_requests = match figure {
+        Figure::Rate => 0,
+        Figure::Quantile(share) => (3.0 / (1.0 - share).max(1e-9)).ceil() as u64,
+    };
+    let figure_of = |intervals: std::ops::Range<u32>| {
+        let seconds = interval_seconds * intervals.len() as f64;
+        match figure {
+            Figure::Rate => {
+                let answered =
+                    intervals.filter_map(|interval| timeline.interval(interval)).map(IntervalStats::answered);
+                Some(answered.sum::<u64>() as f64 / seconds)
+            }
+            Figure::Quantile(share) => {
+                let latency = timeline.latency(intervals);
+                (latency.count() >= min_requests).then(|| latency.quantile(share) as f64 / 1e3)
+            }
+        }
+    };
+    let whole = figure_of(intervals.clone())?;
+    let mut length = 1;
+    while count / length >= MIN_BATCHES {
+        let batches = (0..count / length).map(|batch| {
+            let first = intervals.start + (batch * length) as u32;
+            figure_of(first..first + length as u32)
+        });
+        let values: Option<Vec<f64>> = batches.collect();
+        if let Some(values) = values
+            && autocorrelation(&values) < MAX_CORRELATION.max(2.0 / (values.len() as f64).sqrt())
+        {
+            let spread = mean_estimate(&values)?;
+            // Because of rare events a quantile of the run can differ from the mean of the batches' quantiles:
+            // widen the interval by that difference.
+            let half = ((spread.high - spread.low) / 2.0).max((whole - spread.mean).abs());
+            // No figure is negative.
+            return Some(Estimate {
+                mean: whole,
+                low: (whole - half).max(0.0),
+                high: whole + half,
+                ..spread
+            });
+        }
+        length *= 2;
+    }
+    None
+}
+
+/// The mean of independent values, with its interval. Returns `None` for fewer than two values.
+pub(crate) fn mean_estimate(values: &[f64]) -> Option<Estimate> {
+    let count = values.len() as f64;
+    let spread = StudentsT::new(0.0, 1.0, count - 1.0).ok()?;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let half = spread.inverse_cdf(0.5 + CONFIDENCE / 2.0) * (variance / count).sqrt();
+    Some(Estimate { mean, low: mean - half, high: mean + half, batches: values.len() })
+}
+
+/// The lag-1 autocorrelation, -1 to 1.
+fn autocorrelation(values: &[f64]) -> f64 {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let variance: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let product: f64 = values.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
+    // Equal values differ only by rounding errors.
+    let rounding = mean.powi(2) * values.len() as f64 * f64::EPSILON;
+    if variance > rounding { product / variance } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    #[test]
+    fn the_interval_of_known_values_matches_students_t() {
+        // Student's t for 4 degrees of freedom at 97.5 % is 2.776.
+        let estimate = mean_estimate(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!((estimate.mean - 3.0).abs() < 1e-9);
+        assert!((estimate.high - (3.0 + 2.776_445 * 0.5_f64.sqrt())).abs() < 1e-4, "{estimate:?}");
+        assert_eq!(mean_estimate(&[1.0]), None);
+    }
+
+    #[test]
+    fn nineteen_of_twenty_intervals_contain_the_true_mean() {
+        let mut random = SmallRng::seed_from_u64(11);
+        let held = (0..1000)
+            .filter(|_| {
+                let values: Vec<f64> = (0..20).map(|_| random.random::<f64>()).collect();
+                let estimate = mean_estimate(&values).unwrap();
+                estimate.low <= 0.5 && 0.5 <= estimate.high
+            })
+            .count();
+        assert!((930..970).contains(&held), "{held}");
+    }
+
+    #[test]
+    fn batches_with_too_few_requests_give_no_estimate() {
+        use crate::stats::metrics::{Metric, RequestClass};
+        use crate::stats::recorder::Recorder;
+        use crate::stats::slicing::Slicing;
+        use std::time::{Duration, Instant};
+        let origin = Instant::now();
+        let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
+        let mut timeline = Timeline::default();
+        for step in 0..200 {
+            let moment = origin + Duration::from_millis(step * 10);
+            recorder.record(moment, Metric::Latency(RequestClass::Read), Duration::from_micros(500));
+        }
+        timeline.add(recorder.take());
+        let estimate = |figure| estimate(&timeline, 0..20, 0.1, figure);
+        assert_eq!(estimate(Figure::Rate).map(|it| it.mean.round()), Some(100.0));
+        assert_eq!(estimate(Figure::Quantile(0.5)).map(|it| it.mean.round()), Some(500.0));
+        assert_eq!(estimate(Figure::Quantile(0.99)), None);
+    }
+
+    #[test]
+    fn a_rare_stall_counts_in_the_estimate_as_it_does_in_the_run() {
+        use crate::stats::metrics::{Metric, RequestClass};
+        use crate::stats::recorder::Recorder;
+        use crate::stats::slicing::Slicing;
+        use std::time::{Duration, Instant};
+        let origin = Instant::now();
+        let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
+        let mut timeline = Timeline::default();
+        // In one of twenty tenths of a second every request takes 80 ms.
+        for step in 0..20_000_u64 {
+            let moment = origin + Duration::from_micros(step * 100);
+            let latency = Duration::from_micros(if (7000..8000).contains(&step) { 80_000 } else { 100 });
+            recorder.record(moment, Metric::Latency(RequestClass::Read), latency);
+        }
+        timeline.add(recorder.take());
+        let p99 = estimate(&timeline, 0..20, 0.1, Figure::Quantile(0.99)).unwrap();
+        assert!((79_000.0..81_000.0).contains(&p99.mean) && p99.low < 10_000.0, "{p99:?}");
+    }
+
+    #[test]
+    fn autocorrelation_is_detected() {
+        let slow: Vec<f64> = (0..100).map(|index| (f64::from(index) / 10.0).sin()).collect();
+        assert!(autocorrelation(&slow) > 0.9);
+        assert!(autocorrelation(&[1.0, -1.0, 1.0, -1.0]) < 0.0);
+    }
+}

@@ -1,0 +1,155 @@
+//! A thread that merges what the workers record. Processing an interval takes a tenth of a millisecond, and
+//! more in a debug build: on a worker it would delay requests.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::stats::batch_means::{Figure, estimate};
+use crate::stats::progress::Progress;
+use crate::stats::recorder::{IntervalHistograms, RecordedBatch};
+use crate::stats::sample_file::SampleFile;
+use crate::stats::slicing::Slicing;
+use crate::stats::timeline::Timeline;
+use crate::stats::warm_up::first_counted_interval;
+
+/// A batch on its way to the collector, and the way back for its histograms.
+struct Delivery {
+    batch: RecordedBatch,
+    emptied: Sender<Vec<IntervalHistograms>>,
+}
+
+/// The sending end of the collector's queue.
+#[derive(Clone)]
+pub(crate) struct CollectorSender(Sender<Delivery>);
+
+/// One worker's connection to the collector.
+pub(crate) struct CollectorLink {
+    queue: CollectorSender,
+    emptied_sender: Sender<Vec<IntervalHistograms>>,
+    emptied: Receiver<Vec<IntervalHistograms>>,
+}
+
+impl CollectorSender {
+    pub(crate) fn link(self) -> CollectorLink {
+        let (emptied_sender, emptied) = channel();
+        CollectorLink { queue: self, emptied_sender, emptied }
+    }
+}
+
+impl CollectorLink {
+    /// Sends a batch, and returns the histograms that have come back empty.
+    pub(crate) fn exchange(&self, batch: RecordedBatch) -> Vec<IntervalHistograms> {
+        // Fails if the run has failed on another worker.
+        let _ = self.queue.0.send(Delivery { batch, emptied: self.emptied_sender.clone() });
+        self.emptied.try_iter().flatten().collect()
+    }
+}
+
+/// The lowest scheduling priority (nice value).
+const LOWEST_PRIORITY: i32 = 19;
+
+/// Intervals between checks of the precision.
+const PRECISION_CHECK_INTERVALS: u32 = 5;
+
+/// Whether rate, median and 99th percentile have reached the precision.
+fn has_precision(
+    timeline: &Timeline,
+    config: &Config,
+    slicing: Slicing,
+    complete: u32,
+    precision: f64,
+) -> bool {
+    // Workers may not have handed over the newest intervals.
+    let end = complete.saturating_sub(3);
+    let intervals = first_counted_interval(config, timeline, end)..end;
+    [Figure::Rate, Figure::Quantile(0.5), Figure::Quantile(0.99)].into_iter().all(|figure| {
+        estimate(timeline, intervals.clone(), slicing.interval.as_secs_f64(), figure)
+            .is_some_and(|estimate| estimate.relative_precision() <= precision)
+    })
+}
+
+/// The handle of the collector thread.
+pub(crate) struct Collector {
+    thread: thread::JoinHandle<(Timeline, Result<(), Error>)>,
+    progress: Arc<Mutex<Option<Progress>>>,
+    precision_reached: Arc<AtomicBool>,
+    start: Sender<Instant>,
+}
+
+impl Collector {
+    pub(crate) fn spawn(config: &Config, slicing: Slicing) -> Result<(Self, CollectorSender), Error> {
+        let config = config.clone();
+        let mut sample_file = config.sample_file.as_deref().map(SampleFile::create).transpose()?;
+        let (sender, deliveries) = channel();
+        let (start, started) = channel();
+        let progress = Arc::new(Mutex::new(None));
+        let shown = Arc::clone(&progress);
+        let precision_reached = Arc::new(AtomicBool::new(false));
+        let reached = Arc::clone(&precision_reached);
+        let end = slicing.interval * slicing.count;
+        let thread = thread::Builder::new().name("collector".to_owned()).spawn(move || {
+            // The thread inherits the worker's affinity, which keeps it off the server's cores. The lowest
+            // priority makes it yield to the worker. It needs no privilege; if it fails nothing is lost.
+            let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);
+            let mut timeline = Timeline::default();
+            let started: Option<Instant> = started.recv().ok();
+            let mut checked = 0;
+            for Delivery { mut batch, emptied } in deliveries {
+                if let Some(file) = &mut sample_file {
+                    file.write(std::mem::take(&mut batch.samples), end);
+                }
+                // Fails if the worker has finished.
+                let _ = emptied.send(timeline.add(batch));
+                if let Some(started) = started {
+                    let progress = Progress::new(&timeline, started.elapsed(), config.warm_up(), slicing);
+                    *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+                    let complete = slicing.complete_after(started.elapsed().saturating_sub(config.warm_up()));
+                    if let Some(precision) = config.target_precision
+                        && complete >= checked + PRECISION_CHECK_INTERVALS
+                    {
+                        // A longer run changes more slowly, and takes longer to check.
+                        checked = complete + complete / 8;
+                        let has_precision = has_precision(&timeline, &config, slicing, complete, precision);
+                        reached.fetch_or(has_precision, Ordering::Relaxed);
+                    }
+                }
+            }
+            (timeline, sample_file.map_or(Ok(()), SampleFile::finish))
+        });
+        let thread = thread.map_err(Error::Thread)?;
+        Ok((Self { thread, progress, precision_reached, start }, CollectorSender(sender)))
+    }
+
+    /// Tells the collector when the run starts.
+    pub(crate) fn start(&self, start: Instant) {
+        // The thread waits for the message, so this can't fail.
+        let _ = self.start.send(start);
+    }
+
+    /// Whether the figures have the configured precision.
+    pub(crate) fn has_reached_precision(&self) -> bool {
+        self.precision_reached.load(Ordering::Relaxed)
+    }
+
+    /// The progress as of the last interval.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the timeline, and the error of the sample file. Blocks until every sender is dropped.
+    pub(crate) fn finish(self) -> (Timeline, Result<(), Error>) {
+        drop(self.start);
+        match self.thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}

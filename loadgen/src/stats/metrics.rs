@@ -1,0 +1,92 @@
+//! The metrics that are recorded: distributions and counts.
+
+use serde::{Deserialize, Serialize};
+
+/// Classes of requests whose latencies are recorded separately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestClass {
+    Read,
+    Update,
+    Other,
+}
+
+/// Metrics that are distributions, in nanoseconds unless stated otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Metric {
+    /// From when a request was due (closed loop: sent) to its response.
+    Latency(RequestClass),
+    /// From when a request was sent to its response.
+    Service,
+    /// From when a request was due to when the generator was able to send it.
+    SendLag,
+    /// Requests in flight on the connection, including the new one, whenever one is sent. A number.
+    Queue,
+    /// Reconnecting.
+    Connect,
+    /// From when the kernel sent a request to when it received the response.
+    Wire,
+    /// The rest of the service time: from the write to the kernel's transmit timestamp, and from its receive
+    /// timestamp to the read.
+    ClientOverhead,
+}
+
+impl Metric {
+    pub(crate) const COUNT: usize = 9;
+
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Latency(RequestClass::Read) => 0,
+            Self::Latency(RequestClass::Update) => 1,
+            Self::Latency(RequestClass::Other) => 2,
+            Self::Service => 3,
+            Self::SendLag => 4,
+            Self::Queue => 5,
+            Self::Connect => 6,
+            Self::Wire => 7,
+            Self::ClientOverhead => 8,
+        }
+    }
+}
+
+/// Metrics that are counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    /// Keys that were found.
+    pub(crate) hits: u64,
+    /// Keys that were not found.
+    pub(crate) misses: u64,
+    /// `cas` requests that failed because the record had changed.
+    pub(crate) conflicts: u64,
+    /// Error responses.
+    pub(crate) errors: u64,
+    /// Values that differ from what was stored.
+    pub(crate) wrong: u64,
+    /// Requests without a response.
+    pub(crate) unanswered: u64,
+    /// Requests that were skipped because their connection was busy.
+    pub(crate) skipped: u64,
+    /// Records that were stored after a miss.
+    pub(crate) fills: u64,
+    /// Bytes.
+    pub(crate) received: u64,
+    /// Bytes.
+    pub(crate) sent: u64,
+    /// CPU time of the worker threads, in nanoseconds.
+    pub(crate) cpu: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.conflicts += other.conflicts;
+        self.errors += other.errors;
+        self.wrong += other.wrong;
+        self.unanswered += other.unanswered;
+        self.skipped += other.skipped;
+        self.fills += other.fills;
+        self.received += other.received;
+        self.sent += other.sent;
+        self.cpu += other.cpu;
+    }
+}

@@ -1,0 +1,224 @@
+//! The intervals of a run, merged from all workers and agents.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::stats::compact_histogram::CompactHistogram;
+use crate::stats::interval_stats::IntervalStats;
+use crate::stats::metrics::{Counts, Metric};
+use crate::stats::recorder::{IntervalHistograms, RecordedBatch, new_histogram};
+
+/// The intervals of a run, by number.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Timeline {
+    intervals: BTreeMap<u32, IntervalStats>,
+    requests: u64,
+    errors: u64,
+    wrong: u64,
+}
+
+impl Timeline {
+    /// Adds what a worker recorded, and returns the emptied histograms.
+    pub(crate) fn add(&mut self, batch: RecordedBatch) -> Vec<IntervalHistograms> {
+        let (stats, emptied) = batch.into_stats();
+        for (interval, stats) in stats {
+            self.add_interval(interval, stats);
+        }
+        emptied
+    }
+
+    /// Adds the timeline of another generator that ran at the same time.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (interval, stats) in other.intervals {
+            self.add_interval(interval, stats);
+        }
+    }
+
+    fn add_interval(&mut self, interval: u32, stats: IntervalStats) {
+        self.requests += stats.requests();
+        self.errors += stats.counts.errors;
+        self.wrong += stats.counts.wrong;
+        self.intervals.entry(interval).or_default().merge(stats);
+    }
+
+    pub(crate) fn interval(&self, interval: u32) -> Option<&IntervalStats> {
+        self.intervals.get(&interval)
+    }
+
+    /// All requests so far, warm-up included.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// All error responses so far, warm-up included.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// All wrong values so far, warm-up included.
+    pub(crate) fn wrong(&self) -> u64 {
+        self.wrong
+    }
+
+    /// The latencies of a range of intervals.
+    pub(crate) fn latency(&self, intervals: Range<u32>) -> CompactHistogram {
+        let mut all = CompactHistogram::default();
+        self.intervals.range(intervals).for_each(|(_, stats)| all.merge(stats.latency()));
+        all
+    }
+
+    /// The metrics of a range of intervals.
+    pub(crate) fn total(&self, intervals: Range<u32>) -> TotalStats {
+        let histograms = std::array::from_fn(|_| new_histogram());
+        let mut total = TotalStats { counts: Counts::default(), histograms };
+        for (_, stats) in self.intervals.range(intervals) {
+            total.counts.add(&stats.counts);
+            for (histogram, compact) in total.histograms.iter_mut().zip(&stats.histograms) {
+                compact.add_to(histogram);
+            }
+        }
+        total
+    }
+}
+
+/// The metrics of a range of intervals.
+#[derive(Debug, Clone)]
+pub(crate) struct TotalStats {
+    pub(crate) counts: Counts,
+    histograms: [Histogram<u64>; Metric::COUNT],
+}
+
+impl TotalStats {
+    pub(crate) fn histogram(&self, metric: Metric) -> &Histogram<u64> {
+        &self.histograms[metric.index()]
+    }
+
+    /// The latencies of all requests.
+    pub(crate) fn latency(&self) -> Histogram<u64> {
+        let mut all = self.histograms[0].clone();
+        for other in &self.histograms[1..3] {
+            // All have the same bounds, so every value fits.
+            all.add(other).expect("histograms of the same bounds");
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::stats::metrics::RequestClass;
+    use crate::stats::recorder::Recorder;
+    use crate::stats::slicing::{BEFORE, Slicing};
+
+    const READ: Metric = Metric::Latency(RequestClass::Read);
+
+    fn micros(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    #[test]
+    fn merging_three_workers_equals_one_worker_with_all_values() {
+        let origin = Instant::now();
+        let slicing = Slicing::new(Duration::from_secs(2));
+        let (mut one, mut separate) = (
+            Recorder::new(origin, slicing, Vec::new()),
+            [0; 3].map(|_| Recorder::new(origin, slicing, Vec::new())),
+        );
+        let mut direct = new_histogram();
+        let mut timeline = Timeline::default();
+        for step in 0..30_000_u64 {
+            let time = origin + micros(step * 37);
+            let value = Duration::from_nanos(1 + step * step * 7919 % 1_000_000_007);
+            one.record(time, READ, value);
+            separate[(step % 3) as usize].record(time, READ, value);
+            direct.record(value.as_nanos() as u64).unwrap();
+            if step % 1000 == 999 {
+                for recorder in &mut separate {
+                    let emptied = timeline.add(recorder.take());
+                    recorder.recycle(emptied);
+                }
+            }
+        }
+        separate.iter_mut().for_each(|recorder| drop(timeline.add(recorder.take())));
+        let mut whole = Timeline::default();
+        whole.add(one.take());
+        assert_eq!(timeline.total(0..u32::MAX).histogram(READ), &direct);
+        assert_eq!(whole.total(0..u32::MAX).histogram(READ), &direct);
+        assert_eq!(whole.intervals, timeline.intervals);
+    }
+
+    #[test]
+    fn merging_what_three_agents_send_gives_the_histogram_of_all_values() {
+        let origin = Instant::now();
+        let slicing = Slicing::new(Duration::from_secs(2));
+        let mut agents = [0; 3].map(|_| (Recorder::new(origin, slicing, Vec::new()), Timeline::default()));
+        let mut direct = new_histogram();
+        for step in 0..20_000_u64 {
+            let value = 1 + step * step * 104_729 % 5_000_000_011;
+            let (recorder, timeline) = &mut agents[(step % 7 % 3) as usize];
+            recorder.record(origin + micros(step * 90), READ, Duration::from_nanos(value));
+            direct.record(value).unwrap();
+            if step % 900 == 0 {
+                let emptied = timeline.add(recorder.take());
+                recorder.recycle(emptied);
+            }
+        }
+        let mut merged = Timeline::default();
+        for (mut recorder, mut timeline) in agents {
+            timeline.add(recorder.take());
+            let sent = serde_json::to_string(&timeline).unwrap();
+            merged.merge(serde_json::from_str(&sent).unwrap());
+        }
+        assert_eq!(merged.total(0..u32::MAX).histogram(READ), &direct);
+        assert_eq!(merged.requests(), 20_000);
+    }
+
+    #[test]
+    fn a_value_is_attributed_to_its_own_interval_even_if_it_is_recorded_late() {
+        let origin = Instant::now();
+        let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
+        let mut timeline = Timeline::default();
+        recorder.record(origin + micros(50), READ, micros(10));
+        recorder.counts(origin + micros(150_000)).hits += 1;
+        timeline.add(recorder.take());
+        recorder.record(origin + micros(60), READ, micros(900_000));
+        timeline.add(recorder.take());
+        assert_eq!(timeline.interval(0).unwrap().requests(), 2);
+        assert_eq!(timeline.interval(1).unwrap().counts.hits, 1);
+        assert_eq!(timeline.total(1..2).latency().len(), 0);
+    }
+
+    #[test]
+    fn a_stall_of_minutes_loses_no_value_and_needs_little_memory() {
+        let origin = Instant::now();
+        let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(600)), Vec::new());
+        let mut direct = new_histogram();
+        for step in 0..6000 {
+            let waited = micros(600_000_000 - step * 100_000);
+            recorder.counts(origin + micros(step * 100_000)).unanswered += 1;
+            recorder.record(origin + micros(step * 100_000), READ, waited);
+            direct.record(waited.as_nanos() as u64).unwrap();
+        }
+        assert!(recorder.has_bounded_memory());
+        let mut timeline = Timeline::default();
+        timeline.add(recorder.take());
+        let total = timeline.total(0..6000);
+        assert_eq!((total.histogram(READ), total.counts.unanswered), (&direct, 6000));
+    }
+
+    #[test]
+    fn values_before_the_measurement_are_excluded() {
+        let origin = Instant::now() + micros(1000);
+        let mut recorder = Recorder::new(origin, Slicing::new(micros(1000)), Vec::new());
+        recorder.record(origin - micros(500), READ, Duration::ZERO);
+        let mut timeline = Timeline::default();
+        timeline.add(recorder.take());
+        assert_eq!((timeline.requests(), timeline.total(0..BEFORE).latency().len()), (1, 0));
+    }
+}

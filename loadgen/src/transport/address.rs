@@ -1,0 +1,91 @@
+//! Addresses of servers.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::workload::serde_display::serde_display;
+
+/// The address of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Address {
+    /// TCP, or UDP for that protocol.
+    Tcp(SocketAddr),
+    /// The path of a Unix domain socket.
+    Unix(PathBuf),
+}
+
+/// memcached's default port.
+const PORT: u16 = 11211;
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// The text is not an address, or its host name can't be resolved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}; write HOST, HOST:PORT or /PATH, for example 127.0.0.1:11211")]
+pub struct InvalidAddress {
+    reason: String,
+}
+
+impl FromStr for Address {
+    type Err = InvalidAddress;
+
+    /// Parses `HOST`, `HOST:PORT`, or a path, which contains a slash. Resolves host names.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.contains('/') {
+            return Ok(Address::Unix(text.into()));
+        }
+        resolve(text, PORT).map(Address::Tcp).map_err(|error| InvalidAddress { reason: error.to_string() })
+    }
+}
+
+/// Resolves `HOST` or `HOST:PORT` to an address. `port` is the default port.
+///
+/// # Errors
+/// Returns the resolver's error, or [`io::ErrorKind::NotFound`] if the name has no address.
+pub fn resolve(text: &str, port: u16) -> io::Result<SocketAddr> {
+    // A bare IPv6 address contains colons.
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok((ip, port).into());
+    }
+    let mut found = text.to_socket_addrs().or_else(|_| (text, port).to_socket_addrs())?;
+    let not_found = || io::Error::new(io::ErrorKind::NotFound, format!("{text:?} has no address"));
+    found.next().ok_or_else(not_found)
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Address::Tcp(address)
+    }
+}
+
+serde_display!(Address);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_ports_and_paths_are_distinguished() {
+        let tcp = |text: &str| Address::Tcp(text.parse().unwrap());
+        assert_eq!("127.0.0.1".parse(), Ok(tcp("127.0.0.1:11211")));
+        assert_eq!("127.0.0.1:7".parse(), Ok(tcp("127.0.0.1:7")));
+        assert_eq!("2001:db8::1:2".parse(), Ok(tcp("[2001:db8::1:2]:11211")));
+        assert_eq!("[::1]:7".parse(), Ok(tcp("[::1]:7")));
+        assert_eq!("/run/memcached.sock".parse(), Ok(Address::Unix("/run/memcached.sock".into())));
+        assert_eq!("./here".parse::<Address>().unwrap().to_string(), "./here");
+        for text in ["", "127.0.0.1:99999", "no such host"] {
+            assert!(text.parse::<Address>().unwrap_err().to_string().contains("HOST:PORT"), "{text}");
+        }
+    }
+}

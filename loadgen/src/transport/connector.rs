@@ -1,0 +1,95 @@
+//! Makes connections with the transport options of a run.
+
+use std::io;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use net::{TcpStream, UnixStream};
+
+use crate::config::{Config, Credentials, Protocol};
+use crate::error::Error;
+use crate::transport::address::Address;
+use crate::transport::authentication::log_in;
+use crate::transport::stream::BoxedTransport;
+use crate::transport::timestamping::TimestampedTcpStream;
+#[cfg(feature = "tls")]
+use crate::transport::tls::Tls;
+
+/// How long connecting and authenticating may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes connections with the transport options of a run.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    nodelay: bool,
+    timestamps: bool,
+    protocol: Protocol,
+    credentials: Option<Credentials>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
+
+impl Connector {
+    /// # Errors
+    /// Returns [`Error::Config`] if the certificates or keys can't be used.
+    pub(crate) fn new(config: &Config) -> Result<Self, Error> {
+        Ok(Self {
+            nodelay: config.nodelay,
+            timestamps: config.kernel_timestamps,
+            protocol: config.protocol,
+            credentials: config.credentials.clone(),
+            #[cfg(feature = "tls")]
+            tls: config.tls.as_ref().map(Tls::open).transpose()?,
+        })
+    }
+
+    /// For storing the records: without the options that only matter for measuring.
+    pub(crate) fn for_preload(config: &Config) -> Result<Self, Error> {
+        Ok(Self { nodelay: true, timestamps: false, ..Self::new(config)? })
+    }
+
+    pub(crate) async fn connect(&self, server: &Address) -> Result<BoxedTransport, Error> {
+        let failed = |source| Error::Connect { server: server.clone(), source };
+        let connected = async {
+            let mut stream = self.open(server).await.map_err(failed)?;
+            if let Some(credentials) = &self.credentials {
+                log_in(&mut stream, self.protocol == Protocol::Binary, credentials, server).await?;
+            }
+            // After authentication, so that the first request begins at position 0.
+            stream.start_timestamps().map_err(failed)?;
+            Ok(stream)
+        };
+        let timed_out = || failed(io::Error::new(io::ErrorKind::TimedOut, "no response within 5 s"));
+        runtime::timeout(CONNECT_TIMEOUT, connected).await.unwrap_or_else(|_| Err(timed_out()))
+    }
+
+    async fn open(&self, server: &Address) -> io::Result<BoxedTransport> {
+        let stream = match server {
+            Address::Tcp(address) => TcpStream::connect(*address).await?,
+            Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+        };
+        stream.set_nodelay(self.nodelay)?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.connect(stream, server).await;
+        }
+        if self.timestamps { Ok(Box::new(TimestampedTcpStream::new(stream)?)) } else { Ok(Box::new(stream)) }
+    }
+
+    /// A UDP socket that is connected to one server.
+    pub(crate) fn datagram_socket(server: &Address) -> Result<UdpSocket, Error> {
+        let Address::Tcp(address) = server else {
+            return Err(Error::Config("UDP needs an IP address, not a Unix socket".to_owned()));
+        };
+        let unspecified: std::net::IpAddr = match address {
+            std::net::SocketAddr::V4(_) => [0_u8; 4].into(),
+            std::net::SocketAddr::V6(_) => [0_u8; 16].into(),
+        };
+        let socket = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
+            socket.connect(address)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        });
+        socket.map_err(|source| Error::Connect { server: server.clone(), source })
+    }
+}

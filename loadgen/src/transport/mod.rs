@@ -1,0 +1,9 @@
+//! Connections to servers: TCP, Unix sockets, TLS and UDP, optionally with kernel timestamps.
+
+pub(crate) mod address;
+mod authentication;
+pub(crate) mod connector;
+pub(crate) mod stream;
+mod timestamping;
+#[cfg(feature = "tls")]
+mod tls;
