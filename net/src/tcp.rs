@@ -28,7 +28,7 @@ impl Stream<Tcp> {
     /// Connects to an address.
     ///
     /// # Errors
-    /// The kernel's, for example `ConnectionRefused`.
+    /// The error of the system call, for example `ConnectionRefused`.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -50,7 +50,7 @@ impl Stream<Tcp> {
     /// Takes over a connected socket of the standard library, and makes it non-blocking.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -62,7 +62,7 @@ impl Stream<Tcp> {
     /// The address of this side.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket().local_addr()?)
     }
@@ -78,7 +78,7 @@ impl Stream<Tcp> {
     /// Whether `TCP_NODELAY` is set. It is not by default.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "TCP_NODELAY")]
     pub fn nodelay(&self) -> io::Result<bool> {
         self.socket().tcp_nodelay()
@@ -88,7 +88,7 @@ impl Stream<Tcp> {
     /// ones (Nagle's algorithm).
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.socket().set_tcp_nodelay(nodelay)
@@ -97,7 +97,7 @@ impl Stream<Tcp> {
     /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see `tcp(7)`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "TCP_QUICKACK")]
     pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
         self.socket().set_tcp_quickack(quickack)
@@ -107,7 +107,7 @@ impl Stream<Tcp> {
     /// probes off.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         match idle {
@@ -119,7 +119,7 @@ impl Stream<Tcp> {
     /// Sets how long sent data may stay unacknowledged before the connection breaks; see `tcp(7)`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.socket().set_tcp_user_timeout(limit)
@@ -128,7 +128,7 @@ impl Stream<Tcp> {
     /// Sets the IPv4 time to live of outgoing packets, in hops.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "IP_TTL")]
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.socket().set_ttl_v4(ttl)
@@ -177,7 +177,7 @@ impl Listener<Tcp> {
     /// Takes over a listening socket of the standard library, and makes it non-blocking.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -190,7 +190,7 @@ impl Listener<Tcp> {
     /// own their NAPIs.
     ///
     /// # Errors
-    /// The kernel's: see `accept(2)` for those after which the next accept may succeed.
+    /// The error of the system call: see `accept(2)` for those after which the next accept may succeed.
     pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
         let stream = Stream::from_socket(self.accept_socket().await?)?;
         let peer = stream.peer_addr()?;
@@ -200,7 +200,7 @@ impl Listener<Tcp> {
     /// The address it listens on.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket().local_addr()?)
     }

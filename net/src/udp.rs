@@ -18,7 +18,7 @@ impl UdpSocket {
     /// (`IPV6_V6ONLY` is set).
     ///
     /// # Errors
-    /// `AddrInUse` if another socket has the address, or the kernel's.
+    /// `AddrInUse` if another socket has the address, or the error of another system call.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -30,7 +30,7 @@ impl UdpSocket {
     /// their senders. Each worker takes over one of them by [`UdpSocket::from_std`].
     ///
     /// # Errors
-    /// `AddrInUse` if another socket has the address, or the kernel's.
+    /// `AddrInUse` if another socket has the address, or the error of another system call.
     #[doc(alias = "SO_REUSEPORT")]
     pub fn bind_group(address: SocketAddr, sockets: usize) -> io::Result<Vec<std::net::UdpSocket>> {
         // Bound without the option first: two programs never share an address by mistake.
@@ -46,7 +46,7 @@ impl UdpSocket {
     /// Takes over a socket of the standard library, and makes it non-blocking.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -59,7 +59,7 @@ impl UdpSocket {
     /// `buffer` is lost.
     ///
     /// # Errors
-    /// The kernel's, for example `ConnectionRefused` after an earlier datagram was refused.
+    /// The error of the system call, for example `ConnectionRefused` after an earlier datagram was refused.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (length, sender) = self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await?;
         // Unlike with a stream, a short datagram doesn't mean that the receive buffer is empty.
@@ -70,7 +70,7 @@ impl UdpSocket {
     /// Sends a datagram. Returns its length.
     ///
     /// # Errors
-    /// The kernel's, for example `EMSGSIZE` for a datagram longer than the protocol allows.
+    /// The error of the system call, for example `EMSGSIZE` for a datagram longer than the protocol allows.
     pub async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.fd.io(Direction::Write, |socket| socket.send_to(datagram, to)).await
     }
@@ -78,7 +78,7 @@ impl UdpSocket {
     /// The address it is bound to.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.fd.get_ref().local_addr()
     }

@@ -23,7 +23,7 @@ impl Stream<Unix> {
     /// Connects to a path.
     ///
     /// # Errors
-    /// The kernel's, for example `ConnectionRefused` if nobody listens on the path, and `InvalidInput` if the
+    /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path, and `InvalidInput` if the
     /// path is longer than 107 bytes.
     ///
     /// # Panics
@@ -38,7 +38,7 @@ impl Listener<Unix> {
     /// `net.core.somaxconn`.
     ///
     /// # Errors
-    /// `AddrInUse` if the path exists, or the kernel's.
+    /// `AddrInUse` if the path exists, or the error of another system call.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -73,7 +73,7 @@ impl Listener<Unix> {
     /// Accepts one connection, onto this worker.
     ///
     /// # Errors
-    /// The kernel's: see `accept(2)` for those after which the next accept may succeed.
+    /// The error of the system call: see `accept(2)` for those after which the next accept may succeed.
     pub async fn accept(&self) -> io::Result<Stream<Unix>> {
         Stream::from_socket(self.accept_socket().await?)
     }

@@ -44,7 +44,7 @@ impl Capture {
     /// Captures packets from and to a server's port. Needs `CAP_NET_RAW`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     pub fn start(port: u16) -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from(ALL))))?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
@@ -60,7 +60,7 @@ impl Capture {
     /// Ends the capture. Returns all packets with data by their timestamps.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     ///
     /// # Panics
     /// If the capture's thread did.

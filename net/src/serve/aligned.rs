@@ -77,7 +77,7 @@ impl Listener<Unix> {
     /// A handler that panics ends its own connection only.
     ///
     /// # Errors
-    /// None today.
+    /// Never, so far; the signature is that of TCP listeners.
     ///
     /// # Panics
     /// Outside of a runtime.

@@ -57,7 +57,7 @@ impl<K> Stream<K> {
     /// Shuts down reading, writing or both, see `shutdown(2)`. Accepted writes are sent before.
     ///
     /// # Errors
-    /// The kernel's, for example `ENOTCONN` if the connection is broken.
+    /// The error of the system call, for example `ENOTCONN` if the connection is broken.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.io.shutdown(how)
     }
@@ -65,7 +65,7 @@ impl<K> Stream<K> {
     /// The size of the kernel's receive buffer in bytes, see `socket(7)`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "SO_RCVBUF")]
     pub fn recv_buffer_size(&self) -> io::Result<usize> {
         self.socket().recv_buffer_size()
@@ -75,7 +75,7 @@ impl<K> Stream<K> {
     /// `net.core.rmem_max` before.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_recv_buffer_size(bytes)
@@ -84,7 +84,7 @@ impl<K> Stream<K> {
     /// The size of the kernel's send buffer in bytes, see `socket(7)`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "SO_SNDBUF")]
     pub fn send_buffer_size(&self) -> io::Result<usize> {
         self.socket().send_buffer_size()
@@ -94,7 +94,7 @@ impl<K> Stream<K> {
     /// `net.core.wmem_max` before.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "SO_SNDBUF")]
     pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_send_buffer_size(bytes)
@@ -104,7 +104,7 @@ impl<K> Stream<K> {
     /// `None`, the default, it returns at once and the kernel sends in the background.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     #[doc(alias = "SO_LINGER")]
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.socket().set_linger(linger)
@@ -113,7 +113,7 @@ impl<K> Stream<K> {
     /// Takes the socket's pending error.
     ///
     /// # Errors
-    /// The kernel's, if it can't be read.
+    /// The error of the system call, if it can't be read.
     #[doc(alias = "SO_ERROR")]
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket().take_error()

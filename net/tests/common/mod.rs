@@ -58,7 +58,7 @@ pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
     if found.is_none() {
         let all = std::env::var_os("LULL_REQUIRE_ALL").is_some();
         assert!(!all, "LULL_REQUIRE_ALL is set, and this is missing: {what}");
-        eprintln!("skipped, as this is missing: {what}");
+        eprintln!("skipped: missing {what}");
     }
     found
 }

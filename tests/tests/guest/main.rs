@@ -179,8 +179,8 @@ fn irqbalance_is_banned_from_interrupts_and_the_ban_is_restored() {
     let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
     let interface = guest.interfaces[0].clone();
     guest.run("mkdir -p /run/irqbalance; irqbalance --foreground >/tmp/irqbalance 2>&1 & sleep 2");
-    let told = guest.ask(&format!("policies plan {interface} --policy vanilla --workers 2")).text;
-    assert!(told.contains("irqbalance runs"), "{told}: {}", guest.ask("cat /tmp/irqbalance; ps").text);
+    let plan = guest.ask(&format!("policies plan {interface} --policy vanilla --workers 2")).text;
+    assert!(plan.contains("irqbalance runs"), "{plan}: {}", guest.ask("cat /tmp/irqbalance; ps").text);
     let explained = guest.run(&format!("policies explain {interface}"));
     assert!(explained.contains("irqbalance runs"), "{explained}");
     let banned =
