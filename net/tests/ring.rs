@@ -311,7 +311,7 @@ fn without_io_uring_auto_takes_epoll_and_reports_why_and_uring_fails() {
         });
         let refused = Builder::new().ignore_environment().workers(1).driver(DriverKind::Uring).build();
         let message = refused.unwrap_err().to_string();
-        assert!(message.contains("io_uring is forbidden") && message.contains("take epoll"), "{message}");
+        assert!(message.contains("io_uring is forbidden") && message.contains("use epoll"), "{message}");
     })
     .join()
     .unwrap();
