@@ -1,4 +1,4 @@
-//! An interface's counters as Prometheus' text format, for a scraper's text file.
+//! An interface's counters and settings in the Prometheus text format.
 
 use std::fmt::Write;
 
@@ -8,19 +8,19 @@ use policies::{Error, JournalDir, host, status};
 
 type Setting = fn(&Napi) -> Option<u64>;
 
-/// The metrics of an interface, as they are now.
+/// The present metrics of an interface.
 pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
     let interface = host::interface(name)?;
     let snapshot = Snapshot::take(&interface)?;
     let totals = snapshot.totals();
     let mut page = Page(String::new());
-    let of = |queue: &str, number: u32| format!("interface=\"{name}\",queue=\"{queue}-{number}\"");
-    let irqs = totals.irqs.iter().map(|&(queue, count)| (of("rx", queue), count));
-    let tx_irqs = totals.tx_irqs.iter().map(|&(queue, count)| (of("tx", queue), count));
-    page.family("lull_queue_interrupts_total", "counter", "Interrupts of a queue.", irqs.chain(tx_irqs));
+    let queue_labels = |queue: &str, number: u32| format!("interface=\"{name}\",queue=\"{queue}-{number}\"");
+    let rx_irqs = totals.irqs.iter().map(|&(queue, count)| (queue_labels("rx", queue), count));
+    let tx_irqs = totals.tx_irqs.iter().map(|&(queue, count)| (queue_labels("tx", queue), count));
+    page.family("lull_queue_interrupts_total", "counter", "Interrupts of a queue.", rx_irqs.chain(tx_irqs));
     match totals.rx_packets {
         RxPackets::PerQueue(queues) => {
-            let packets = queues.iter().map(|&(queue, count)| (of("rx", queue), count));
+            let packets = queues.iter().map(|&(queue, count)| (queue_labels("rx", queue), count));
             page.family(
                 "lull_queue_received_packets_total",
                 "counter",
@@ -33,7 +33,7 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
             page.family(
                 "lull_received_packets_total",
                 "counter",
-                "Packets received; the driver does not count them by queue.",
+                "Packets received by the interface, whose driver does not count by queue.",
                 [(labels, *sum)],
             );
         }
@@ -41,7 +41,7 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
     page.family(
         "lull_busy_poll_packets_total",
         "counter",
-        "Packets of this network namespace that a busy poll got.",
+        "Packets received by busy polls in the network namespace.",
         [(String::new(), totals.busy_poll_rx_packets)],
     );
     let softirqs = totals.net_rx.iter().enumerate();
@@ -53,25 +53,29 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
     );
     let napis = || interface.queues.iter().filter_map(|queue| Some((queue.index, queue.napi.as_ref()?)));
     let settings: [(&str, &str, Setting); 3] = [
-        ("lull_napi_defer_hard_irqs", "Empty polls until the interrupt is let in.", |napi| {
-            napi.defer_hard_irqs
-        }),
+        (
+            "lull_napi_defer_hard_irqs",
+            "Empty polls that re-arm the timer instead of the interrupt.",
+            |napi| napi.defer_hard_irqs,
+        ),
         ("lull_napi_gro_flush_timeout_nanoseconds", "Grace time after an empty poll.", |napi| {
             napi.gro_flush_timeout
         }),
-        ("lull_napi_irq_suspend_timeout_nanoseconds", "Longest suspension without a poll.", |napi| {
-            napi.irq_suspend_timeout
-        }),
+        (
+            "lull_napi_irq_suspend_timeout_nanoseconds",
+            "Longest time that interrupts stay suspended without a poll.",
+            |napi| napi.irq_suspend_timeout,
+        ),
     ];
     for (metric, help, value) in settings {
-        let values = napis().filter_map(|(queue, napi)| Some((of("rx", queue), value(napi)?)));
+        let values = napis().filter_map(|(queue, napi)| Some((queue_labels("rx", queue), value(napi)?)));
         page.family(metric, "gauge", help, values);
     }
     let workers = status::workers(journals, interface.index);
     let times = workers.iter().flat_map(|worker| {
-        let labels = |what| {
+        let labels = |activity| {
             format!(
-                "interface=\"{name}\",worker=\"{}\",thread=\"{}\",doing=\"{what}\"",
+                "interface=\"{name}\",worker=\"{}\",thread=\"{}\",activity=\"{activity}\"",
                 worker.worker, worker.thread
             )
         };
@@ -81,14 +85,19 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
             (labels("idle"), worker.parked_ns),
         ]
     });
-    page.family("lull_worker_nanoseconds_total", "counter", "What a worker spent its time on.", times);
+    page.family(
+        "lull_worker_nanoseconds_total",
+        "counter",
+        "Time that a worker spent running tasks (useful), polling or idle.",
+        times,
+    );
     Ok(page.0)
 }
 
 struct Page(String);
 
 impl Page {
-    /// Leaves a metric without samples out.
+    /// Adds a metric with its samples, or nothing if there are no samples.
     fn family(
         &mut self,
         name: &str,
@@ -100,7 +109,7 @@ impl Page {
         if samples.peek().is_none() {
             return;
         }
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in samples {
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };

@@ -1,4 +1,4 @@
-//! What is shown to people.
+//! Tables and text on standard output.
 
 use comfy_table::{Table, presets};
 use policies::explain::{Explanation, Severity};
@@ -30,11 +30,11 @@ pub fn list_table(interfaces: &[Interface]) -> Table {
     table
 }
 
-pub fn show(interface: &Interface) {
+pub fn print_interface(interface: &Interface) {
     println!(
         "{} ({}), index {}, {}",
         interface.name,
-        interface.driver.as_deref().unwrap_or("no driver known"),
+        interface.driver.as_deref().unwrap_or("unknown driver"),
         interface.index,
         if interface.up { "up" } else { "down" }
     );
@@ -57,12 +57,12 @@ pub fn show(interface: &Interface) {
         "queue",
         "NAPI",
         "irq",
-        "irq cpus",
-        "goes to",
+        "irq affinity",
+        "effective",
         "rps cpus",
-        "defer",
-        "gro-flush ns",
-        "suspend ns",
+        "defer-hard-irqs",
+        "gro-flush-timeout ns",
+        "irq-suspend-timeout ns",
         "threaded",
     ]);
     for queue in &interface.queues {
@@ -95,15 +95,15 @@ pub fn show(interface: &Interface) {
     println!("{table}");
     let by_order = interface.queues.iter().any(|queue| queue.napi.is_some() && !queue.napi_reported);
     if by_order {
-        println!("note: the driver does not link queues to NAPIs; they are paired by order");
+        println!("note: the driver does not link queues to NAPIs; they are matched by order");
     }
     interface.notes.iter().for_each(|note| println!("note: {note}"));
 }
 
-pub fn show_plan(plan: &Plan) {
+pub fn print_plan(plan: &Plan) {
     println!("{} on {}", plan.policy, plan.interface);
     if !plan.steps.is_empty() {
-        let mut table = table(&["knob", "now", "to be", "may set", "why"]);
+        let mut table = table(&["knob", "current", "target", "permitted", "purpose"]);
         for step in &plan.steps {
             table.add_row([
                 step.knob.to_string(),
@@ -119,35 +119,35 @@ pub fn show_plan(plan: &Plan) {
     let forbidden = plan.forbidden().count();
     if forbidden > 0 {
         println!(
-            "{forbidden} of {} knobs may not be set by this process; missing: {}",
+            "this process may not set {forbidden} of {} knobs; missing capabilities: {}",
             plan.steps.len(),
             missing_capabilities().join(", ")
         );
     }
 }
 
-pub fn show_reports(reports: &[RestoreReport]) {
+pub fn print_restore_reports(reports: &[RestoreReport]) {
     if reports.is_empty() {
         println!("nothing to restore");
     }
     for report in reports {
-        println!("{}: {} taken off", report.interface, report.policy);
+        println!("{}: {} removed", report.interface, report.policy);
         for (knob, outcome) in &report.knobs {
             println!("  {knob}: {outcome}");
         }
     }
 }
 
-pub fn show_explanation(explanation: &Explanation) {
+pub fn print_explanation(explanation: &Explanation) {
     println!("{}", explanation.verdict());
     for finding in &explanation.findings {
-        let mark = match finding.severity {
+        let marker = match finding.severity {
             Severity::Ok => '+',
             Severity::Degrades => '!',
             Severity::Prevents => 'x',
             _ => '?',
         };
-        println!("{mark} {}", finding.summary);
+        println!("{marker} {}", finding.summary);
         if let Some(mend) = &finding.remedy {
             println!("    {mend}");
         }

@@ -1,4 +1,4 @@
-//! Round trips to a peer by ICMP echo: what the delay of an interrupt adds shows in them.
+//! Measures round trips by ICMP echo, which include the delay of the receive interrupt.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,21 +7,23 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
 
-/// A peer that answers.
-pub struct Peer {
+/// Sends ICMP echo requests to one address.
+pub struct Pinger {
     socket: OwnedFd,
     address: SocketAddr,
-    /// Whether packets are read with their IP header.
+    /// Whether the socket delivers packets with their IP header.
     raw: bool,
     sequence: u16,
 }
 
 const IDENTIFIER: u16 = 0x4c75;
+/// The length of an ICMP echo header.
 const HEADER: usize = 8;
+/// How long to wait for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 
-impl Peer {
-    /// Opens a socket for echoes: an unprivileged one where the host allows it (`ping_group_range`), else
-    /// a raw one.
+impl Pinger {
+    /// Opens an ICMP datagram socket if the host allows it (`ping_group_range`), else a raw socket.
     pub fn new(address: IpAddr) -> io::Result<Self> {
         let (family, protocol) = match address {
             IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
@@ -32,11 +34,11 @@ impl Peer {
             Ok(socket) => (socket, false),
             Err(_) => (open(SocketType::RAW)?, true),
         };
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_millis(200)))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(REPLY_TIMEOUT))?;
         Ok(Self { socket, address: SocketAddr::new(address, 0), raw, sequence: 0 })
     }
 
-    /// One round trip; `None` where no answer came in a fifth of a second.
+    /// Measures one round trip; `None` if no reply arrived within 200 ms.
     pub fn round_trip(&mut self) -> io::Result<Option<Duration>> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = self.request();
@@ -45,8 +47,8 @@ impl Peer {
         let mut buffer = [0u8; 256];
         loop {
             match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
-                Ok((length, _)) if self.is_answer(&buffer[..length]) => return Ok(Some(sent.elapsed())),
-                Ok(_) if sent.elapsed() < Duration::from_millis(200) => {}
+                Ok((length, _)) if self.is_reply(&buffer[..length]) => return Ok(Some(sent.elapsed())),
+                Ok(_) if sent.elapsed() < REPLY_TIMEOUT => {}
                 Ok(_) | Err(rustix::io::Errno::AGAIN) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -59,7 +61,7 @@ impl Peer {
         let [id_high, id_low] = IDENTIFIER.to_be_bytes();
         let [high, low] = self.sequence.to_be_bytes();
         let mut packet = [kind, 0, 0, 0, id_high, id_low, high, low];
-        // The kernel computes ICMPv6's, over more than this.
+        // The kernel computes the ICMPv6 checksum, which covers a pseudo-header.
         if self.address.is_ipv4() {
             let sum: u32 =
                 packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
@@ -69,8 +71,8 @@ impl Peer {
         packet
     }
 
-    fn is_answer(&self, packet: &[u8]) -> bool {
-        // A raw IPv4 socket gives the header, too; its length is in its first byte, in words.
+    fn is_reply(&self, packet: &[u8]) -> bool {
+        // A raw IPv4 socket includes the IP header, with its length in 32-bit words in the first byte.
         let header = match packet.first() {
             Some(first) if self.raw && self.address.is_ipv4() => usize::from(first & 15) * 4,
             _ => 0,
@@ -87,12 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_answers_each_echo() {
+    fn loopback_replies_to_each_echo_request() {
         for address in ["127.0.0.1", "::1"] {
-            // Neither kind of socket may be open to this process, and IPv6 may be off.
-            let Ok(mut peer) = Peer::new(address.parse().unwrap()) else { continue };
-            match peer.round_trip() {
-                Ok(answer) => assert!(answer.unwrap() < Duration::from_millis(200), "{address}"),
+            // This process may be allowed neither kind of socket, and IPv6 may be disabled.
+            let Ok(mut pinger) = Pinger::new(address.parse().unwrap()) else { continue };
+            match pinger.round_trip() {
+                Ok(time) => assert!(time.unwrap() < REPLY_TIMEOUT, "{address}"),
                 Err(error) => eprintln!("skipped: {address}: {error}"),
             }
         }

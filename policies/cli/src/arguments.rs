@@ -1,0 +1,146 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use policies::{Cpus, GraceTime, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
+
+use crate::error::CommandError;
+use crate::tune::Tune;
+use crate::watch::WatchArguments;
+
+/// Network polling policies: show, plan, apply and restore what they set on the host
+#[derive(Parser)]
+#[command(name = "policies", version)]
+pub struct Cli {
+    /// Output format
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub format: Format,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Json,
+    /// Prometheus text format, for `watch` only; prints the metrics once
+    Prometheus,
+}
+
+impl Format {
+    /// Prints `json` or calls `print_table`.
+    pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
+        match self {
+            Format::Json => println!("{json:#}"),
+            // `main` accepts Prometheus for `watch` only, which does not call this.
+            Format::Table | Format::Prometheus => print_table(),
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// List the interfaces
+    List,
+    /// Show an interface's queues, NAPIs, interrupts and settings
+    Show {
+        /// Interface, for example eth0
+        interface: String,
+    },
+    /// Show what a policy would set, without changing anything
+    Plan(PlanArguments),
+    /// Apply a policy until `restore` or a reboot
+    Apply {
+        #[command(flatten)]
+        plan: PlanArguments,
+        /// Keep a running irqbalance from moving the interface's interrupts until `restore`
+        #[arg(long)]
+        ban_irqbalance: bool,
+    },
+    /// Restore what `apply`, or a program that was killed, left set
+    Restore {
+        /// Restore this interface only
+        interface: Option<String>,
+    },
+    /// Explain whether kernel polling can run on an interface, what prevents it, and how to fix that
+    Explain {
+        /// Interface, for example eth0
+        interface: String,
+    },
+    /// Show rates of interrupts, packets, polling and workers every second
+    Watch(WatchArguments),
+    /// Find a policy's values under the present load
+    #[command(subcommand)]
+    Tune(Tune),
+}
+
+#[derive(Args)]
+pub struct PlanArguments {
+    /// Interface, for example eth0
+    interface: String,
+    /// vanilla, packing, suppression or kernel-polling
+    #[arg(long)]
+    policy: Policy,
+    /// Cores of the application's workers, for example 0-3; queue i belongs to the i-th core
+    #[arg(long, default_value = "", conflicts_with = "workers")]
+    worker_cores: Cpus,
+    /// Number of workers, on the cores nearest to the device (its NUMA node first)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// Cores that run network processing under packing
+    #[arg(long, default_value = "")]
+    packing_cores: Cpus,
+    /// Grace time after an empty poll, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    gro_flush_timeout: u64,
+    /// Number of empty polls that re-arm the timer instead of the interrupt
+    #[arg(long, value_name = "COUNT", default_value_t = Settings::DEFER_HARD_IRQS, value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
+    defer_hard_irqs: u64,
+    /// Number of receive queues to configure (ethtool channels)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    channels: Option<u32>,
+    /// Queues to configure, for example 0-1; per-queue settings of the others stay unchanged
+    #[arg(long, value_name = "QUEUES")]
+    queues: Option<Cpus>,
+    /// Suppression: microseconds from a received packet to its interrupt
+    #[arg(long, value_name = "US", default_value_t = SuppressionValues::default().rx_usecs)]
+    rx_usecs: u32,
+    /// Suppression: received packets that raise an interrupt at once
+    #[arg(long, value_name = "COUNT", default_value_t = SuppressionValues::default().rx_frames)]
+    rx_frames: u32,
+    /// Suppression: microseconds from a sent packet to its completion interrupt
+    #[arg(long, value_name = "US", default_value_t = SuppressionValues::default().tx_usecs)]
+    tx_usecs: u32,
+    /// Suppression: sent packets that raise a completion interrupt at once
+    #[arg(long, value_name = "COUNT", default_value_t = SuppressionValues::default().tx_frames)]
+    tx_frames: u32,
+}
+
+impl PlanArguments {
+    pub fn plan(&self, ban_irqbalance: bool) -> Result<Plan, CommandError> {
+        let interface = host::interface(&self.interface)?;
+        let worker_cores = match self.workers {
+            Some(count) => nearest_cores(&interface, count.into()).map_err(CommandError::Affinity)?,
+            None => self.worker_cores.iter().collect(),
+        };
+        let settings = Settings {
+            channels: self.channels,
+            queues: self.queues.as_ref().map(|queues| queues.iter().collect()),
+            worker_cores,
+            ban_irqbalance,
+            packing_cores: self.packing_cores.clone(),
+            defer_hard_irqs: self.defer_hard_irqs,
+            gro_flush_timeout: GraceTime::Fixed(Duration::from_micros(self.gro_flush_timeout)),
+            suppression: SuppressionValues {
+                rx_usecs: self.rx_usecs,
+                rx_frames: self.rx_frames,
+                tx_usecs: self.tx_usecs,
+                tx_frames: self.tx_frames,
+            },
+            ..Settings::default()
+        };
+        Ok(Plan::new(self.policy, &interface, &settings))
+    }
+}

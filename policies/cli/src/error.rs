@@ -1,0 +1,23 @@
+//! Errors of the command.
+
+use std::io;
+use std::net::IpAddr;
+
+/// What ends the command with a message.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error(transparent)]
+    Host(#[from] policies::Error),
+    #[error("cannot read this process's CPU affinity: {0}")]
+    Affinity(io::Error),
+    #[error("cannot use the terminal: {0}")]
+    Terminal(io::Error),
+    #[error("cannot send ICMP echo requests to {peer}: {source}")]
+    Probe { peer: IpAddr, source: io::Error },
+    #[error("{0} does not answer ICMP echo requests; use a --peer that does")]
+    SilentPeer(IpAddr),
+    #[error("{0} received no packets; run the command under the load to tune for")]
+    NoLoad(String),
+    #[error("no delay keeps the p99 within {bound} µs; the lowest p99 was {lowest} µs")]
+    BoundNotMet { bound: u128, lowest: String },
+}

@@ -1,0 +1,115 @@
+//! A sample as a table.
+
+use std::cmp::Reverse;
+
+use clap::ValueEnum;
+
+use super::sample::{InterfaceSample, WorkerShares};
+use crate::output::{or_dash, table};
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum SortKey {
+    /// By queue number
+    #[default]
+    Queue,
+    /// By interrupts per second, highest first
+    Interrupts,
+    /// By packets per second, highest first
+    Packets,
+    /// By core
+    Core,
+}
+
+pub fn sort(sample: &mut InterfaceSample, key: SortKey) {
+    let highest_first = |value: Option<f64>| Reverse((value.unwrap_or(-1.0) * 1e3) as i64);
+    match key {
+        SortKey::Queue => sample.queues.sort_by_key(|queue| queue.queue),
+        SortKey::Interrupts => sample.queues.sort_by_key(|queue| highest_first(queue.interrupts_per_second)),
+        SortKey::Packets => sample.queues.sort_by_key(|queue| highest_first(queue.packets_per_second)),
+        SortKey::Core => sample.queues.sort_by_key(|queue| queue.core.unwrap_or(u32::MAX)),
+    }
+}
+
+pub fn render(sample: &InterfaceSample) -> String {
+    let mut rows = table(&[
+        "queue",
+        "NAPI",
+        "irq",
+        "core",
+        "irqs/s",
+        "tx irqs/s",
+        "packets/s",
+        "packets/irq",
+        "suspended",
+        "worker (tid)",
+        "policy",
+        "useful",
+        "polling",
+        "idle",
+    ]);
+    let number = |value: Option<f64>| or_dash(value.map(|value| format!("{value:.0}")));
+    for queue in &sample.queues {
+        let worker = queue.worker.as_ref();
+        let percent = |share: fn(&WorkerShares) -> f64| {
+            or_dash(worker.map(|worker| format!("{:.0} %", share(worker) * 100.0)))
+        };
+        rows.add_row([
+            format!("rx-{}", queue.queue),
+            or_dash(queue.napi),
+            or_dash(queue.irq),
+            or_dash(queue.core),
+            number(queue.interrupts_per_second),
+            number(queue.tx_interrupts_per_second),
+            number(queue.packets_per_second),
+            or_dash(queue.packets_per_interrupt.map(|value| format!("{value:.1}"))),
+            or_dash(queue.suspended),
+            or_dash(worker.map(|worker| format!("{} ({})", worker.worker, worker.thread))),
+            or_dash(worker.map(|worker| worker.running.clone())),
+            percent(|worker| worker.useful),
+            percent(|worker| worker.polling),
+            percent(|worker| worker.idle),
+        ]);
+    }
+    format!(
+        "{} ({}): {:.0} packets/s, {:.1} % received by busy polling, {:.0} NET_RX softirqs/s\n{rows}",
+        sample.interface,
+        if sample.up { "up" } else { "down" },
+        sample.packets_per_second,
+        sample.busy_poll_share * 100.0,
+        sample.net_rx_softirqs_per_second
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::sample::QueueSample;
+
+    #[test]
+    fn queues_are_sorted_highest_first_and_unknown_rates_last() {
+        let row = |queue, packets| QueueSample {
+            queue,
+            napi: None,
+            irq: None,
+            core: None,
+            interrupts_per_second: None,
+            tx_interrupts_per_second: None,
+            packets_per_second: packets,
+            packets_per_interrupt: None,
+            suspended: None,
+            worker: None,
+        };
+        let mut sample = InterfaceSample {
+            interface: "eth0".to_owned(),
+            up: true,
+            seconds: 1.0,
+            packets_per_second: 3.0,
+            busy_poll_share: 0.5,
+            net_rx_softirqs_per_second: 1.0,
+            queues: vec![row(0, None), row(1, Some(1.0)), row(2, Some(2.0))],
+        };
+        sort(&mut sample, SortKey::Packets);
+        assert_eq!(sample.queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(), [2, 1, 0]);
+        assert!(render(&sample).contains("50.0 % received by busy polling"), "{}", render(&sample));
+    }
+}
