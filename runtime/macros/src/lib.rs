@@ -1,28 +1,53 @@
 //! The attributes of the `runtime` crate; use them from there, as `#[runtime::main]` and
 //! `#[runtime::test]`.
 
+#![forbid(unsafe_code)]
+
 use proc_macro::TokenStream;
 use quote::quote;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Error, Expr, ExprLit, ItemFn, Lit, MetaNameValue, Token, parse_macro_input};
+use syn::{Error, Expr, ExprLit, ItemFn, Lit, LitStr, MetaNameValue, Path, Token, parse_macro_input};
 
-/// Runs an `async fn main` on a runtime.
+/// Runs an `async fn main` on a runtime. Prints the error and ends the process with code 1 if the runtime
+/// can't be built.
 ///
-/// Takes `policy = "…"`, `workers = N`, `interface = "…"`, `wait = "…"`, `driver = "…"` and
-/// `cores = "…"`, all optional. `RUNTIME_POLICY`, `RUNTIME_WORKERS`, `RUNTIME_INTERFACE`,
-/// `RUNTIME_WAIT` and `RUNTIME_DRIVER` in the environment are stronger.
+/// The arguments are `policy`, `workers`, `interface`, `wait`, `driver`, `cores`, `affinity` and
+/// `grace_time`, all optional: strings, except `workers`, which is a number. The
+/// [table of `Builder`](struct.Builder.html#configuration) lists their values, and the environment variables
+/// that override them.
+///
+/// `crate = "…"` gives the path of the runtime crate if it is not `::runtime`, for example because the
+/// dependency is renamed.
+///
+/// # Examples
+/// ```
+/// #[runtime::main(policy = "vanilla", workers = 2, wait = "spin-then-block:50us")]
+/// async fn main() {
+///     assert_eq!(runtime::workers(), 2);
+/// }
+/// ```
 #[proc_macro_attribute]
 pub fn main(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(attribute, item, Kind::Main)
 }
 
-/// Runs an `async fn` as a test, on a runtime of its own with one worker unless told otherwise: on
-/// each driver that there is, one after the other, unless one is named. A driver that this machine
-/// doesn't have is passed over, with a printed reason; with `CI` in the environment that is a failure.
+/// Runs an `async fn` as a test, on a runtime with one worker unless `workers` is given.
 ///
-/// Takes what `main` takes. `RUNTIME_…` in the environment does not change a test.
+/// The test runs once on each driver, or only on the one that `driver` names. A driver that this machine
+/// doesn't have is skipped, and the test's output says why. With `LULL_REQUIRE_ALL` set in the environment, a
+/// missing driver fails the test.
+///
+/// The arguments are those of [`main`](macro@main). The variables `RUNTIME_…` don't change a test.
+///
+/// # Examples
+/// ```
+/// #[runtime::test(workers = 2)]
+/// async fn another_worker_answers() {
+///     assert_eq!(runtime::spawn_on(1, || async { runtime::current_worker() }).await.unwrap(), 1);
+/// }
+/// ```
 #[proc_macro_attribute]
 pub fn test(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(attribute, item, Kind::Test)
@@ -34,46 +59,69 @@ enum Kind {
     Test,
 }
 
+/// An attribute's arguments: the fields of `runtime::__private::Attribute`, and the crate's path.
 #[derive(Default)]
-struct Arguments(Vec<(String, Lit)>);
+struct Arguments {
+    settings: Vec<(String, Lit)>,
+    krate: Option<Path>,
+}
 
-const NAMES: [&str; 6] = ["policy", "workers", "interface", "wait", "driver", "cores"];
+const NAMES: [&str; 9] =
+    ["policy", "workers", "interface", "wait", "driver", "cores", "affinity", "grace_time", "crate"];
 const POLICIES: [&str; 4] = ["vanilla", "packing", "suppression", "kernel-polling"];
 const DRIVERS: [&str; 4] = ["auto", "epoll", "uring", "hybrid"];
+const AFFINITIES: [&str; 3] = ["pin", "follow", "none"];
 
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let mut arguments: Vec<(String, Lit)> = Vec::new();
+        let mut arguments = Self::default();
         for pair in Punctuated::<MetaNameValue, Token![,]>::parse_terminated(input)? {
-            let name = pair.path.get_ident().map(ToString::to_string).unwrap_or_default();
-            if !NAMES.contains(&name.as_str()) {
-                let message = format!("unknown argument; the arguments are: {}", NAMES.join(", "));
-                return Err(Error::new(pair.path.span(), message));
-            }
-            if arguments.iter().any(|(given, _)| *given == name) {
-                return Err(Error::new(pair.path.span(), format!("{name} is given twice")));
-            }
-            let Expr::Lit(ExprLit { lit, .. }) = pair.value else {
-                return Err(Error::new(pair.value.span(), "a literal is expected"));
-            };
-            match (name.as_str(), &lit) {
-                ("workers", Lit::Int(number)) if number.base10_parse::<usize>().is_ok_and(|n| n > 0) => {}
-                ("workers", _) => return Err(Error::new(lit.span(), "a number from 1 is expected")),
-                ("policy", Lit::Str(text)) if !POLICIES.contains(&text.value().as_str()) => {
-                    let message = format!("unknown policy; the policies are: {}", POLICIES.join(", "));
-                    return Err(Error::new(lit.span(), message));
-                }
-                ("driver", Lit::Str(text)) if !DRIVERS.contains(&text.value().as_str()) => {
-                    let message = format!("unknown driver; the drivers are: {}", DRIVERS.join(", "));
-                    return Err(Error::new(lit.span(), message));
-                }
-                (_, Lit::Str(_)) => {}
-                _ => return Err(Error::new(lit.span(), "a string is expected")),
-            }
-            arguments.push((name, lit));
+            arguments.add(pair)?;
         }
-        Ok(Self(arguments))
+        Ok(arguments)
     }
+}
+
+impl Arguments {
+    fn add(&mut self, pair: MetaNameValue) -> syn::Result<()> {
+        let name = pair.path.get_ident().map(ToString::to_string).unwrap_or_default();
+        if !NAMES.contains(&name.as_str()) {
+            let message = format!("unknown argument; the arguments are: {}", NAMES.join(", "));
+            return Err(Error::new(pair.path.span(), message));
+        }
+        let given_twice = match name.as_str() {
+            "crate" => self.krate.is_some(),
+            _ => self.settings.iter().any(|(given, _)| *given == name),
+        };
+        if given_twice {
+            return Err(Error::new(pair.path.span(), format!("{name} is given twice")));
+        }
+        let Expr::Lit(ExprLit { lit, .. }) = pair.value else {
+            return Err(Error::new(pair.value.span(), "a literal is expected"));
+        };
+        match (name.as_str(), &lit) {
+            ("workers", Lit::Int(number)) if number.base10_parse::<usize>().is_ok_and(|n| n > 0) => {}
+            ("workers", _) => return Err(Error::new(lit.span(), "a number from 1 is expected")),
+            ("crate", Lit::Str(text)) => {
+                self.krate = Some(text.parse::<Path>()?);
+                return Ok(());
+            }
+            ("policy", Lit::Str(text)) => expect_one_of(text, "policy", "policies", &POLICIES)?,
+            ("driver", Lit::Str(text)) => expect_one_of(text, "driver", "drivers", &DRIVERS)?,
+            ("affinity", Lit::Str(text)) => expect_one_of(text, "affinity", "affinities", &AFFINITIES)?,
+            (_, Lit::Str(_)) => {}
+            _ => return Err(Error::new(lit.span(), "a string is expected")),
+        }
+        self.settings.push((name, lit));
+        Ok(())
+    }
+}
+
+fn expect_one_of(text: &LitStr, one: &str, many: &str, known: &[&str]) -> syn::Result<()> {
+    if known.contains(&text.value().as_str()) {
+        return Ok(());
+    }
+    Err(Error::new(text.span(), format!("unknown {one}; the {many} are: {}", known.join(", "))))
 }
 
 fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream {
@@ -94,7 +142,8 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
     }
     let ItemFn { attrs, vis, mut sig, block, .. } = function;
     sig.asyncness = None;
-    let settings = arguments.0.iter().map(|(name, value)| {
+    let krate = arguments.krate.map_or_else(|| quote!(::runtime), |path| quote!(#path));
+    let settings = arguments.settings.iter().map(|(name, value)| {
         let name = syn::Ident::new(name, proc_macro2::Span::call_site());
         let value = match value {
             Lit::Int(_) => quote!(#value),
@@ -102,7 +151,7 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
         };
         quote!(#name: ::core::option::Option::Some(#value),)
     });
-    let attribute = quote!(::runtime::__private::Attribute {
+    let attribute = quote!(#krate::__private::Attribute {
         #(#settings)*
         ..::core::default::Default::default()
     });
@@ -110,7 +159,7 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
         Kind::Main => quote! {
             #(#attrs)*
             #vis #sig {
-                ::runtime::__private::start(#attribute).block_on(async move #block)
+                #krate::__private::start(#attribute).block_on(async move #block)
             }
         },
         Kind::Test => {
@@ -119,7 +168,7 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
                 #[::core::prelude::v1::test]
                 #(#attrs)*
                 #vis #sig {
-                    ::runtime::__private::on_each_driver(#attribute, |mut runtime| {
+                    #krate::__private::on_each_driver(#attribute, |mut runtime| {
                         async fn body() #output #block
                         runtime.block_on(body())
                     })

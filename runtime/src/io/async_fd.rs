@@ -57,7 +57,8 @@ impl<T: AsFd> AsyncFd<T> {
 
     /// The owner of the descriptor.
     pub fn get_ref(&self) -> &T {
-        self.inner.as_ref().expect("the descriptor is there until `into_inner`")
+        let Some(inner) = &self.inner else { unreachable!("only `into_inner` takes the descriptor") };
+        inner
     }
 
     /// Deregisters the descriptor and returns its owner.
@@ -66,7 +67,8 @@ impl<T: AsFd> AsyncFd<T> {
     /// Those of `epoll_ctl(2)`, if others have closed the descriptor.
     pub fn into_inner(mut self) -> io::Result<T> {
         self.deregister()?;
-        Ok(self.inner.take().expect("the descriptor is there until `into_inner`"))
+        let Some(inner) = self.inner.take() else { unreachable!("only `into_inner` takes the descriptor") };
+        Ok(inner)
     }
 
     fn deregister(&self) -> io::Result<()> {
