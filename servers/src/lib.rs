@@ -1,4 +1,4 @@
-//! Servers on Lull's runtime.
+//! Servers on Lull's runtime: a memcached-compatible cache.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -12,12 +12,23 @@
 //!     let mut client = TcpStream::connect(server.addresses()[0]).await?;
 //!     client.write_all(b"set greeting 0 0 5\r\nhello\r\nget greeting\r\n").await?;
 //!     let expected = b"STORED\r\nVALUE greeting 0 5\r\nhello\r\nEND\r\n";
-//!     let mut answer = vec![0; expected.len()];
-//!     client.read_exact(&mut answer).await?;
-//!     assert_eq!(answer, expected);
+//!     let mut replies = vec![0; expected.len()];
+//!     client.read_exact(&mut replies).await?;
+//!     assert_eq!(replies, expected);
 //!     Ok(())
 //! }
 //! ```
+//!
+//! The `memcached` command of this crate runs the same server with memcached's flags.
+//!
+//! # Cargo features
+//!
+//! Both are on by default.
+//!
+//! - `cli`: the `memcached` command. As a library the crate does not need it.
+//! - `tls`: TLS on TCP connections ([`memcached::TlsConfig`]).
+
+#![forbid(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

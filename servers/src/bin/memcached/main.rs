@@ -1,9 +1,13 @@
 //! The `memcached` command: a memcached-compatible server on Lull's runtime.
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
 mod daemon;
 mod extended_options;
 mod flags;
 mod guardian;
+#[allow(unsafe_code)]
 mod heap;
 
 use std::net::SocketAddr;

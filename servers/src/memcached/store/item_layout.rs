@@ -73,6 +73,7 @@ const BITS: usize = 25;
 
 /// An item's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ItemHeader {
     /// The CAS unique: changes whenever the item changes.
     pub cas: u64,
