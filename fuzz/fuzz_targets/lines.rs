@@ -1,4 +1,4 @@
-//! Lines of text, whole: parsing never panics, and the words of a line are all of it but its spaces.
+//! Text lines: parsing never panics, and the tokens of a line are all of its bytes except spaces.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|line: &[u8]| {

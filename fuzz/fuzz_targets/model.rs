@@ -1,4 +1,4 @@
-//! Whole sessions of text beside a model: a map with what was stored.
+//! Sessions of the text protocol, compared with a model: a map of the stored items.
 #![no_main]
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use servers::memcached::fuzzing::converse;
 
 #[derive(Debug, Arbitrary)]
-enum Step {
+enum Command {
     Set { key: u8, flags: u16, value: Vec<u8>, quiet: bool },
     Repeat { key: u8, byte: u8, length: u16 },
     Add { key: u8, value: Vec<u8> },
@@ -16,7 +16,7 @@ enum Step {
     Prepend { key: u8, value: Vec<u8> },
     Cas { key: u8, value: Vec<u8>, stale: bool },
     Get { keys: Vec<u8> },
-    Gone { key: u8 },
+    SetExpired { key: u8 },
     Delete { key: u8 },
     Count { key: u8, amount: u64, up: bool },
     Number { key: u8, number: u64 },
@@ -35,14 +35,15 @@ struct Item {
     value: Vec<u8>,
 }
 
+/// One of twelve keys, of different lengths.
 fn name(key: u8) -> String {
     let key = key % 12;
     format!("key-{key}{}", "x".repeat(usize::from(key) * 20))
 }
 
-/// What memcached takes for a number.
+/// Parses a number as memcached does.
 fn number(value: &[u8]) -> Option<u64> {
-    // What is no text is no digit and no space either.
+    // Bytes that are not UTF-8 are neither digits nor spaces.
     let text = String::from_utf8_lossy(value);
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let (negative, text) = match text.as_bytes().first()? {
@@ -62,7 +63,8 @@ fn number(value: &[u8]) -> Option<u64> {
     }
 }
 
-fn counted(item: &mut Item, amount: u64, up: bool) -> Option<u64> {
+/// Changes an item's number. `None` if it is not a number.
+fn apply_delta(item: &mut Item, amount: u64, up: bool) -> Option<u64> {
     let old = number(&item.value)?;
     let new = if up { old.wrapping_add(amount) } else { old.saturating_sub(amount) };
     let mut text = new.to_string().into_bytes();
@@ -74,137 +76,138 @@ fn counted(item: &mut Item, amount: u64, up: bool) -> Option<u64> {
 #[derive(Default)]
 struct Model {
     items: HashMap<String, Item>,
-    question: Vec<u8>,
-    answer: Vec<u8>,
+    input: Vec<u8>,
+    replies: Vec<u8>,
 }
 
 impl Model {
-    fn ask(&mut self, line: &str, value: Option<&[u8]>, answer: &[u8]) {
-        self.question.extend_from_slice(line.as_bytes());
-        self.question.extend_from_slice(b"\r\n");
+    /// Adds a command and its expected reply.
+    fn expect(&mut self, line: &str, value: Option<&[u8]>, reply: &[u8]) {
+        self.input.extend_from_slice(line.as_bytes());
+        self.input.extend_from_slice(b"\r\n");
         if let Some(value) = value {
-            self.question.extend_from_slice(value);
-            self.question.extend_from_slice(b"\r\n");
+            self.input.extend_from_slice(value);
+            self.input.extend_from_slice(b"\r\n");
         }
-        self.answer.extend_from_slice(answer);
+        self.replies.extend_from_slice(reply);
     }
 
     fn store(&mut self, verb: &str, key: u8, flags: u16, value: &[u8], stores: bool) {
         let (key, length) = (name(key), value.len());
-        let answer: &[u8] = if stores { b"STORED\r\n" } else { b"NOT_STORED\r\n" };
-        self.ask(&format!("{verb} {key} {flags} 0 {length}"), Some(value), answer);
+        let reply: &[u8] = if stores { b"STORED\r\n" } else { b"NOT_STORED\r\n" };
+        self.expect(&format!("{verb} {key} {flags} 0 {length}"), Some(value), reply);
         if stores {
             self.items.insert(key, Item { flags, value: value.to_vec() });
         }
     }
 
-    fn step(&mut self, step: Step) {
-        match step {
-            Step::Set { key, flags, value, quiet } => {
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Set { key, flags, value, quiet } => {
                 let (key, length) = (name(key), value.len());
-                let (word, answer) = if quiet { (" noreply", &b""[..]) } else { ("", &b"STORED\r\n"[..]) };
-                self.ask(&format!("set {key} {flags} 0 {length}{word}"), Some(&value), answer);
+                let (word, reply) = if quiet { (" noreply", &b""[..]) } else { ("", &b"STORED\r\n"[..]) };
+                self.expect(&format!("set {key} {flags} 0 {length}{word}"), Some(&value), reply);
                 self.items.insert(key, Item { flags, value });
             }
-            Step::Repeat { key, byte, length } => {
+            Command::Repeat { key, byte, length } => {
                 self.store("set", key, 1, &vec![byte; usize::from(length) * 2], true);
             }
-            Step::Add { key, value } => {
+            Command::Add { key, value } => {
                 let stores = !self.items.contains_key(&name(key));
                 self.store("add", key, 2, &value, stores);
             }
-            Step::Replace { key, value } => {
+            Command::Replace { key, value } => {
                 let stores = self.items.contains_key(&name(key));
                 self.store("replace", key, 3, &value, stores);
             }
-            Step::Append { key, value } => self.join("append", key, &value),
-            Step::Prepend { key, value } => self.join("prepend", key, &value),
-            Step::Cas { key, value, stale } => {
-                // The number is asked for by the meta protocol, and given back or not.
+            Command::Append { key, value } => self.concatenate("append", key, &value),
+            Command::Prepend { key, value } => self.concatenate("prepend", key, &value),
+            Command::Cas { key, value, stale } => {
+                // The CAS unique is one that no item has.
                 let (key, length) = (name(key), value.len());
                 let line = format!("cas {key} 4 0 {length} 18446744073709551615");
-                let answer: &[u8] =
+                let reply: &[u8] =
                     if self.items.contains_key(&key) { b"EXISTS\r\n" } else { b"NOT_FOUND\r\n" };
                 if !stale {
-                    self.ask(&line, Some(&value), answer);
+                    self.expect(&line, Some(&value), reply);
                 }
             }
-            Step::Get { keys } => {
+            Command::Get { keys } => {
                 if keys.is_empty() {
                     return;
                 }
                 let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
-                let mut answer = Vec::new();
+                let mut reply = Vec::new();
                 for name in &names {
                     if let Some(item) = self.items.get(name) {
-                        answer.extend_from_slice(
+                        reply.extend_from_slice(
                             format!("VALUE {name} {} {}\r\n", item.flags, item.value.len()).as_bytes(),
                         );
-                        answer.extend_from_slice(&item.value);
-                        answer.extend_from_slice(b"\r\n");
+                        reply.extend_from_slice(&item.value);
+                        reply.extend_from_slice(b"\r\n");
                     }
                 }
-                answer.extend_from_slice(b"END\r\n");
-                self.ask(&format!("get {}", names.join(" ")), None, &answer);
+                reply.extend_from_slice(b"END\r\n");
+                self.expect(&format!("get {}", names.join(" ")), None, &reply);
             }
-            Step::Gone { key } => {
-                self.ask(&format!("set {} 0 -1 1", name(key)), Some(b"x"), b"STORED\r\n");
+            Command::SetExpired { key } => {
+                self.expect(&format!("set {} 0 -1 1", name(key)), Some(b"x"), b"STORED\r\n");
                 self.items.remove(&name(key));
             }
-            Step::Delete { key } => {
+            Command::Delete { key } => {
                 let found = self.items.remove(&name(key)).is_some();
-                self.ask(
+                self.expect(
                     &format!("delete {}", name(key)),
                     None,
                     if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" },
                 );
             }
-            Step::Number { key, number } => self.store("set", key, 5, number.to_string().as_bytes(), true),
-            Step::Count { key, amount, up } => {
-                let answer = match self.items.get_mut(&name(key)) {
+            Command::Number { key, number } => self.store("set", key, 5, number.to_string().as_bytes(), true),
+            Command::Count { key, amount, up } => {
+                let reply = match self.items.get_mut(&name(key)) {
                     None => "NOT_FOUND\r\n".to_owned(),
-                    Some(item) => match counted(item, amount, up) {
+                    Some(item) => match apply_delta(item, amount, up) {
                         Some(new) => format!("{new}\r\n"),
                         None => "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n".to_owned(),
                     },
                 };
                 let verb = if up { "incr" } else { "decr" };
-                self.ask(&format!("{verb} {} {amount}", name(key)), None, answer.as_bytes());
+                self.expect(&format!("{verb} {} {amount}", name(key)), None, reply.as_bytes());
             }
-            Step::Touch { key } => {
+            Command::Touch { key } => {
                 let found = self.items.contains_key(&name(key));
-                self.ask(
+                self.expect(
                     &format!("touch {} 1000", name(key)),
                     None,
                     if found { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" },
                 );
             }
-            Step::MetaGet { key, value, flags, size } => {
+            Command::MetaGet { key, value, flags, size } => {
                 let mut line = format!("mg {}", name(key));
                 let wanted = [(flags, " f"), (size, " s"), (value, " v")];
                 wanted.iter().filter(|(wanted, _)| *wanted).for_each(|(_, flag)| line.push_str(flag));
-                let answer = match self.items.get(&name(key)) {
+                let reply = match self.items.get(&name(key)) {
                     None => b"EN\r\n".to_vec(),
                     Some(item) => {
-                        let mut answer =
+                        let mut reply =
                             if value { format!("VA {}", item.value.len()) } else { "HD".to_owned() };
                         if flags {
-                            answer.push_str(&format!(" f{}", item.flags));
+                            reply.push_str(&format!(" f{}", item.flags));
                         }
                         if size {
-                            answer.push_str(&format!(" s{}", item.value.len()));
+                            reply.push_str(&format!(" s{}", item.value.len()));
                         }
-                        let mut answer = (answer + "\r\n").into_bytes();
+                        let mut reply = (reply + "\r\n").into_bytes();
                         if value {
-                            answer.extend_from_slice(&item.value);
-                            answer.extend_from_slice(b"\r\n");
+                            reply.extend_from_slice(&item.value);
+                            reply.extend_from_slice(b"\r\n");
                         }
-                        answer
+                        reply
                     }
                 };
-                self.ask(&line, None, &answer);
+                self.expect(&line, None, &reply);
             }
-            Step::MetaSet { key, value, mode } => {
+            Command::MetaSet { key, value, mode } => {
                 let key = name(key);
                 let present = self.items.contains_key(&key);
                 let (mode, stores) = match mode % 5 {
@@ -215,7 +218,7 @@ impl Model {
                     _ => (" MP", present),
                 };
                 let line = format!("ms {key} {} F6{mode}", value.len());
-                self.ask(&line, Some(&value), if stores { b"HD\r\n" } else { b"NS\r\n" });
+                self.expect(&line, Some(&value), if stores { b"HD\r\n" } else { b"NS\r\n" });
                 if stores {
                     let item = self.items.entry(key).or_insert(Item { flags: 6, value: Vec::new() });
                     match mode {
@@ -225,23 +228,23 @@ impl Model {
                     }
                 }
             }
-            Step::MetaDelete { key, quiet } => {
+            Command::MetaDelete { key, quiet } => {
                 let found = self.items.remove(&name(key)).is_some();
-                let answer: &[u8] = match (found, quiet) {
+                let reply: &[u8] = match (found, quiet) {
                     (true, true) => b"",
                     (true, false) => b"HD\r\n",
                     (false, _) => b"NF\r\n",
                 };
-                self.ask(&format!("md {}{}", name(key), if quiet { " q" } else { "" }), None, answer);
+                self.expect(&format!("md {}{}", name(key), if quiet { " q" } else { "" }), None, reply);
             }
-            Step::MetaCount { key, delta, up, vivify } => {
+            Command::MetaCount { key, delta, up, vivify } => {
                 let mut line = format!("ma {} v D{delta} {}", name(key), if up { "MI" } else { "MD" });
                 if let Some(initial) = vivify {
                     line.push_str(&format!(" N0 J{initial}"));
                 }
                 let value = |number: u64| format!("VA {}\r\n{number}\r\n", number.to_string().len());
-                let answer = match (self.items.get_mut(&name(key)), vivify) {
-                    (Some(item), _) => match counted(item, delta, up) {
+                let reply = match (self.items.get_mut(&name(key)), vivify) {
+                    (Some(item), _) => match apply_delta(item, delta, up) {
                         Some(new) => value(new),
                         None => "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n".to_owned(),
                     },
@@ -252,21 +255,21 @@ impl Model {
                     }
                     (None, None) => "NF\r\n".to_owned(),
                 };
-                self.ask(&line, None, answer.as_bytes());
+                self.expect(&line, None, reply.as_bytes());
             }
-            Step::Flush => {
+            Command::Flush => {
                 self.items.clear();
-                self.ask("flush_all", None, b"OK\r\n");
+                self.expect("flush_all", None, b"OK\r\n");
             }
-            Step::Noop => self.ask("mn", None, b"MN\r\n"),
+            Command::Noop => self.expect("mn", None, b"MN\r\n"),
         }
     }
 
-    fn join(&mut self, verb: &str, key: u8, value: &[u8]) {
+    fn concatenate(&mut self, verb: &str, key: u8, value: &[u8]) {
         let (name, length) = (name(key), value.len());
         let found = self.items.contains_key(&name);
-        let answer: &[u8] = if found { b"STORED\r\n" } else { b"NOT_STORED\r\n" };
-        self.ask(&format!("{verb} {name} 9 0 {length}"), Some(value), answer);
+        let reply: &[u8] = if found { b"STORED\r\n" } else { b"NOT_STORED\r\n" };
+        self.expect(&format!("{verb} {name} 9 0 {length}"), Some(value), reply);
         if let Some(item) = self.items.get_mut(&name) {
             match verb {
                 "append" => item.value.extend_from_slice(value),
@@ -276,16 +279,16 @@ impl Model {
     }
 }
 
-libfuzzer_sys::fuzz_target!(|input: (u16, Vec<Step>)| {
+libfuzzer_sys::fuzz_target!(|input: (u16, Vec<Command>)| {
     let mut model = Model::default();
-    input.1.into_iter().for_each(|step| model.step(step));
-    let (got, open) = converse(model.question.chunks(usize::from(input.0) + 1));
+    input.1.into_iter().for_each(|command| model.execute(command));
+    let (replies, open) = converse(model.input.chunks(usize::from(input.0) + 1));
     let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
-        open && got == model.answer,
-        "asked {}\ngot {}\nnot {}",
-        shown(&model.question),
-        shown(&got),
-        shown(&model.answer)
+        open && replies == model.replies,
+        "input {}\nreplies {}\nexpected {}",
+        shown(&model.input),
+        shown(&replies),
+        shown(&model.replies)
     );
 });
