@@ -1,7 +1,9 @@
-//! The executor alone, beside others: `cargo bench -p lab --bench executor`.
+//! Lull's executor compared with others, without I/O: `cargo bench -p lab --bench executor`.
 //!
-//! Everything runs on one thread, but for the round trip across threads, whose two runtimes are
-//! pinned to two cores. The code of a row is the same for all; only the executor differs.
+//! Each benchmark runs on one thread, except the round trip between threads, whose two runtimes are pinned to two
+//! cores. All executors run the same code.
+
+#![forbid(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -18,7 +20,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use futures_util::task::AtomicWaker;
 use runtime::{Builder, DriverKind};
 
-/// An executor of one thread, with timers.
+/// A single-threaded executor with timers.
 trait Executor: 'static {
     const NAME: &'static str;
     type Timer: Future;
@@ -26,14 +28,15 @@ trait Executor: 'static {
     fn block_on<F: Future + 'static>(future: F) -> F::Output
     where
         F::Output: 'static;
-    /// Spawns a task; the future that is returned ends with it.
+    /// Spawns a task. The returned future completes with the task.
     fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64>;
+    /// A timer that expires after `duration`.
     fn timer(duration: Duration) -> Self::Timer;
 }
 
 fn lull<F: Future>(driver: DriverKind, future: F) -> F::Output {
     let builder = Builder::new().ignore_environment().workers(1).driver(driver);
-    builder.build().expect("a runtime").block_on(future)
+    builder.build().expect("start a runtime").block_on(future)
 }
 
 macro_rules! lull {
@@ -53,7 +56,7 @@ macro_rules! lull {
 
             fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
                 let handle = runtime::spawn(future);
-                async { handle.await.expect("the task's result") }
+                async { handle.await.expect("the task completes") }
             }
 
             fn timer(duration: Duration) -> Self::Timer {
@@ -76,13 +79,14 @@ impl Executor for Tokio {
     where
         F::Output: 'static,
     {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("start a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, future)
     }
 
     fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
         let handle = tokio::task::spawn_local(future);
-        async { handle.await.expect("the task's result") }
+        async { handle.await.expect("the task completes") }
     }
 
     fn timer(duration: Duration) -> Self::Timer {
@@ -101,7 +105,7 @@ impl Executor for Monoio {
         F::Output: 'static,
     {
         let runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build();
-        runtime.expect("a runtime").block_on(future)
+        runtime.expect("start a runtime").block_on(future)
     }
 
     fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
@@ -116,7 +120,7 @@ impl Executor for Monoio {
 struct AsyncExecutor;
 
 thread_local! {
-    static LOCAL: Cell<Option<&'static LocalExecutor<'static>>> = const { Cell::new(None) };
+    static EXECUTOR: Cell<Option<&'static LocalExecutor<'static>>> = const { Cell::new(None) };
 }
 
 impl Executor for AsyncExecutor {
@@ -128,12 +132,12 @@ impl Executor for AsyncExecutor {
         F::Output: 'static,
     {
         let executor: &'static LocalExecutor<'static> = Box::leak(Box::new(LocalExecutor::new()));
-        LOCAL.set(Some(executor));
+        EXECUTOR.set(Some(executor));
         async_io::block_on(executor.run(future))
     }
 
     fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
-        LOCAL.get().expect("an executor").spawn(future)
+        EXECUTOR.get().expect("inside block_on").spawn(future)
     }
 
     fn timer(duration: Duration) -> Self::Timer {
@@ -141,6 +145,7 @@ impl Executor for AsyncExecutor {
     }
 }
 
+/// Wakes its own task, and yields to the executor once.
 async fn yield_once() {
     let mut yielded = false;
     poll_fn(|context| {
@@ -169,14 +174,14 @@ async fn yields(rounds: u64) -> Duration {
     begun.elapsed()
 }
 
-/// A value that one task puts in and another takes out.
+/// A slot for one value, which one task puts in and another takes out.
 #[derive(Default)]
-struct Hand {
+struct Slot {
     value: Cell<Option<u64>>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Hand {
+impl Slot {
     fn put(&self, value: u64) {
         self.value.set(Some(value));
         if let Some(waker) = self.waker.borrow_mut().take() {
@@ -196,31 +201,31 @@ impl Hand {
     }
 }
 
-/// Two tasks of one thread wake each other in turn; a round is two wakes.
+/// Two tasks on one thread wake each other alternately; a round is two wakes.
 async fn wakes<E: Executor>(rounds: u64) -> Duration {
-    let (there, back) = (Rc::new(Hand::default()), Rc::new(Hand::default()));
-    let (theirs, ours) = (Rc::clone(&there), Rc::clone(&back));
+    let (requests, replies) = (Rc::new(Slot::default()), Rc::new(Slot::default()));
+    let (incoming, outgoing) = (Rc::clone(&requests), Rc::clone(&replies));
     let echo = E::spawn(async move {
         for _ in 0..rounds {
-            ours.put(theirs.take().await);
+            outgoing.put(incoming.take().await);
         }
         0
     });
     let begun = Instant::now();
-    let asking = E::spawn(async move {
+    let requester = E::spawn(async move {
         for round in 0..rounds {
-            there.put(round);
-            black_box(back.take().await);
+            requests.put(round);
+            black_box(replies.take().await);
         }
         0
     });
-    asking.await;
+    requester.await;
     let elapsed = begun.elapsed();
     echo.await;
     elapsed
 }
 
-/// A number that one thread raises and another waits for.
+/// A number that one thread increases and another waits for.
 #[derive(Default)]
 struct Counter {
     value: AtomicU64,
@@ -228,7 +233,7 @@ struct Counter {
 }
 
 impl Counter {
-    fn raise(&self, value: u64) {
+    fn set(&self, value: u64) {
         self.value.store(value, Ordering::Release);
         self.waker.wake();
     }
@@ -246,88 +251,89 @@ impl Counter {
 }
 
 fn pin(core: u32) {
-    policies::Cpus::one(core).pin(None).expect("a second core");
+    policies::Cpus::one(core).pin(None).expect("a machine of two cores");
 }
 
-/// Two runtimes on two threads and cores wake each other in turn; a round is there and back.
+/// Two runtimes on two threads and cores wake each other alternately; a round is two wakes.
 fn round_trips<E: Executor>(rounds: u64) -> Duration {
-    let (there, back) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
-    let (theirs, ours) = (Arc::clone(&there), Arc::clone(&back));
+    let (requests, replies) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    let (incoming, outgoing) = (Arc::clone(&requests), Arc::clone(&replies));
     let echo = std::thread::spawn(move || {
         pin(1);
         in_a_task::<E, _>(async move {
             for round in 1..=rounds {
-                theirs.reaches(round).await;
-                ours.raise(round);
+                incoming.reaches(round).await;
+                outgoing.set(round);
             }
             Duration::ZERO
         })
     });
-    let asking = std::thread::spawn(move || {
+    let requester = std::thread::spawn(move || {
         pin(0);
         in_a_task::<E, _>(async move {
             let begun = Instant::now();
             for round in 1..=rounds {
-                there.raise(round);
-                back.reaches(round).await;
+                requests.set(round);
+                replies.reaches(round).await;
             }
             begun.elapsed()
         })
     });
-    let elapsed = asking.join().expect("the asking thread");
-    echo.join().expect("the answering thread");
+    let elapsed = requester.join().expect("the requesting thread doesn't panic");
+    echo.join().expect("the replying thread doesn't panic");
     elapsed
 }
 
+/// Pending timers beside the one that is measured.
 const PENDING: u64 = 100_000;
 
 fn poll_once<F: Future>(future: Pin<&mut F>) {
     let polled = future.poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending(), "a timer of half a minute is over");
+    assert!(polled.is_pending(), "a timer of half a minute has expired");
 }
 
-/// A timer is set and taken back while so many others are pending.
+/// Sets and cancels a timer while [`PENDING`] others are pending.
 async fn timers<E: Executor>(rounds: u64) -> Duration {
-    // As deadlines of connections are: spread over a minute, in no order.
-    let apart = |number: u64| Duration::from_micros(30_000_000 + number * 7_919 % 100_000 * 600);
-    let mut pending: Vec<_> = (0..PENDING).map(|number| Box::pin(E::timer(apart(number)))).collect();
+    // Like the deadlines of connections: spread over a minute, in no order.
+    let delay = |number: u64| Duration::from_micros(30_000_000 + number * 7_919 % 100_000 * 600);
+    let mut pending: Vec<_> = (0..PENDING).map(|number| Box::pin(E::timer(delay(number)))).collect();
     pending.iter_mut().for_each(|timer| poll_once(timer.as_mut()));
     let begun = Instant::now();
     for round in 0..rounds {
-        let mut timer = std::pin::pin!(E::timer(apart(round)));
+        let mut timer = std::pin::pin!(E::timer(delay(round)));
         poll_once(timer.as_mut());
     }
     begun.elapsed()
 }
 
-/// Not as the root future, which some executors poll in another way than tasks.
+/// Runs `future` as a task, because some executors poll the root future in another way.
 fn in_a_task<E: Executor, F: Future<Output = Duration> + 'static>(future: F) -> Duration {
     E::block_on(async {
         let elapsed =
-            E::spawn(async { u64::try_from(future.await.as_nanos()).expect("less than centuries") });
+            E::spawn(async { u64::try_from(future.await.as_nanos()).expect("less than 584 years") });
         Duration::from_nanos(elapsed.await)
     })
 }
 
-fn rows<E: Executor>(criterion: &mut Criterion) {
-    let mut row = |name: &str, run: fn(u64) -> Duration| {
+fn benchmarks<E: Executor>(criterion: &mut Criterion) {
+    let mut benchmark = |name: &str, run: fn(u64) -> Duration| {
         let mut group = criterion.benchmark_group(name);
         group.bench_function(E::NAME, |bencher| bencher.iter_custom(run));
         group.finish();
     };
-    row("spawn and join", |rounds| in_a_task::<E, _>(spawn_and_join::<E>(rounds)));
-    row("yield", |rounds| in_a_task::<E, _>(yields(rounds)));
-    row("wake, same thread, there and back", |rounds| in_a_task::<E, _>(wakes::<E>(rounds)));
-    row("wake, other thread, there and back", round_trips::<E>);
-    row("timer set and cancelled, 100,000 pending", |rounds| in_a_task::<E, _>(timers::<E>(rounds)));
+    benchmark("spawn and join", |rounds| in_a_task::<E, _>(spawn_and_join::<E>(rounds)));
+    benchmark("yield", |rounds| in_a_task::<E, _>(yields(rounds)));
+    benchmark("wake, same thread, there and back", |rounds| in_a_task::<E, _>(wakes::<E>(rounds)));
+    benchmark("wake, other thread, there and back", round_trips::<E>);
+    benchmark("timer set and cancelled, 100,000 pending", |rounds| in_a_task::<E, _>(timers::<E>(rounds)));
 }
 
 fn all(criterion: &mut Criterion) {
-    rows::<LullUring>(criterion);
-    rows::<LullEpoll>(criterion);
-    rows::<Tokio>(criterion);
-    rows::<AsyncExecutor>(criterion);
-    rows::<Monoio>(criterion);
+    benchmarks::<LullUring>(criterion);
+    benchmarks::<LullEpoll>(criterion);
+    benchmarks::<Tokio>(criterion);
+    benchmarks::<AsyncExecutor>(criterion);
+    benchmarks::<Monoio>(criterion);
 }
 
 criterion_group! {

@@ -1,7 +1,6 @@
-"""Servers as processes, for the comparisons beside this file."""
+"""Runs memcached servers as processes, for the comparisons in this folder."""
 
 import argparse
-import glob
 import socket
 import subprocess
 import time
@@ -11,10 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def arguments(description):
-    """The command line that all comparisons share; more may be added before it is parsed."""
+    """Returns a parser with the options that all comparisons share."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--ours", default=str(ROOT / "target/release/memcached"), help="this project's command")
-    parser.add_argument("--theirs", default="memcached", help="the memcached to compare with")
+    parser.add_argument("--ours", default=str(ROOT / "target/release/memcached"), help="path of this project's server")
+    parser.add_argument("--theirs", default="memcached", help="path of the memcached to compare with")
     return parser
 
 
@@ -24,21 +23,20 @@ def free_port():
 
 
 class Server:
-    """A server on a port of loopback, on a core or on any."""
+    """A server on a free port of loopback."""
 
-    def __init__(self, command, core=None, start_within=10):
+    def __init__(self, command, start_within=10):
         self.port = free_port()
-        pinned = ["taskset", "-c", str(core)] if core is not None else []
         self.process = subprocess.Popen(
-            pinned + command + ["-p", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command + ["-p", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        give_up = time.monotonic() + start_within
+        deadline = time.monotonic() + start_within
         while True:
             try:
                 self.connect().close()
                 return
             except OSError:
-                if self.process.poll() is not None or time.monotonic() > give_up:
+                if self.process.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit(f"{' '.join(command)} did not start")
                 time.sleep(0.02)
 
@@ -50,19 +48,14 @@ class Server:
     def stats(self):
         with self.connect() as stream:
             stream.sendall(b"stats\r\n")
-            answer = b""
-            while not answer.endswith(b"END\r\n"):
-                answer += stream.recv(65536)
-        lines = (line.split(b" ", 2) for line in answer.split(b"\r\n") if line.startswith(b"STAT"))
+            reply = b""
+            while not reply.endswith(b"END\r\n"):
+                reply += stream.recv(65536)
+        lines = (line.split(b" ", 2) for line in reply.split(b"\r\n") if line.startswith(b"STAT"))
         return {name.decode(): value.decode() for _, name, value in lines}
 
-    def cpu_seconds(self):
-        """CPU time of all of its threads so far."""
-        tasks = glob.glob(f"/proc/{self.process.pid}/task/*/schedstat")
-        return sum(int(Path(task).read_text().split()[0]) for task in tasks) / 1e9
-
     def resident(self):
-        """Bytes of resident memory."""
+        """Returns its resident memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) * 1024
@@ -79,7 +72,7 @@ def print_versions(options):
 
 
 def contestants(options, extra=()):
-    """Commands by name: this server on two drivers, and the other."""
+    """Returns commands by name: this project's server on two drivers, and memcached."""
     return {
         "lull, uring": [options.ours, "--driver", "uring", "-t", "1", *extra],
         "lull, epoll": [options.ours, "--driver", "epoll", "-t", "1", *extra],

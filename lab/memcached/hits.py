@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Hit ratio of a look-aside cache: Zipf(0.99) over a million keys or as told, the sizes of Facebook's ETC pool.
+"""Compares hit ratios of a look-aside cache: Zipf(0.99) over a million keys, with the value sizes of Facebook's ETC pool.
 
-Both servers see the same accesses; a miss is followed by a set. Needs numpy.
+Both servers receive the same accesses. Each miss is followed by a set. Requires numpy.
 """
 
 import numpy as np
@@ -13,26 +13,26 @@ class Client:
     def __init__(self, server, sizes):
         self.sizes = sizes
         self.stream = server.connect()
-        self.answers = self.stream.makefile("rb", 1 << 20)
+        self.replies = self.stream.makefile("rb", 1 << 20)
 
     def access(self, keys):
-        """Gets keys, sets those that are not there; returns how many were."""
+        """Gets keys, and sets those that are missing. Returns the number of hits."""
         names = [b"key-%027d" % key for key in keys]
         self.stream.sendall(b"".join(b"mg " + name + b"\r\n" for name in names) + b"mn\r\n")
-        missing = [place for place in range(len(keys)) if not self.answers.readline().startswith(b"HD")]
-        self.answers.readline()
-        sets = [(names[place], int(self.sizes[keys[place]])) for place in missing]
+        missing = [index for index in range(len(keys)) if not self.replies.readline().startswith(b"HD")]
+        self.replies.readline()
+        sets = [(names[index], int(self.sizes[keys[index]])) for index in missing]
         values = b"".join(b"ms %s %d q\r\n%s\r\n" % (name, size, b"v" * size) for name, size in sets)
         self.stream.sendall(values + b"mn\r\n")
-        while self.answers.readline() != b"MN\r\n":
+        while self.replies.readline() != b"MN\r\n":
             pass
         return len(keys) - len(missing)
 
 
 def main():
     parser = common.arguments(__doc__)
-    parser.add_argument("--shares", default="1,5,10,25,50", help="cache sizes in per cent of the data")
-    parser.add_argument("--accesses", type=int, default=1_200_000, help="so many after as many to warm up")
+    parser.add_argument("--shares", default="1,5,10,25,50", help="cache sizes in percent of the data")
+    parser.add_argument("--accesses", type=int, default=1_200_000, help="number of accesses that count; the same number before them warms the cache")
     parser.add_argument("--keys", type=int, default=1_000_000)
     options = parser.parse_args()
     common.print_versions(options)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Instructions a request in user space, on the epoll driver, counted by callgrind: the kernel's don't count.
+"""Compares instructions per request in user space, on the epoll driver, counted by callgrind.
 
-From two runs with different numbers of requests, so that the start is not counted.
+The difference between two runs with different numbers of requests leaves out the server's start.
 """
 
 import os
@@ -20,20 +20,20 @@ def run(command, requests, depth, kind):
         valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", f"--log-file={folder}/log"]
         server = common.Server(valgrind + command, start_within=60)
         stream = server.connect()
-        answers = stream.makefile("rb")
+        replies = stream.makefile("rb")
         keys = [b"%030d" % index for index in range(1000)]
         for key in keys:
             stream.sendall(b"set " + key + b" 0 0 200\r\n" + b"v" * 200 + b"\r\n")
-            answers.readline()
+            replies.readline()
         item = 6 + 30 + 2 + 1 + 3 + 2 + 202
         for start in range(0, requests, depth):
             names = [keys[(start + index) % 1000] for index in range(depth)]
             if kind == "get":
                 stream.sendall(b"".join(b"get " + name + b"\r\n" for name in names))
-                answers.read(depth * (item + 5))
+                replies.read(depth * (item + 5))
             else:
                 stream.sendall(b"get " + b" ".join(names) + b"\r\n")
-                answers.read(depth * item + 5)
+                replies.read(depth * item + 5)
         stream.close()
         server.process.send_signal(signal.SIGTERM)
         server.process.wait()
@@ -44,7 +44,7 @@ def run(command, requests, depth, kind):
 def main():
     options = common.arguments(__doc__).parse_args()
     common.print_versions(options)
-    # memcached sets this limit, which valgrind refuses but for its own.
+    # memcached raises this limit, and valgrind reserves some descriptors for itself.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 12
     commands = {
         "lull": [options.ours, "--driver", "epoll", "-t", "1"],

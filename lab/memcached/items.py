@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Resident memory an item beyond its key and value, of caches filled beyond their limit."""
+"""Compares resident memory per item beyond its key and value, in caches filled beyond their limit."""
 
 import common
 
 
 def main():
     parser = common.arguments(__doc__)
-    parser.add_argument("--memory", type=int, default=64, help="the limit (-m), in MiB")
+    parser.add_argument("--memory", type=int, default=64, help="memory limit (-m) in MiB")
     options = parser.parse_args()
     common.print_versions(options)
     for key, value in [(30, 200), (30, 1), (20, 50), (30, 1000), (30, 20_000)]:

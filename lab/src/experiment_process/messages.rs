@@ -194,3 +194,34 @@ mod as_text {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_server_spec_is_the_same_after_it_was_sent() {
+        let spec = ServerSpec {
+            policy: Policy::KernelPolling,
+            interface: Some("lull-server".to_owned()),
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            core: 0,
+            packing_core: 1,
+            grace_time: GraceTime::ADAPTIVE,
+            grace_time_turns: Some(GraceTimeTurns {
+                grace_times: vec![Some(Duration::from_micros(50)), None],
+                rounds: 3,
+                duration: Duration::from_millis(25),
+                warm_up: Duration::ZERO,
+            }),
+            wait: WaitStrategy::SpinThenBlock(WaitStrategy::SPIN_LIMIT),
+            driver: DriverKind::Hybrid,
+        };
+        let role = ProcessRole::Server(spec);
+        let sent = serde_json::to_string(&role).unwrap();
+        let received: ProcessRole = serde_json::from_str(&sent).unwrap();
+        assert_eq!(format!("{received:?}"), format!("{role:?}"));
+    }
+}
