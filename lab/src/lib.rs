@@ -1,18 +1,16 @@
 //! Experiments: would kernel polling help this machine, and by how much?
 //!
 //! ```
-//! use lab::experiments::Contestant;
 //! use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
-//! use lab::experiments::CoreAssignment;
-//! use lab::testbed::Testbed;
+//! use lab::experiments::{Contestant, CoreAssignment};
 //! use policies::Settings;
 //! use runtime::DriverKind;
 //!
 //! // Which cores run the server, its load, and the network work under the packing policy.
 //! let cores = CoreAssignment::choose()?;
 //! let config = ComparisonConfig::new(Contestant::policies(DriverKind::Epoll), true);
-//! // With `Testbed::new(1)?` in place of `None` the rounds would run between two network namespaces.
-//! let comparison = PolicyComparison::new(None::<Testbed>, cores, config, Settings::GRO_FLUSH_TIMEOUT);
+//! // `Some(Testbed::new(1)?)` runs the rounds between two network namespaces; `None` on loopback.
+//! let comparison = PolicyComparison::new(None, cores, config, Settings::GRO_FLUSH_TIMEOUT);
 //! assert_eq!(comparison.config.rounds, 3);
 //! assert!(!comparison.has_testbed());
 //! # Ok::<(), std::io::Error>(())

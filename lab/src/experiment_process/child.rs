@@ -1,13 +1,16 @@
 //! An experiment process, as the lab holds it.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-use super::messages::{BEGIN, END, LoadMeasurement, LoadMessage, ProcessRole, ServerMeasurement};
+use serde::de::DeserializeOwned;
+
+use super::messages::{
+    BEGIN, END, LoadMeasurement, LoadMessage, ProcessRole, ServerMeasurement, ServerReady,
+};
 use super::run::SUBCOMMAND;
 use crate::testbed::Namespace;
 use crate::{Error, allocation_counter};
@@ -47,7 +50,7 @@ impl ExperimentProcess {
     }
 
     /// Waits for the process's next message.
-    pub(crate) fn receive(&mut self) -> Result<serde_json::Value, Error> {
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         let mut line = String::new();
         if self.messages.read_line(&mut line)? == 0 {
             return Err(Error::ProcessExited);
@@ -55,14 +58,12 @@ impl ExperimentProcess {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Waits until a server listens. Returns its address and the whole message, for the report.
+    /// Waits until a memcached server process listens.
     ///
     /// # Errors
     /// If the process exits, or sends something else.
-    pub fn server_ready(&mut self) -> Result<(SocketAddr, serde_json::Value), Error> {
-        let message = self.receive()?;
-        let address = serde_json::from_value(message["address"].clone())?;
-        Ok((address, message))
+    pub fn server_ready(&mut self) -> Result<ServerReady, Error> {
+        self.receive()
     }
 
     /// Waits until this load process has finished, and has `server` measure the same time.
@@ -74,12 +75,12 @@ impl ExperimentProcess {
         server: &mut ExperimentProcess,
     ) -> Result<(LoadMeasurement, ServerMeasurement), Error> {
         loop {
-            match serde_json::from_value(self.receive()?)? {
+            match self.receive()? {
                 LoadMessage::Measuring => server.command(BEGIN)?,
                 LoadMessage::Failed { error } => return Err(Error::LoadProcess(error)),
                 LoadMessage::Done { measurement } => {
                     server.command(END)?;
-                    return Ok((measurement, serde_json::from_value(server.receive()?)?));
+                    return Ok((measurement, server.receive()?));
                 }
             }
         }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use loadgen::rounds::Round;
-use policies::{Applied, GraceTime, Policy};
-use runtime::{DriverKind, WaitStrategy, WorkerReport};
+use policies::{GraceTime, Policy};
+use runtime::{DriverKind, WaitStrategy};
 use serde::{Deserialize, Serialize};
 
 use super::grace_time_turns::GraceTimeTurns;
@@ -74,16 +74,33 @@ pub struct LoadSpec {
 }
 
 /// A memcached server's first message.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerReady {
     /// The address it listens on.
     pub address: SocketAddr,
     /// What its worker runs.
-    pub reports: Vec<WorkerReport>,
-    /// The host's knobs, with the outcome of each.
-    pub applied: Vec<Applied>,
+    pub ran: String,
+    /// Why its worker runs something else than the requested policy.
+    pub steps_down: Vec<String>,
+    /// The runtime's worker reports (`runtime::WorkerReport`), for the report.
+    pub reports: serde_json::Value,
+    /// The host's knobs with the outcome of each (`policies::Applied`), for the report.
+    pub applied: serde_json::Value,
 }
+
+/// An echo server's first message.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct EchoServerReady {
+    /// The address it listens on.
+    pub(crate) address: SocketAddr,
+    /// The address of its allocation count, in its memory.
+    pub(crate) allocation_count: u64,
+}
+
+/// The message of an echo load at the beginning of the measurement, or when the idle connections are open.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct EchoLoadReady {}
 
 /// What a memcached server process measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]

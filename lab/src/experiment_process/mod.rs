@@ -14,6 +14,7 @@ mod server;
 
 pub use child::ExperimentProcess;
 pub use grace_time_turns::GraceTimeTurns;
+pub(crate) use messages::{EchoLoadReady, EchoServerReady};
 pub use messages::{
     LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerReady, ServerSpec,
 };

@@ -2,7 +2,7 @@
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use super::messages::ProcessRole;
+use super::messages::{EchoLoadReady, EchoServerReady, ProcessRole};
 use super::output::send;
 use super::{load, server};
 use crate::testbed::Namespace;
@@ -25,11 +25,10 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
         ProcessRole::Server(spec) => server::run(&spec),
         ProcessRole::Load(spec) => load::run(&spec),
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address| {
-            let allocations = allocation_counter::address();
-            send(&serde_json::json!({ "address": address, "allocations": allocations }))
+            send(&EchoServerReady { address, allocation_count: allocation_counter::address() })
         })?),
         ProcessRole::EchoLoad(spec) => {
-            let measurement = peers::load(&spec, || send(&serde_json::json!("measuring")))?;
+            let measurement = peers::load(&spec, || send(&EchoLoadReady {}))?;
             Ok(send(&measurement)?)
         }
     }

@@ -51,8 +51,15 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
         let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
         let server = Arc::new(Server::start(&config)?);
         let reports = runtime::reports();
-        let worker = reports.first().map_or(0, |report| report.thread);
-        send(&ServerReady { address: server.addresses()[0], reports, applied })?;
+        let report = reports.first().ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
+        let worker = report.thread;
+        send(&ServerReady {
+            address: server.addresses()[0],
+            ran: report.running.to_string(),
+            steps_down: report.steps_down.clone(),
+            reports: serde_json::to_value(&reports)?,
+            applied: serde_json::to_value(&applied)?,
+        })?;
         let observed = Arc::clone(&server);
         // On a second thread, because the worker's CPU time is to be the server's alone.
         let observing = thread::spawn(move || {

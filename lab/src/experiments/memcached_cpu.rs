@@ -173,6 +173,12 @@ impl MemcachedCpuComparison {
         let seconds = self.config.seconds.to_string();
         self.run_loadgen(contestant, load, &["--noload", "-t", &seconds, "-w", "0.3"])?;
         let count = (requests()? - before) as f64;
+        if count == 0.0 {
+            return Err(Error::program(
+                &self.config.loadgen,
+                format!("sent no request to {}", contestant.name),
+            ));
+        }
         let (cpu, steal) = (server.cpu_seconds()? - cpu, total_steal()? - steal);
         let elapsed = begun.elapsed().as_secs_f64();
         let measurement =

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::core_assignment::CoreAssignment;
 use super::steal::{STEAL_LIMIT, total_steal};
 use crate::Error;
-use crate::experiment_process::{ExperimentProcess, ProcessRole};
+use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
 use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, RequestShape};
 
 /// How much is measured.
@@ -161,17 +161,16 @@ fn peer_rows(
     Peer::ALL.iter().enumerate().map(row).collect()
 }
 
-/// Starts a server. Returns it with its address and the address of its allocation count.
+/// Starts a server, and waits until it listens.
 fn start_server(
     peer: Peer,
     cores: CoreAssignment,
     shape: RequestShape,
-) -> Result<(ExperimentProcess, SocketAddr, u64), Error> {
+) -> Result<(ExperimentProcess, EchoServerReady), Error> {
     let role = ProcessRole::EchoServer(EchoServerSpec { peer, core: cores.server, shape });
     let mut server = ExperimentProcess::start(&role, None)?;
-    let (address, message) = server.server_ready()?;
-    let allocations = serde_json::from_value(message["allocations"].clone())?;
-    Ok((server, address, allocations))
+    let ready = server.receive()?;
+    Ok((server, ready))
 }
 
 /// Measures a server under a load. The second value is the steal of all cores, as a share of one.
@@ -181,11 +180,12 @@ fn measure(
     shape: RequestShape,
     load: impl FnOnce(SocketAddr) -> EchoLoadSpec,
 ) -> Result<(Measurement, f64), Error> {
-    let (server, address, counter) = start_server(peer, cores, shape)?;
-    let mut client = ExperimentProcess::start(&ProcessRole::EchoLoad(load(address)), None)?;
-    client.receive()?;
+    let (server, ready) = start_server(peer, cores, shape)?;
+    let mut client = ExperimentProcess::start(&ProcessRole::EchoLoad(load(ready.address)), None)?;
+    let EchoLoadReady {} = client.receive()?;
+    let counter = ready.allocation_count;
     let (cpu, steal, allocations) = (server.cpu_nanos()?, total_steal()?, server.allocations(counter)?);
-    let measured: EchoMeasurement = serde_json::from_value(client.receive()?)?;
+    let measured: EchoMeasurement = client.receive()?;
     let cpu = server.cpu_nanos()? - cpu;
     let steal = (total_steal()? - steal) / measured.seconds;
     let replies = measured.replies.max(1) as f64;
@@ -196,11 +196,11 @@ fn measure(
 /// Resident memory of a server per idle connection, in bytes.
 fn idle_bytes(peer: Peer, cores: CoreAssignment, connections: usize) -> Result<f64, Error> {
     let shape = RequestShape { request: 40, reply: 200, depth: 1 };
-    let (server, address, _) = start_server(peer, cores, shape)?;
+    let (server, ready) = start_server(peer, cores, shape)?;
     let open = |connections| -> Result<ExperimentProcess, Error> {
         let mut load = ExperimentProcess::start(
             &ProcessRole::EchoLoad(EchoLoadSpec {
-                server: address,
+                server: ready.address,
                 core: cores.client,
                 shape,
                 connections,
@@ -209,7 +209,7 @@ fn idle_bytes(peer: Peer, cores: CoreAssignment, connections: usize) -> Result<f
             }),
             None,
         )?;
-        load.receive()?;
+        let EchoLoadReady {} = load.receive()?;
         Ok(load)
     };
     // What the server allocates once, for its first connection, doesn't count.

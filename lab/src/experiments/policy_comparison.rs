@@ -14,7 +14,8 @@ use super::core_assignment::CoreAssignment;
 use super::steal::STEAL_LIMIT;
 use crate::Error;
 use crate::experiment_process::{
-    ExperimentProcess, GraceTimeTurns, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerSpec,
+    ExperimentProcess, GraceTimeTurns, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement,
+    ServerReady, ServerSpec,
 };
 use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 
@@ -96,8 +97,8 @@ pub struct Measurement {
     pub load: LoadMeasurement,
     /// The server's measurement.
     pub server: ServerMeasurement,
-    /// The server's first message: its workers' reports, and the knobs read back.
-    pub ready: serde_json::Value,
+    /// The server's first message: its worker's report, and the knobs read back.
+    pub ready: ServerReady,
 }
 
 impl Measurement {
@@ -219,10 +220,10 @@ impl PolicyComparison {
         });
         let namespace = self.testbed.as_ref().map(|testbed| &testbed.server);
         let mut server = ExperimentProcess::start(&role, namespace)?;
-        let (address, ready) = server.server_ready()?;
+        let ready = server.server_ready()?;
         let role = ProcessRole::Load(LoadSpec {
             interface: on_testbed(CLIENT_INTERFACE),
-            server: address,
+            server: ready.address,
             core: self.cores.client,
             connections: self.config.connections,
             rate,
@@ -236,13 +237,11 @@ impl PolicyComparison {
         let (load_measurement, server_measurement) = load.measure(&mut server)?;
         load.finish()?;
         server.finish()?;
-        let report = &ready["reports"][0];
-        let steps_down = serde_json::from_value(report["steps_down"].clone()).unwrap_or_default();
         Ok(Measurement {
             asked: contestant.policy,
             driver: contestant.driver,
-            ran: report["running"].as_str().unwrap_or("unknown").to_owned(),
-            steps_down,
+            ran: ready.ran.clone(),
+            steps_down: ready.steps_down.clone(),
             rate,
             load: load_measurement,
             server: server_measurement,

@@ -53,8 +53,10 @@ pub(super) fn notes(
             row.client_busy * 100.0
         ));
     }
-    let all = || rounds.iter().chain(rate_sweep_rounds).flat_map(|round| &round.turns);
-    let all = || all().filter_map(|turn| turn.value.as_ref());
+    let all = || {
+        let turns = rounds.iter().chain(rate_sweep_rounds).flat_map(|round| &round.turns);
+        turns.filter_map(|turn| turn.value.as_ref())
+    };
     let mut steps_down: Vec<String> = all()
         .filter(|it| !it.steps_down.is_empty())
         .map(|it| format!("{} asked, {} ran: {}", it.asked, it.ran, it.steps_down.join("; ")))
