@@ -84,13 +84,13 @@ pub struct PlanArguments {
     #[arg(long)]
     policy: Policy,
     /// Cores of the application's workers, for example 0-3; queue i belongs to the i-th core
-    #[arg(long, default_value = "", conflicts_with = "workers")]
+    #[arg(long, default_value = "", hide_default_value = true, conflicts_with = "workers")]
     worker_cores: Cpus,
     /// Number of workers, on the cores nearest to the device (its NUMA node first)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
     /// Cores that run network processing under packing
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
     /// Grace time after an empty poll, in microseconds
     #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

@@ -14,9 +14,9 @@ pub struct PackingArguments {
     /// Interface, for example eth0
     interface: String,
     /// Cores of the application's workers, not used for packing while others are free
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     worker_cores: Cpus,
-    /// Cores to pack on, tried from the lowest [default: all cores without a worker, from the highest]
+    /// Cores to pack on, tried from the lowest [default: all cores without a worker, tried from the highest]
     #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
     /// Seconds for each number of cores

@@ -27,7 +27,7 @@ pub struct SuppressionArguments {
     #[arg(long, value_name = "US")]
     latency_bound: u64,
     /// Cores of the application's workers
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     worker_cores: Cpus,
     /// Seconds for each delay
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
