@@ -14,10 +14,12 @@ mod book;
 pub mod capture;
 pub mod fake_server;
 pub mod isolated;
+mod kill_on_drop;
 pub mod load;
 pub mod memcached;
 mod requirements;
 pub mod testbed;
 
+pub use kill_on_drop::KillOnDrop;
 pub use requirements::{own_program, program, require, root};
 pub use tests_macros::isolated;

@@ -3,24 +3,18 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server's process. Dropping it kills it.
+use crate::KillOnDrop;
+
+/// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Memcached {
     /// The child process; its id, for example.
-    pub child: Child,
+    pub child: KillOnDrop,
     /// The TCP address that it listens on.
     pub address: SocketAddr,
-}
-
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        // Fails if it has exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// How long conditions, and reads from a server, are waited for.
@@ -80,7 +74,7 @@ impl Memcached {
     /// If it does not start.
     pub fn run(command: &mut Command, port: u16) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let child = command.stderr(Stdio::null()).spawn().expect("the server's command");
+        let child = command.stderr(Stdio::null()).spawn().expect("the server's command").into();
         let server = Self { child, address };
         wait_until("the server listens", || TcpStream::connect(address).is_ok());
         server

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lab::testbed::Namespace;
 use serde_json::Value;
+use tests::KillOnDrop;
 
 /// A network device of the guest. On the N-th of them the guest is 10.9.N.2, and the host's namespace 10.9.N.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,8 @@ pub struct Shape {
 
 /// A running guest. Dropping it kills it.
 pub struct Machine {
-    qemu: Child,
+    // The guest would power itself off when its port closes, but nothing waits for that.
+    _qemu: KillOnDrop,
     port: BufReader<UnixStream>,
     namespace: Namespace,
     /// The interfaces' names, in the order of the shape's NICs.
@@ -100,17 +102,16 @@ impl Machine {
         qemu.stderr(std::fs::File::create(sockets.path().join("qemu-errors"))?);
         // The shell execs QEMU, so that `kill` ends QEMU itself.
         qemu.process_group(0);
-        let mut qemu = namespace.run(move || qemu.spawn())?;
+        let mut qemu = KillOnDrop::from(namespace.run(move || qemu.spawn())?);
         let port = match connect(&socket, &mut qemu) {
             Ok(port) => port,
             Err(error) => {
-                let _ = qemu.kill();
-                let _ = qemu.wait();
+                drop(qemu);
                 let errors = std::fs::read_to_string(sockets.path().join("qemu-errors"))?;
                 return Err(io::Error::other(format!("{error}: {errors}")));
             }
         };
-        let mut machine = Self { qemu, port, namespace, interfaces: Vec::new(), _folder: sockets };
+        let mut machine = Self { _qemu: qemu, port, namespace, interfaces: Vec::new(), _folder: sockets };
         machine.name_interfaces(shape)?;
         Ok(machine)
     }
@@ -184,29 +185,10 @@ impl Machine {
     }
 
     /// Like [`Machine::outside`], in the background.
-    pub fn outside_spawn(&self, program: &str, arguments: &[&str]) -> io::Result<Running> {
+    pub fn outside_spawn(&self, program: &str, arguments: &[&str]) -> io::Result<KillOnDrop> {
         let mut command = Command::new(tests::own_program(program));
         command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
-        self.namespace.run(move || command.spawn()).map(Running)
-    }
-}
-
-/// A program in the background. Dropping it kills it.
-pub struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if it has exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // The guest would power itself off when its port closes, but nothing waits for that.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        self.namespace.run(move || command.spawn()).map(KillOnDrop::from)
     }
 }
 

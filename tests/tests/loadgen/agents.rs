@@ -3,29 +3,22 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serial_test::serial;
+use tests::KillOnDrop;
 use tests::fake_server::FakeServer;
 use tests::load::loadgen;
 use tests::memcached::{Memcached, free_port, wait_until};
 
-/// An agent's process. Dropping it kills it.
+/// An agent's process.
 struct Agent {
-    child: Child,
+    child: KillOnDrop,
     port: u16,
     /// What it has printed to standard error.
     stderr: Arc<Mutex<String>>,
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // Fails if it has exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Agent {
@@ -41,7 +34,7 @@ impl Agent {
                 writer.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
             }
         });
-        let agent = Self { child, port, stderr };
+        let agent = Self { child: child.into(), port, stderr };
         agent.wait_for("listens on");
         agent
     }
@@ -55,31 +48,8 @@ impl Agent {
     }
 }
 
-/// A coordinator's process. Dropping it kills it.
-struct Coordinator(Option<Child>);
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            // Fails if it has exited already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-impl Coordinator {
-    fn start(command: &mut Command) -> Self {
-        Self(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
-    }
-
-    fn id(&self) -> String {
-        self.0.as_ref().unwrap().id().to_string()
-    }
-
-    fn output(mut self) -> Output {
-        self.0.take().unwrap().wait_with_output().unwrap()
-    }
+fn start(command: &mut Command) -> KillOnDrop {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap().into()
 }
 
 /// The command of a coordinator that loads a server.
@@ -164,11 +134,11 @@ fn a_lost_agent_makes_the_run_invalid_and_the_rest_is_reported() {
     let server = Memcached::start(&[]);
     let (mut lost, kept) = (Agent::start(&[]), Agent::start(&[]));
     let arguments = ["-q", "600", "-t", "2", "-w", "0"];
-    let started = Coordinator::start(&mut coordinator(server.address, &[&lost, &kept], &arguments));
+    let started = start(&mut coordinator(server.address, &[&lost, &kept], &arguments));
     lost.wait_for("run started");
     std::thread::sleep(Duration::from_millis(500));
     lost.child.kill().unwrap();
-    let output = started.output();
+    let output = started.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let report = report(&output);
     let invalid = report["invalid"].as_str().unwrap();
@@ -184,11 +154,11 @@ fn an_interrupted_agent_makes_the_run_invalid() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "2", "-w", "0"];
-    let started = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
+    let started = start(&mut coordinator(server.address, &[&agent], &arguments));
     agent.wait_for("run started");
     std::thread::sleep(Duration::from_millis(900));
     Command::new("kill").args(["-INT", &agent.child.id().to_string()]).status().unwrap();
-    let output = started.output();
+    let output = started.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let report = report(&output);
     assert!(report["invalid"].as_str().unwrap().contains("interrupted"), "{report}");
@@ -216,17 +186,17 @@ fn an_interrupted_coordinator_stops_its_agents_and_prints_what_was_measured() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let arguments = ["-q", "200", "-t", "60", "-w", "0"];
-    let started = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
+    let started = start(&mut coordinator(server.address, &[&agent], &arguments));
     agent.wait_for("run started");
     std::thread::sleep(Duration::from_millis(1500));
-    Command::new("kill").args(["-INT", &started.id()]).status().unwrap();
-    let output = started.output();
+    Command::new("kill").args(["-INT", &started.id().to_string()]).status().unwrap();
+    let output = started.wait_with_output().unwrap();
     let report = report(&output);
     assert!((50..=600).contains(&report["requests"].as_u64().unwrap()), "{report}");
     assert!(report["agents"][0]["requests"].as_u64().unwrap() > 20, "{report}");
     agent.wait_for("run ended");
     // Agents of a killed coordinator stop their load.
-    let killed = Coordinator::start(&mut coordinator(server.address, &[&agent], &arguments));
+    let killed = start(&mut coordinator(server.address, &[&agent], &arguments));
     wait_until("the second run", || agent.stderr.lock().unwrap().matches("run started").count() == 2);
     drop(killed);
     wait_until("its end", || agent.stderr.lock().unwrap().contains("closed"));
@@ -287,7 +257,7 @@ fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reas
     });
     refused(&name, "version 99");
     speaks.join().unwrap();
-    let busy = Coordinator::start(&mut coordinator(server.address, &[&agent], &["-q", "10", "-t", "30"]));
+    let busy = start(&mut coordinator(server.address, &[&agent], &["-q", "10", "-t", "30"]));
     agent.wait_for("run started");
     refused(&agent.name(), "another coordinator");
     drop(busy);

@@ -2,25 +2,15 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serial_test::parallel;
+use tests::KillOnDrop;
 use tests::memcached::{Memcached, expect, free_port, wait_until};
 
-/// The proxy's process. Dropping it kills it.
-struct Proxy(Child);
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        // Fails if it has exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// twemproxy with ketama over the servers. It leaves out a server that failed for a moment.
-fn twemproxy(folder: &std::path::Path, port: u16, servers: &[Memcached]) -> Option<Proxy> {
+fn twemproxy(folder: &std::path::Path, port: u16, servers: &[Memcached]) -> Option<KillOnDrop> {
     // Debian installs it outside of the path of users other than root.
     let usual = std::path::PathBuf::from("/usr/sbin/nutcracker");
     let program = if usual.is_file() { usual } else { tests::program("nutcracker")? };
@@ -40,7 +30,7 @@ fn twemproxy(folder: &std::path::Path, port: u16, servers: &[Memcached]) -> Opti
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    Some(Proxy(child))
+    Some(child.into())
 }
 
 const KEYS: usize = 600;
