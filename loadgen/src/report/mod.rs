@@ -2,6 +2,7 @@
 
 pub(crate) mod agent_report;
 mod export;
+mod merge;
 pub(crate) mod run_report;
 pub(crate) mod series;
 pub(crate) mod summary;

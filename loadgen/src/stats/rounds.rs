@@ -383,7 +383,7 @@ mod tests {
         let ratios = [201.0 / 100.0, 99.0 / 50.0, 400.0 / 200.0];
         let found = mean_ratio(&ratios).unwrap();
         assert!((1.99..2.01).contains(&found.mean) && found.low > 1.95 && found.high < 2.05, "{found:?}");
-        assert_eq!(mean_ratio(&[0.0 / 0.0, 0.0 / 0.0, 0.0 / 0.0]), None);
+        assert_eq!(mean_ratio(&[f64::NAN; 3]), None);
         assert_eq!(mean_ratio(&ratios[..1]), None);
     }
 }
