@@ -88,3 +88,7 @@ pub use workload::mix::{InvalidMix, Mix};
 pub use workload::operation::Operation;
 pub use workload::popularity::{InvalidPopularity, Popularity};
 pub use workload::recorded_times::recorded_length;
+
+// Types of other crates in public signatures.
+pub use rand::Rng;
+pub use runtime::JoinError;

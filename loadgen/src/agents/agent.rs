@@ -14,7 +14,7 @@ use futures_util::future::{Either, select};
 use net::{TcpListener, TcpStream};
 
 use crate::agents::channel::{ChannelError, Receiver, Role, Sender, open};
-use crate::agents::messages::{Request, Response};
+use crate::agents::messages::{AgentResponse, CoordinatorRequest};
 use crate::config::{Config, Loop};
 use crate::error::Error;
 use crate::run::load::{Load, WorkerRange};
@@ -193,25 +193,25 @@ impl Session {
         let first = receiver.receive_within(AUTHENTICATION_TIMEOUT).await;
         if let Err(ChannelError::SecretMismatch) = first {
             // The peer can't verify this message either, which tells it that the secrets differ.
-            let _ = sender.send(&Response::Failed("the secrets differ".to_owned())).await;
+            let _ = sender.send(&AgentResponse::Failed("the secrets differ".to_owned())).await;
         }
         let mut request = first?;
         if self.busy.replace(true) {
-            let refusal = Response::Failed("it works for another coordinator".to_owned());
+            let refusal = AgentResponse::Failed("it works for another coordinator".to_owned());
             return sender.send(&refusal).await;
         }
         let _busy = BusyGuard(Rc::clone(&self.busy));
         on_event(AgentEvent::CoordinatorConnected(coordinator));
         let weight = self.options.weight;
-        sender.send(&Response::Welcome { threads: runtime::workers(), weight }).await?;
+        sender.send(&AgentResponse::Welcome { threads: runtime::workers(), weight }).await?;
         loop {
             match request {
-                Request::Clock => sender.send(&Response::Clock(clock())).await?,
-                Request::Prepare(config, range) => {
+                CoordinatorRequest::Clock => sender.send(&AgentResponse::Clock(clock())).await?,
+                CoordinatorRequest::Prepare(config, range) => {
                     self.run_load(&config, range, &mut sender, &mut receiver, on_event).await?;
                 }
                 // Belongs to a run that has ended already.
-                Request::Start(_) | Request::Stop => {}
+                CoordinatorRequest::Start(_) | CoordinatorRequest::Stop => {}
             }
             // Between runs there is no timeout. TCP keepalive detects that the coordinator is gone.
             request = loop {
@@ -242,30 +242,30 @@ impl Session {
             // Any user of this machine could be the coordinator.
             let refusal =
                 "an agent without a secret opens no files: configure one on the agent and its coordinator";
-            return sender.send(&Response::Failed(refusal.to_owned())).await;
+            return sender.send(&AgentResponse::Failed(refusal.to_owned())).await;
         }
         let stop = AtomicBool::new(false);
         let load = match Load::prepare(config, range, &stop).await {
             // The result of the load has the error of the worker.
             Ok(load) if load.has_ended_worker() => match load.finish(&stop, |_| {}).await {
-                Err(error) => return sender.send(&Response::Failed(error.to_string())).await,
-                Ok(_) => return sender.send(&Response::Failed("a worker ended".to_owned())).await,
+                Err(error) => return sender.send(&AgentResponse::Failed(error.to_string())).await,
+                Ok(_) => return sender.send(&AgentResponse::Failed("a worker ended".to_owned())).await,
             },
             Ok(load) => load,
-            Err(error) => return sender.send(&Response::Failed(error.to_string())).await,
+            Err(error) => return sender.send(&AgentResponse::Failed(error.to_string())).await,
         };
-        sender.send(&Response::Ready).await?;
+        sender.send(&AgentResponse::Ready).await?;
         let ready = Instant::now();
         loop {
             match receiver.receive_within(POLL_INTERVAL).await {
                 Err(ChannelError::Timeout(_))
                     if ready.elapsed() < START_TIMEOUT && !self.stopping.load(Ordering::Relaxed) => {}
-                Ok(Request::Start(time)) => {
+                Ok(CoordinatorRequest::Start(time)) => {
                     load.start(instant_of(time));
                     break;
                 }
-                Ok(Request::Clock) => sender.send(&Response::Clock(clock())).await?,
-                Ok(Request::Stop | Request::Prepare(..)) => {
+                Ok(CoordinatorRequest::Clock) => sender.send(&AgentResponse::Clock(clock())).await?,
+                Ok(CoordinatorRequest::Stop | CoordinatorRequest::Prepare(..)) => {
                     load.abandon();
                     return Ok(());
                 }
@@ -283,14 +283,14 @@ impl Session {
             let mut finish = std::pin::pin!(finish);
             let mut lost = None;
             loop {
-                let tick = std::pin::pin!(receiver.receive_within::<Request>(HEARTBEAT));
+                let tick = std::pin::pin!(receiver.receive_within::<CoordinatorRequest>(HEARTBEAT));
                 match select(finish.as_mut(), tick).await {
                     Either::Left((finished, _)) => break (finished, lost),
-                    Either::Right((Ok(Request::Stop), _)) => stop.store(true, Ordering::Relaxed),
+                    Either::Right((Ok(CoordinatorRequest::Stop), _)) => stop.store(true, Ordering::Relaxed),
                     Either::Right((Ok(_), _)) => {}
                     Either::Right((Err(ChannelError::Timeout(_)), _)) => {
                         let progress = *latest.borrow();
-                        if let Err(error) = sender.send(&Response::Running(progress)).await {
+                        if let Err(error) = sender.send(&AgentResponse::Running(progress)).await {
                             lost = Some(error);
                         }
                     }
@@ -308,11 +308,11 @@ impl Session {
         on_event(AgentEvent::RunEnded);
         if self.stopping.load(Ordering::Relaxed) {
             // The measurement is incomplete, while the coordinator's run continues.
-            return sender.send(&Response::Failed("it was interrupted".to_owned())).await;
+            return sender.send(&AgentResponse::Failed("it was interrupted".to_owned())).await;
         }
         match finished {
-            Ok(measurement) => sender.send(&Response::Done(Box::new(measurement))).await,
-            Err(error) => sender.send(&Response::Failed(error.to_string())).await,
+            Ok(measurement) => sender.send(&AgentResponse::Done(Box::new(measurement))).await,
+            Err(error) => sender.send(&AgentResponse::Failed(error.to_string())).await,
         }
     }
 }

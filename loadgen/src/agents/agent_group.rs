@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::agents::agent_handle::{AgentHandle, agent_error};
 use crate::agents::load_split::LoadSplit;
-use crate::agents::messages::Request;
+use crate::agents::messages::CoordinatorRequest;
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::agent_report::AgentOutcome;
@@ -62,7 +62,7 @@ impl AgentGroup {
             Err(error) => {
                 for agent in &mut self.agents {
                     // Fails for the agent that caused the error, if it was lost.
-                    let _ = agent.sender.send(&Request::Stop).await;
+                    let _ = agent.sender.send(&CoordinatorRequest::Stop).await;
                 }
                 return Err(error);
             }
@@ -111,7 +111,7 @@ impl AgentGroup {
         for (agent, config) in self.agents.iter_mut().zip(&split.agents) {
             let range = WorkerRange { first, total: split.workers };
             first += agent.threads;
-            let request = Request::Prepare(Box::new(config.clone()), range);
+            let request = CoordinatorRequest::Prepare(Box::new(config.clone()), range);
             agent.sender.send(&request).await.map_err(|error| agent_error(&agent.name, error))?;
         }
         let since = Instant::now();

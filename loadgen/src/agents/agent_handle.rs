@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use net::TcpStream;
 
 use crate::agents::channel::{ChannelError, Receiver, Role, Sender, open};
-use crate::agents::messages::{Request, Response};
+use crate::agents::messages::{AgentResponse, CoordinatorRequest};
 use crate::error::Error;
 use crate::run::schedule::POLL_INTERVAL;
 use crate::stats::measurement::Measurement;
@@ -57,18 +57,18 @@ impl AgentHandle {
         let handshake = async {
             let (mut sender, mut receiver) = open(stream, secret.as_bytes(), Role::Coordinator).await?;
             // The first message proves that the coordinator knows the secret.
-            sender.send(&Request::Clock).await?;
+            sender.send(&CoordinatorRequest::Clock).await?;
             let welcome = receiver.receive_within(AGENT_TIMEOUT).await?;
             Ok::<_, ChannelError>((sender, receiver, welcome))
         };
         let (sender, mut receiver, welcome) = handshake.await.map_err(|error| agent_error(name, error))?;
         let (threads, weight) = match welcome {
-            Response::Welcome { threads, weight } => (threads, weight),
-            Response::Failed(reason) => return Err(agent_error(name, reason)),
+            AgentResponse::Welcome { threads, weight } => (threads, weight),
+            AgentResponse::Failed(reason) => return Err(agent_error(name, reason)),
             response => return Err(agent_error(name, format!("expected a welcome, received {response:?}"))),
         };
         // The response to the request for the clock.
-        let clock = receiver.receive_within::<Response>(AGENT_TIMEOUT).await;
+        let clock = receiver.receive_within::<AgentResponse>(AGENT_TIMEOUT).await;
         clock.map_err(|error| agent_error(name, error))?;
         Ok(Self { name: name.to_owned(), threads, weight, sender, receiver })
     }
@@ -78,12 +78,12 @@ impl AgentHandle {
         let mut best = None::<ClockReading>;
         for _ in 0..CLOCK_READS {
             let asked = Instant::now();
-            self.sender.send(&Request::Clock).await?;
+            self.sender.send(&CoordinatorRequest::Clock).await?;
             let theirs = loop {
                 match self.receiver.receive_within(AGENT_TIMEOUT).await? {
-                    Response::Clock(theirs) => break theirs,
-                    Response::Running(_) => {}
-                    Response::Failed(reason) => return Err(ChannelError::Refused(reason)),
+                    AgentResponse::Clock(theirs) => break theirs,
+                    AgentResponse::Running(_) => {}
+                    AgentResponse::Failed(reason) => return Err(ChannelError::Refused(reason)),
                     response => {
                         let what = format!("expected the clock, received {response:?}");
                         return Err(ChannelError::InvalidMessage(what));
@@ -100,15 +100,15 @@ impl AgentHandle {
 
     pub(super) async fn start(&mut self, at: Instant, clock: ClockReading) -> Result<(), ChannelError> {
         let later = u64::try_from(at.saturating_duration_since(clock.ours).as_nanos()).unwrap_or(u64::MAX);
-        self.sender.send(&Request::Start(clock.theirs.saturating_add(later))).await
+        self.sender.send(&CoordinatorRequest::Start(clock.theirs.saturating_add(later))).await
     }
 
     /// Waits until the agent has prepared the load.
     pub(super) async fn wait_ready(&mut self, since: Instant, stop: &AtomicBool) -> Result<(), ChannelError> {
         loop {
             match self.receiver.receive_within(POLL_INTERVAL).await {
-                Ok(Response::Ready) => return Ok(()),
-                Ok(Response::Failed(reason)) => return Err(ChannelError::Refused(reason)),
+                Ok(AgentResponse::Ready) => return Ok(()),
+                Ok(AgentResponse::Failed(reason)) => return Err(ChannelError::Refused(reason)),
                 Ok(response) => {
                     let what = format!("expected readiness, received {response:?}");
                     return Err(ChannelError::InvalidMessage(what));
@@ -133,14 +133,14 @@ impl AgentHandle {
         loop {
             if stop.get() && !stop_sent {
                 stop_sent = true;
-                if let Err(error) = self.sender.send(&Request::Stop).await {
+                if let Err(error) = self.sender.send(&CoordinatorRequest::Stop).await {
                     return (self, Err(error.to_string()));
                 }
             }
             match self.receiver.receive_within(POLL_INTERVAL).await {
-                Ok(Response::Done(measurement)) => return (self, Ok(*measurement)),
-                Ok(Response::Failed(reason)) => return (self, Err(reason)),
-                Ok(Response::Running(latest)) => progress.set(latest),
+                Ok(AgentResponse::Done(measurement)) => return (self, Ok(*measurement)),
+                Ok(AgentResponse::Failed(reason)) => return (self, Err(reason)),
+                Ok(AgentResponse::Running(latest)) => progress.set(latest),
                 Ok(_) => {}
                 Err(ChannelError::Timeout(_)) if self.receiver.idle_time() < AGENT_TIMEOUT => {}
                 Err(ChannelError::Timeout(_)) => {

@@ -9,7 +9,7 @@ use crate::stats::progress::Progress;
 
 /// A message of the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub(crate) enum CoordinatorRequest {
     /// Report the clock.
     Clock,
     /// Make the connections.
@@ -22,7 +22,7 @@ pub(crate) enum Request {
 
 /// A message of an agent.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Response {
+pub(crate) enum AgentResponse {
     /// The agent accepts the coordinator.
     Welcome {
         /// Worker threads.

@@ -10,17 +10,13 @@ mod exit_code;
 mod flags;
 mod output_file;
 #[cfg(feature = "plots")]
-mod plot;
+mod plots;
 mod progress_bar;
-#[cfg(feature = "plots")]
-mod rate_point;
 mod rate_search;
 mod rate_sweep;
 mod run_config;
 mod session;
 mod single_run;
-#[cfg(feature = "plots")]
-mod terminal_chart;
 mod value_parsers;
 mod workload_file;
 

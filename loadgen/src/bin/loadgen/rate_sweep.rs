@@ -12,13 +12,13 @@ use crate::exit_code;
 use crate::flags::Flags;
 use crate::output_file;
 #[cfg(feature = "plots")]
-use crate::plot;
+use crate::plots::rate_point::RatePoint;
+#[cfg(feature = "plots")]
+use crate::plots::svg;
+#[cfg(feature = "plots")]
+use crate::plots::terminal;
 use crate::progress_bar::RunProgressBar;
-#[cfg(feature = "plots")]
-use crate::rate_point::RatePoint;
 use crate::session::{connect_agents, prepare};
-#[cfg(feature = "plots")]
-use crate::terminal_chart;
 use crate::value_parsers::{Format, Scan};
 
 pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode, Box<dyn Error>> {
@@ -63,10 +63,10 @@ pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode,
     #[cfg(feature = "plots")]
     {
         if flags.format == Format::Table {
-            write!(out, "{}", terminal_chart::latency_over_rate(&points))?;
+            write!(out, "{}", terminal::latency_over_rate(&points))?;
         }
         if let Some(path) = &flags.plot {
-            plot::plot_latency_over_rate(path, &points)?;
+            svg::plot_latency_over_rate(path, &points)?;
         }
     }
     // Report the error after the results of the rates before it.

@@ -12,7 +12,7 @@ use crate::exit_code;
 use crate::flags::Flags;
 use crate::output_file;
 #[cfg(feature = "plots")]
-use crate::plot;
+use crate::plots::svg;
 use crate::progress_bar::RunProgressBar;
 use crate::session::{connect_agents, prepare};
 use crate::value_parsers::Format;
@@ -32,7 +32,7 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Err
     }
     #[cfg(feature = "plots")]
     if let Some(path) = &flags.plot {
-        plot::plot_series(path, &report.series)?;
+        svg::plot_series(path, &report.series)?;
     }
     let mut out = std::io::stdout().lock();
     match flags.format {

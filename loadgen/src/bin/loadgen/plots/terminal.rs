@@ -2,7 +2,7 @@
 
 use textplots::{Chart, Plot, Shape};
 
-use crate::rate_point::RatePoint;
+use crate::plots::rate_point::RatePoint;
 
 /// Draws the 99th percentile over the rate with Braille characters. Empty if there are fewer than two rates.
 pub fn latency_over_rate(points: &[RatePoint]) -> String {
@@ -22,7 +22,7 @@ pub fn latency_over_rate(points: &[RatePoint]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rate_point::tests::points;
+    use crate::plots::rate_point::tests::points;
 
     #[test]
     fn the_chart_has_its_axes_and_is_empty_below_two_points() {

@@ -7,7 +7,7 @@ use loadgen::SeriesPoint;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::rate_point::RatePoint;
+use crate::plots::rate_point::RatePoint;
 
 const SIZE: (u32, u32) = (960, 640);
 
@@ -102,7 +102,7 @@ pub fn plot_latency_over_rate(path: &Path, points: &[RatePoint]) -> Result<(), B
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rate_point::tests::points;
+    use crate::plots::rate_point::tests::points;
 
     #[test]
     fn a_plot_of_latency_over_rate_has_both_lines_and_axes() {
