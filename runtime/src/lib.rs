@@ -58,6 +58,7 @@ mod task;
 mod time;
 mod worker;
 
+pub use policies::Error as HostError;
 pub use policies::netlink::netdev::Napi;
 pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy};
 pub use runtime_macros::{main, test};
