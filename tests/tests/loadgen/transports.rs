@@ -57,7 +57,7 @@ fn tls_certificates_are_verified_unless_that_is_turned_off() {
     for (bad, word) in [
         (files(Some(&other)), "certificate"),
         (TlsFiles { server_name: Some("somebody".to_owned()), ..files(Some(&chain)) }, "certificate"),
-        (files(None), "signs"),
+        (files(None), "CA certificate"),
         (files(Some(&folder.path().join("none.pem"))), "none.pem"),
         (files(Some(&key)), "no certificate"),
         (TlsFiles { key: None, ..files(Some(&chain)) }, "its key"),
