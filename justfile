@@ -53,9 +53,9 @@ fuzz TARGET SECONDS="60":
 public-api CRATE="lull-runtime":
     RUSTC_BOOTSTRAP=1 cargo public-api -p {{CRATE}} --simplified
 
-# Compare a crate's public items with a git revision (needs cargo-semver-checks).
-semver REV CRATE="lull-runtime":
-    cargo semver-checks -p {{CRATE}} --baseline-rev {{REV}}
+# Compare a crate's public items with those of a git revision: what was removed or changed breaks users.
+api-diff REV CRATE="lull-runtime":
+    RUSTC_BOOTSTRAP=1 cargo public-api -p {{CRATE}} --simplified diff {{REV}}..HEAD
 
 # Everything that has to pass before a change lands.
 ci:
