@@ -208,7 +208,7 @@ pub struct Flags {
     /// Don't show a progress bar
     #[arg(long, help_heading = "Output")]
     pub quiet: bool,
-    /// Waiting policy of the generator itself
+    /// Policy for the generator's own interrupts and polling
     #[arg(long, help_heading = "Generator")]
     pub policy: Option<Policy>,
     /// Network interface towards the server, for --policy
