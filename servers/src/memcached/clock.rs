@@ -20,6 +20,7 @@ pub struct Clock {
 const FIRST_SECOND: u32 = 2;
 
 impl Clock {
+    /// Starts a clock at the current time.
     pub fn start() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let epoch = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX) - i64::from(FIRST_SECOND);

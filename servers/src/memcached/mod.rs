@@ -22,6 +22,7 @@ mod udp;
 mod version;
 
 pub use auth::UsersFileError;
+pub use clock::Clock;
 pub use config::{Config, Protocol};
 pub use error::{ReloadError, StartError};
 pub use net::{Alignment, ShutdownReport};

@@ -90,8 +90,8 @@ impl Store {
         }
     }
 
-    /// The clock that expiries refer to.
-    pub(in crate::memcached) fn clock(&self) -> &Clock {
+    /// The clock that expiries and the `now` arguments refer to.
+    pub fn clock(&self) -> &Clock {
         &self.clock
     }
 

@@ -24,7 +24,7 @@ pub enum Command<'a> {
     },
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`. A data block follows the line.
     Store(StoreLine<'a>),
-    /// `mg`, `ms`, `md`, `ma`, `me`. The line is parsed in [`crate::memcached::protocol::meta::parse`].
+    /// `mg`, `ms`, `md`, `ma`, `me`. `MetaRequest::parse` parses the rest of the line.
     Meta(MetaVerb),
     MetaNoop,
     Delete {

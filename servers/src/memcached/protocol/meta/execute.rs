@@ -67,8 +67,9 @@ impl Session<'_> {
         RequestOutcome::Done(0)
     }
 
-    fn expiry(&self, given: i32) -> u32 {
-        self.store().clock().expiry(given.into())
+    /// Converts an expiry as sent to the store's clock.
+    fn expiry(&self, sent: i32) -> u32 {
+        self.store().clock().expiry(sent.into())
     }
 
     fn meta_get(&mut self, request: &MetaRequest<'_>) {
@@ -167,7 +168,7 @@ impl Session<'_> {
             condition,
             key: request.key(),
             flags: request.client_flags,
-            expiry: expiry.map_or(0, |given| self.expiry(given)),
+            expiry: expiry.map_or(0, |sent| self.expiry(sent)),
             expected_cas: request.expected_cas.unwrap_or(0),
             new_cas: request.new_cas,
             accepts_stale: request.invalidate,
