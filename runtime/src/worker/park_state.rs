@@ -32,7 +32,7 @@ impl ParkState {
         self.0.load(Ordering::Acquire) == PARKED
     }
 
-    /// Claims the wake-up of a parked worker; whoever gets `true` has to write to it. Called after
+    /// Claims the wake-up of a parked worker; the caller that gets `true` has to write to it. Called after
     /// [`Inbox::push`](super::inbox::Inbox::push).
     ///
     /// [`Inbox::park`](super::inbox::Inbox::park) stores the parked state, and then locks the inbox to check

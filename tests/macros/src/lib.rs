@@ -6,7 +6,7 @@ use quote::quote;
 use syn::parse::{Parse, ParseStream};
 use syn::{Ident, ItemFn, LitStr, ReturnType, Token};
 
-/// Runs a test in a process of its own: the test harness starts itself again with this test only.
+/// Runs a test in a separate process: the test harness starts itself again with this test only.
 ///
 /// Goes below `#[test]`, on a function without a return value. The process has `LULL_TEST_ISOLATED` set, and
 /// its arguments select the test, so that it can start itself once more.

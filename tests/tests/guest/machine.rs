@@ -1,4 +1,4 @@
-//! A guest under QEMU, with links of its own, and a shell in it.
+//! A guest under QEMU, with its own links, and a shell in it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
