@@ -8,9 +8,9 @@ use crate::agents::coordinator::Coordinator;
 use crate::config::Config;
 use crate::error::Error;
 use crate::stats::batch_means::Estimate;
+use crate::stats::interleaved_rounds::{self, Conditions, Round, Rounds, TurnOrder, mean_ratio, ratios};
 use crate::stats::medians::median;
 use crate::stats::progress::Progress;
-use crate::stats::rounds::{self, Conditions, Round, Rounds, TurnOrder, mean_ratio, ratios};
 use crate::transport::address::Address;
 
 /// A server's figures in one round, or their medians.
@@ -110,7 +110,8 @@ pub async fn compare(
     }
     // A round compares all servers or none.
     let (valid, left_out): (Vec<_>, Vec<_>) = turns.finish().rounds.into_iter().partition(Round::is_valid);
-    let median_of = |index, figure: fn(&Figures) -> f64| median(&rounds::figures(&valid, index, figure));
+    let median_of =
+        |index, figure: fn(&Figures) -> f64| median(&interleaved_rounds::figures(&valid, index, figure));
     let ratio_of = |index, figure: fn(&Figures) -> f64| mean_ratio(&ratios(&valid, index, 0, figure));
     let servers = servers.iter().enumerate().map(|(index, server)| ComparedServer {
         server: server.clone(),

@@ -9,7 +9,7 @@ use policies::{Change, Guard, Interface, Lifetime, Plan, Settings, Supervisor, S
 
 use crate::config::Config;
 use crate::runtime_state::RuntimeState;
-use crate::worker::handle::WorkerHandle;
+use crate::worker::worker_handle::WorkerHandle;
 
 /// Called on each change of the interface.
 pub(crate) type HostChangeHook = Box<dyn FnMut(&Change) + Send>;

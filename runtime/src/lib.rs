@@ -38,7 +38,7 @@ compile_error!(
 );
 
 #[doc(hidden)]
-#[path = "private.rs"]
+#[path = "macro_support.rs"]
 pub mod __private;
 mod builder;
 mod config;

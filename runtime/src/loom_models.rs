@@ -12,9 +12,9 @@ use loom::thread;
 
 use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
 use crate::task::join::JoinHandle;
-use crate::worker::handle::{Message, WorkerHandle};
 use crate::worker::inbox::Inbox;
 use crate::worker::park_state::ParkState;
+use crate::worker::worker_handle::{Message, WorkerHandle};
 
 type TaskRef = GenericTaskRef<WorkerHandle>;
 

@@ -14,11 +14,11 @@ use crate::error::BuildError;
 use crate::host_policy::{HostChangeHook, PreparedHost, prepare_host, supervise};
 use crate::runtime_state::RuntimeState;
 use crate::worker::current;
-use crate::worker::handle::WorkerHandle;
 use crate::worker::metrics::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::startup::make_worker;
+use crate::worker::worker_handle::WorkerHandle;
 
 /// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0.
 ///

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use policies::Applied;
 
 use crate::config::Config;
-use crate::worker::handle::WorkerHandle;
 use crate::worker::metrics::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
+use crate::worker::worker_handle::WorkerHandle;
 
 /// A runtime's settings, and its workers as other threads see them.
 pub(crate) struct RuntimeState {

@@ -7,7 +7,7 @@ use std::task::Poll;
 use crate::task::cell::NewTask;
 use crate::task::join::JoinHandle;
 use crate::worker::current;
-use crate::worker::handle::Message;
+use crate::worker::worker_handle::Message;
 
 /// Spawns a task on the calling worker.
 ///

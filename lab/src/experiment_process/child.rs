@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::messages::{
     BEGIN, END, LoadMeasurement, LoadMessage, ProcessRole, ServerMeasurement, ServerReady,
 };
-use super::run::SUBCOMMAND;
+use super::process_main::SUBCOMMAND;
 use crate::testbed::Namespace;
 use crate::{Error, allocation_counter};
 

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loadgen::rounds::{Conditions, Round, Rounds, TurnOrder};
+use loadgen::interleaved_rounds::{Conditions, Round, Rounds, TurnOrder};
 use policies::host;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use serde::{Deserialize, Serialize};

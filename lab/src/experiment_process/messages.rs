@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use loadgen::rounds::Round;
+use loadgen::interleaved_rounds::Round;
 use policies::{GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,7 @@ mod grace_time_turns;
 mod load;
 mod messages;
 mod output;
-mod run;
+mod process_main;
 mod server;
 
 pub use child::ExperimentProcess;
@@ -18,4 +18,4 @@ pub(crate) use messages::{EchoLoadReady, EchoServerReady};
 pub use messages::{
     LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerReady, ServerSpec,
 };
-pub use run::{SUBCOMMAND, run};
+pub use process_main::{SUBCOMMAND, run};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use loadgen::interleaved_rounds::{Conditions, Rounds, TurnOrder, figures, ratios};
 use loadgen::medians::{Interval, median_interval};
-use loadgen::rounds::{Conditions, Rounds, TurnOrder, figures, ratios};
 use procfs::process::Process;
 use serde::Serialize;
 

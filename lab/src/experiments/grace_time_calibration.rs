@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use loadgen::interleaved_rounds::{figures, ratios};
 use loadgen::medians::{Interval, median, median_interval};
-use loadgen::rounds::{figures, ratios};
 use policies::{GraceTime, Policy};
 use serde::Serialize;
 

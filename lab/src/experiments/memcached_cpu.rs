@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use loadgen::interleaved_rounds::{
+    Conditions, RepeatPolicy, Rounds, TurnOrder, TurnOutcome, figures, ratios,
+};
 use loadgen::medians::{MedianRange, median, median_range};
-use loadgen::rounds::{Conditions, RepeatPolicy, Rounds, TurnOrder, TurnOutcome, figures, ratios};
 use serde::Serialize;
 
 use super::core_assignment::CoreAssignment;

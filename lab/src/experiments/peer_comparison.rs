@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use loadgen::interleaved_rounds::{Conditions, RepeatPolicy, Round, Rounds, TurnOutcome, figures};
 use loadgen::medians::{Interval, median, median_interval};
-use loadgen::rounds::{Conditions, RepeatPolicy, Round, Rounds, TurnOutcome, figures};
 use serde::Serialize;
 
 use super::core_assignment::CoreAssignment;

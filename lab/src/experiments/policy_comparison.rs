@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use loadgen::interleaved_rounds::{Conditions, DisturbedTurn, RepeatPolicy, Round, Rounds, figures, ratios};
 use loadgen::medians::{Interval, median, median_interval};
-use loadgen::rounds::{Conditions, DisturbedTurn, RepeatPolicy, Round, Rounds, figures, ratios};
 use policies::{GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Serialize, Serializer};

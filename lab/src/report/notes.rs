@@ -1,6 +1,6 @@
 //! What readers of a comparison should know before they rely on it.
 
-use loadgen::rounds::Round;
+use loadgen::interleaved_rounds::Round;
 
 use crate::experiments::CoreAssignment;
 use crate::experiments::policy_comparison::{Measurement, PolicyComparison, PolicyRow};

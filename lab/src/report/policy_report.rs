@@ -1,6 +1,6 @@
 //! The report on a comparison of policies or drivers.
 
-use loadgen::rounds::Round;
+use loadgen::interleaved_rounds::Round;
 use policies::GraceTime;
 use serde::Serialize;
 

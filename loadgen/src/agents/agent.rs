@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use net::{TcpListener, TcpStream};
 
-use crate::agents::channel::{ChannelError, Receiver, Role, Sender, open};
+use crate::agents::authenticated_channel::{ChannelError, Receiver, Role, Sender, open};
 use crate::agents::messages::{AgentResponse, CoordinatorRequest};
 use crate::config::{Config, Loop};
 use crate::error::Error;
-use crate::run::load::{Load, WorkerRange};
+use crate::run::measured_run::{Load, WorkerRange};
 use crate::run::schedule::POLL_INTERVAL;
 use crate::stats::progress::Progress;
 

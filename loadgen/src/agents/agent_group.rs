@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::report::agent_report::AgentOutcome;
 use crate::report::run_report::Report;
-use crate::run::load::{Load, WorkerRange};
+use crate::run::measured_run::{Load, WorkerRange};
 use crate::stats::progress::Progress;
 
 /// From the end of the preparation to the start: time to notify all agents.

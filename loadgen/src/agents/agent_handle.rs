@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use net::TcpStream;
 
-use crate::agents::channel::{ChannelError, Receiver, Role, Sender, open};
+use crate::agents::authenticated_channel::{ChannelError, Receiver, Role, Sender, open};
 use crate::agents::messages::{AgentResponse, CoordinatorRequest};
 use crate::error::Error;
 use crate::run::schedule::POLL_INTERVAL;

@@ -7,7 +7,7 @@ use crate::agents::agent_group::AgentGroup;
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::run_report::Report;
-use crate::run::load::run_until;
+use crate::run::measured_run::run_until;
 use crate::stats::progress::Progress;
 
 /// Runs loads on this machine and, with the `agents` feature, on agents at the same time.

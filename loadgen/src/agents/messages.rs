@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::run::load::WorkerRange;
+use crate::run::measured_run::WorkerRange;
 use crate::stats::measurement::Measurement;
 use crate::stats::progress::Progress;
 

@@ -12,7 +12,7 @@ mod agent_group;
 #[cfg(feature = "agents")]
 mod agent_handle;
 #[cfg(feature = "agents")]
-mod channel;
+mod authenticated_channel;
 pub(crate) mod coordinator;
 #[cfg(feature = "agents")]
 mod load_split;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::config::{Config, Loop};
 use crate::report::agent_report::{AgentOutcome, AgentReport};
+use crate::report::percentiles::Summary;
 use crate::report::run_report::Report;
 use crate::report::series::SeriesPoint;
-use crate::report::summary::Summary;
 use crate::report::validity;
 use crate::stats::batch_means::{Figure, estimate};
 use crate::stats::interval_stats::IntervalStats;

@@ -3,8 +3,8 @@
 pub(crate) mod agent_report;
 mod export;
 mod merge;
+pub(crate) mod percentiles;
 pub(crate) mod run_report;
 pub(crate) mod series;
-pub(crate) mod summary;
 mod text;
 pub(crate) mod validity;

@@ -5,8 +5,8 @@ use std::ops::Range;
 use serde::Serialize;
 
 use crate::report::agent_report::AgentReport;
+use crate::report::percentiles::Summary;
 use crate::report::series::SeriesPoint;
-use crate::report::summary::Summary;
 use crate::stats::batch_means::{Estimate, Figure, estimate};
 use crate::stats::timeline::Timeline;
 

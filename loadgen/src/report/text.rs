@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::report::agent_report::AgentReport;
+use crate::report::percentiles::Summary;
 use crate::report::run_report::Report;
-use crate::report::summary::Summary;
 use crate::stats::batch_means::Estimate;
 
 impl Report {

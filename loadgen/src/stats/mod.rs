@@ -3,13 +3,13 @@
 pub(crate) mod batch_means;
 pub(crate) mod collector;
 pub(crate) mod compact_histogram;
+pub mod interleaved_rounds;
 pub(crate) mod interval_stats;
 pub(crate) mod measurement;
 pub mod medians;
 pub(crate) mod metrics;
 pub(crate) mod progress;
 pub(crate) mod recorder;
-pub mod rounds;
 pub(crate) mod sample_file;
 pub(crate) mod slicing;
 pub(crate) mod timeline;

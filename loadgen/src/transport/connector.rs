@@ -9,7 +9,7 @@ use net::{TcpStream, UnixStream};
 use crate::config::{Config, Credentials, Protocol};
 use crate::error::Error;
 use crate::transport::address::Address;
-use crate::transport::authentication::log_in;
+use crate::transport::server_login::log_in;
 use crate::transport::stream::BoxedTransport;
 use crate::transport::timestamping::TimestampedTcpStream;
 #[cfg(feature = "tls")]

@@ -1,8 +1,8 @@
 //! Connections to servers: TCP, Unix sockets, TLS and UDP, optionally with kernel timestamps.
 
 pub(crate) mod address;
-mod authentication;
 pub(crate) mod connector;
+mod server_login;
 pub(crate) mod stream;
 mod timestamping;
 #[cfg(feature = "tls")]

@@ -9,7 +9,7 @@ use runtime::AbortHandle;
 use slab::Slab;
 use socket2::Socket;
 
-use super::alignment::AlignmentCounters;
+use super::alignment_counts::AlignmentCounters;
 
 /// What the workers that serve one address share.
 #[derive(Default)]

@@ -1,11 +1,11 @@
 //! Serving connections on the workers that own their NAPIs.
 
 mod accept;
-mod aligned;
-mod alignment;
+mod alignment_counts;
 mod connections;
+mod listener_group;
 mod serving;
 mod steering;
 
-pub use self::alignment::Alignment;
+pub use self::alignment_counts::Alignment;
 pub use self::serving::{Serving, ShutdownReport};

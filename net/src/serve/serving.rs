@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use runtime::JoinHandle;
 
-use super::alignment::Alignment;
+use super::alignment_counts::Alignment;
 use super::connections::ServeState;
 
 /// A listener that is being served. Dropping it doesn't stop the serving.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::worker::handle::WorkerHandle;
+use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::{current, startup};
 
 /// The worker that polls this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and gives the worker with

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::cell::TaskRef;
 use super::header::ResultOwner;
 use super::join_error::JoinError;
-use crate::worker::handle::WorkerHandle;
+use crate::worker::worker_handle::WorkerHandle;
 
 /// A spawned task. Awaiting it gives the task's result; dropping it detaches the task, which runs on.
 #[must_use = "dropping a JoinHandle detaches the task; write `drop(…)` if that is meant"]

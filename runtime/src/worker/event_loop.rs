@@ -14,8 +14,8 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
-use super::handle::{Message, WorkerHandle};
 use super::wait_strategy::WaitStrategy;
+use super::worker_handle::{Message, WorkerHandle};
 use crate::driver::Driver;
 use crate::driver::wait::Wait;
 use crate::runtime_state::RuntimeState;

@@ -8,16 +8,16 @@
 pub(crate) mod adaptive_spin;
 pub(crate) mod current;
 pub(crate) mod event_loop;
-pub(crate) mod handle;
 pub(crate) mod inbox;
 pub(crate) mod metrics;
 pub(crate) mod napi_map;
 pub(crate) mod park_state;
 pub(crate) mod report;
-mod schedule;
 pub(crate) mod startup;
 pub(crate) mod wait_strategy;
 pub(crate) mod wake_handle;
+mod wake_task;
+pub(crate) mod worker_handle;
 
 pub use self::metrics::Metrics;
 pub use self::report::{Running, WorkerReport};

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use policies::{Interface, host};
 
-use super::handle::WorkerHandle;
+use super::worker_handle::WorkerHandle;
 
 /// Filled at start from the interface's queues, and extended when an unknown id appears. Ids are never
 /// removed: connections of old ids live on.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use policies::Cpus;
 
 use super::event_loop::Worker;
-use super::handle::WorkerHandle;
 use super::report::ReportInputs;
+use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::driver::epoll_sys::EpollParams;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::RawWakerVTable;
 
 use super::current;
-use super::handle::{Message, WorkerHandle};
+use super::worker_handle::{Message, WorkerHandle};
 use crate::task::cell::{Schedule, TaskRef, waker_vtable};
 
 impl Schedule for WorkerHandle {

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use loadgen::medians::median_interval;
-//! use loadgen::rounds::{Conditions, Rounds, TurnOrder, ratios};
+//! use loadgen::interleaved_rounds::{Conditions, Rounds, TurnOrder, ratios};
 //!
 //! // Two contestants, three rounds; the machine is twice as fast in the second round.
 //! let mut rounds = Rounds::new(2, 3).order(TurnOrder::Rotated);
