@@ -239,7 +239,9 @@ impl Config {
             Loop::Recorded { speed, .. } => speed,
         };
         if !positive(rate) || rate < 1e-6 {
-            return reject("the rate, or the speed of a recording, is not positive");
+            return reject(
+                "the rate, or the speed of a recording, must be a finite number of at least 0.000001",
+            );
         }
         if self.duration.is_zero() || self.duration > LONGEST || self.warm_up() > LONGEST {
             return reject("the duration is zero, or duration or warm-up exceed a day");

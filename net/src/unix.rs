@@ -23,8 +23,8 @@ impl Stream<Unix> {
     /// Connects to a path.
     ///
     /// # Errors
-    /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path, and `InvalidInput` if the
-    /// path is longer than 107 bytes.
+    /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path, and
+    /// `InvalidInput` if the path is longer than 107 bytes.
     ///
     /// # Panics
     /// Outside of a runtime.

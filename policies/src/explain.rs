@@ -302,7 +302,7 @@ impl FindingList {
                 if all {
                     format!("stop process {}", holder.pid)
                 } else {
-                    "use the other queues (--queues)".to_owned()
+                    "start this program: a second process takes the free queues".to_owned()
                 },
             );
         }

@@ -82,8 +82,8 @@ impl Runtime {
     /// dropped; those of the other workers run until the runtime is dropped.
     ///
     /// # Panics
-    /// If the future panics, if it is called from within a runtime, if a worker failed, or if the kernel
-    /// refuses what a worker waits with.
+    /// If the future panics, if it is called from within a runtime, if a worker failed, or if worker 0
+    /// can't be pinned to its core or its driver can't be opened.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let future = std::pin::pin!(future);
         let outcome = make_worker(&self.state, 0).and_then(|worker| current::run(&worker, Some(future)));

@@ -52,11 +52,12 @@ impl RuntimeState {
 
     /// Stops all workers because one has failed.
     pub(crate) fn fail(&self, worker: usize, error: &dyn fmt::Display) {
-        tracing::error!(worker, %error, "worker stopped");
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| format!("worker {worker} stopped: {error}"));
         drop(failure);
         self.stop();
+        // Last, because the subscriber is foreign code: it may block or panic.
+        tracing::error!(worker, %error, "worker stopped");
     }
 
     pub(crate) fn failure(&self) -> Option<String> {

@@ -10,7 +10,7 @@ use rustix::thread::CapabilitySet;
 /// If it is missing and `LULL_REQUIRE_ALL` is set.
 pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
     if found.is_none() {
-        let all = std::env::var_os("LULL_REQUIRE_ALL").is_some();
+        let all = std::env::var_os("LULL_REQUIRE_ALL").is_some_and(|value| !value.is_empty());
         assert!(!all, "LULL_REQUIRE_ALL is set, and this is missing: {what}");
         eprintln!("skipped: missing {what}");
     }
@@ -22,9 +22,9 @@ pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
 /// # Panics
 /// See [`require`].
 pub fn root() -> Option<()> {
-    let sets = rustix::thread::capabilities(None).ok()?;
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
-    require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", sets.effective.contains(needed).then_some(()))
+    let held = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", held.then_some(()))
 }
 
 /// The path of one of the workspace's binaries, in the build that the running test belongs to.
@@ -44,7 +44,7 @@ pub fn own_program(name: &str) -> PathBuf {
 /// # Panics
 /// See [`require`].
 pub fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     require(&format!("program {name}"), found)
 }

@@ -121,6 +121,10 @@ impl MemcachedCpuComparison {
         let version = |program: &Path| {
             let output = Command::new(program).arg("-V").output();
             let output = output.map_err(|error| Error::program(program, error))?;
+            if !output.status.success() {
+                let error = std::io::Error::other(format!("-V failed: {}", output.status));
+                return Err(Error::program(program, error));
+            }
             Ok::<_, Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
         };
         Ok([("lull", version(&self.config.ours)?), ("memcached", version(&self.config.theirs)?)])

@@ -71,7 +71,7 @@ impl MemcachedProcess {
                 break;
             }
             let Some((name, value)) = line.strip_prefix("STAT ").and_then(|line| line.split_once(' ')) else {
-                return Err(Error::Reply(line));
+                continue;
             };
             if let Some(index) = left.iter().position(|left| *left == name) {
                 left.swap_remove(index);

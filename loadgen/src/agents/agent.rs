@@ -89,7 +89,7 @@ impl Agent {
         if !is_loopback && options.secret.as_deref().unwrap_or_default().is_empty() {
             return Err(Error::Config(format!(
                 "without a secret anybody could make an agent on {} generate load: configure one on the agent and \
-                 its coordinator",
+                 its coordinator (--secret-file)",
                 options.listen.ip()
             )));
         }
@@ -241,7 +241,7 @@ impl Session {
         if self.options.secret.is_none() && uses_files(config) {
             // Any user of this machine could be the coordinator.
             let refusal =
-                "an agent without a secret opens no files: configure one on the agent and its coordinator";
+                "an agent without a secret opens no files: configure one on both sides (--secret-file)";
             return sender.send(&AgentResponse::Failed(refusal.to_owned())).await;
         }
         let stop = AtomicBool::new(false);

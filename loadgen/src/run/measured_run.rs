@@ -74,7 +74,7 @@ impl Load {
         let total_workers = range.total.max(local_workers);
         if config.round_robin && total_workers < config.servers.len() {
             return Err(Error::Config(
-                "round-robin needs at least as many workers as servers, because each worker connects to only one server"
+                "round-robin (-R) needs at least as many workers (-T) as servers, because each worker connects to one server"
                     .to_owned(),
             ));
         }

@@ -66,8 +66,7 @@ where
     F: Future<Output = ()> + 'static,
 {
     let counted = CountedConnection::on(owner);
-    let slot = state.add(&socket);
-    let key = slot.key();
+    let (slot, key) = state.add(&socket);
     let serve = move || ServedConnection {
         handled: call_handler(slot.state(), socket, handler),
         _slot: slot,
@@ -100,7 +99,8 @@ impl<F: Future<Output = ()>> Future for ServedConnection<F> {
     }
 }
 
-/// Takes a connection onto this worker and calls its handler. `None` if the handler panics.
+/// Takes a connection onto this worker and calls its handler. `None` if the handler panics or the driver
+/// can't register the connection.
 fn call_handler<K, H, F>(state: &ServeState, socket: Arc<Socket>, handler: H) -> Option<F>
 where
     H: Fn(Stream<K>) -> F,

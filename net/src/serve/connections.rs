@@ -34,7 +34,6 @@ struct OpenConnection {
 pub(super) struct ConnectionSlot {
     state: Arc<ServeState>,
     key: usize,
-    id: u64,
 }
 
 impl Drop for ConnectionSlot {
@@ -55,10 +54,6 @@ impl ConnectionSlot {
     pub(super) fn state(&self) -> &ServeState {
         &self.state
     }
-
-    pub(super) fn key(&self) -> SlotKey {
-        SlotKey { index: self.key, id: self.id }
-    }
 }
 
 /// Refers to a slot that may have been freed, and taken by another connection.
@@ -69,11 +64,12 @@ pub(super) struct SlotKey {
 }
 
 impl ServeState {
-    pub(super) fn add(self: &Arc<Self>, socket: &Arc<Socket>) -> ConnectionSlot {
+    /// The key is not kept in the slot, which is part of every connection's task.
+    pub(super) fn add(self: &Arc<Self>, socket: &Arc<Socket>) -> (ConnectionSlot, SlotKey) {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let connection = OpenConnection { id, socket: Arc::downgrade(socket), task: None };
         let key = lock(&self.connections).insert(connection);
-        ConnectionSlot { state: Arc::clone(self), key, id }
+        (ConnectionSlot { state: Arc::clone(self), key }, SlotKey { index: key, id })
     }
 
     /// Sets the handle of a connection's task, unless the task has ended.

@@ -26,7 +26,8 @@ use crate::sockopt;
 /// - On the `epoll` driver a write is a `send(2)`: it has reached the kernel's send buffer when it returns,
 ///   and returns the socket's error. Flushing does nothing.
 /// - On a driver with a ring (`uring`, `hybrid`) a write returns when its bytes are *accepted*. They are
-///   copied, and sent at the end of the worker's turn, together with those of other connections. A write
+///   copied, and sent at the end of the worker's turn, together with those of other connections; only a
+///   write of 16 KiB or more with nothing unsent before it is sent at once, and returns the error of its send. A write
 ///   waits while 64 KiB of its connection are unsent. The error of a send is returned by the next write,
 ///   flush or close, and by all that follow. [`flush`](futures_io::AsyncWrite::poll_flush) waits until the
 ///   kernel has taken everything that was accepted.

@@ -55,7 +55,7 @@ impl fmt::Display for Change {
             Change::InterfaceGone => write!(f, "the interface is gone; its policy is no longer supervised"),
             Change::Renamed(name) => write!(f, "the interface is now named {name}"),
             Change::Reapplied { outcome, previous: Some(previous) } => {
-                write!(f, "{outcome} (another process had set it to {previous})")
+                write!(f, "{outcome} (it had been changed to {previous})")
             }
             Change::Reapplied { outcome, previous: None } => write!(f, "{outcome}"),
             Change::GraceTime { queue, time } => {

@@ -24,7 +24,7 @@ const LOAD_CHANGE_ROUNDS: usize = 4;
 /// The search for one NAPI's grace time.
 ///
 /// A round measures each candidate once, in random order, so that changes of the load and trials on other
-/// queues affect all candidates equal_starts. Candidates are compared by the ratio within each round, in which
+/// queues affect all candidates equally. Candidates are compared by the ratio within each round, in which
 /// differences between rounds (the load, a busy machine) cancel out.
 #[derive(Debug)]
 pub(super) struct GraceTimeSearch {

@@ -22,7 +22,8 @@ pub(crate) struct WaitOutcome {
     pub(crate) events: usize,
     /// System calls made.
     pub(crate) calls: usize,
-    /// Whether an extra poll pass was made because the first one had returned only wake-ups.
+    /// Whether an extra poll pass was made because the first one had returned only wake-ups or events of
+    /// the other epoll instance.
     pub(crate) forced_pass: bool,
     /// Bytes received by operations of the ring.
     pub(crate) received_bytes: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::{current, startup};
 
-/// The worker that polls this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and gives the worker with
+/// The worker that serves connections of this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and gives the worker with
 /// the fewest connections ([`CountedConnection`]).
 ///
 /// # Panics

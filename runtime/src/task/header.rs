@@ -4,9 +4,9 @@
 //! |---|---|---|
 //! | `references` | any thread | counts [`TaskRef`](super::cell::TaskRef)s; the last one frees the task |
 //! | `key` | the worker | index into the worker's task slab |
-//! | `queued` | the worker | the task is in the run queue, or finished: local wakes do nothing |
+//! | `queued` | the worker, or the thread that drops a refused new task | the task is in the run queue, or finished: local wakes do nothing |
 //! | `remote_wake_pending` | any thread | a wake message is in the worker's inbox |
-//! | `aborted` | any thread, once | the worker drops the future instead of polling it |
+//! | `aborted` | any thread | the worker drops the future instead of polling it |
 //! | `outcome` | worker and joiner | `DONE`, `JOINING` and `DETACHED`, see below |
 
 use std::ptr::NonNull;

@@ -26,7 +26,7 @@ impl<T> Unpin for JoinHandle<T> {}
 
 impl<T> JoinHandle<T> {
     /// # Safety
-    /// `T` is the output of the task's future, and no other `JoinHandle` of this task exists.
+    /// `task` is the joiner's reference, `T` is the output of the task's future, and no other `JoinHandle` of this task exists.
     pub(crate) unsafe fn new(task: TaskRef<WorkerHandle>) -> Self {
         Self { task, taken: false, result: PhantomData }
     }

@@ -23,6 +23,9 @@ pub struct Interval {
 
 impl Interval {
     /// Waits for the next tick, and returns when it was due.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
     pub async fn tick(&mut self) -> Instant {
         let due = self.next;
         sleep_until(due).await;

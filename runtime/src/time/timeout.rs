@@ -11,6 +11,9 @@ use super::sleep::sleep;
 ///
 /// # Errors
 /// [`Elapsed`] if the future was not ready in time.
+///
+/// # Panics
+/// Outside of a runtime.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = std::pin::pin!(future);
     let mut sleep = std::pin::pin!(sleep(duration));

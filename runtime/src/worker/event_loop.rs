@@ -182,7 +182,7 @@ impl Worker {
         Wait::Park(timeout)
     }
 
-    /// Spins for a message if one is expected; whether one has come. Not if the worker polls a queue, which
+    /// Spins for a message if one is expected, and returns whether one has come. Not if the worker polls a queue, which
     /// would have to wait, nor if something is to be submitted.
     fn spin_for_message(&self, now: u64, timeout: Option<Duration>) -> bool {
         if !self.spin.is_expecting()

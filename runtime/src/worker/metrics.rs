@@ -49,9 +49,11 @@ pub struct Metrics {
     pub polls: u64,
     /// Times that another thread has woken it while it was parked.
     pub wakes: u64,
-    /// System calls that wait, poll or submit: `epoll_pwait2` and `io_uring_enter`.
+    /// System calls that wait, poll or submit: `epoll_pwait2` on the instance that the worker waits in, and
+    /// `io_uring_enter`.
     pub waits: u64,
-    /// Extra poll passes, made because a wait had returned only wake-ups, without polling the NAPI.
+    /// Extra poll passes, made because a wait had returned only wake-ups or events of the other epoll instance,
+    /// without polling the NAPI.
     pub forced_passes: u64,
     /// Events of descriptors and received buffers that the waits returned.
     pub events: u64,

@@ -1,8 +1,8 @@
 //! Workers: a thread each, with its tasks, its timers, its driver, and the loop over them.
 //!
 //! - [`event_loop`]: one turn runs tasks, waits in the driver, fires timers;
-//! - [`handle`]: what other threads see of a worker, with its [`inbox`] and its [`wake_handle`];
-//! - [`schedule`]: what a waker does;
+//! - [`worker_handle`]: what other threads see of a worker, with its [`inbox`] and its [`wake_handle`];
+//! - [`wake_task`]: what a waker does;
 //! - [`startup`]: pins the thread, opens the driver, finds out which policy is in effect.
 
 pub(crate) mod adaptive_spin;

@@ -19,17 +19,18 @@ pub enum Running {
     Vanilla,
     /// Blocks; packets are processed on the packing cores.
     Packing,
-    /// Busy-polls, with the queue's interrupts deferred as asked for.
+    /// Busy-polls, with the queue's interrupts deferred for the grace time.
     Suppression,
     /// Polls the queue in its wait; the queue's interrupt stays suspended while there is work.
     KernelPolling,
     /// Kernel polling was asked for: busy-polls with deferral, without suspension.
     BusyPollingWithDeferral,
-    /// Busy-polls, but interrupts are neither deferred nor suspended between polls.
+    /// Busy-polls, but interrupts are not deferred or suspended between polls, or the NAPI's settings can't be
+    /// read.
     BusyPolling,
     /// The wait doesn't poll; reads of sockets do (`SO_BUSY_POLL`).
     SoBusyPoll,
-    /// A policy that polls was asked for: blocks.
+    /// Blocks, although a policy that polls was asked for.
     Blocking,
 }
 
@@ -62,7 +63,8 @@ pub struct WorkerReport {
     pub asked: Policy,
     /// What is in effect.
     pub running: Running,
-    /// Why that is less than what was asked for, a sentence each. Empty if it is what was asked for.
+    /// Why that is less than what was asked for, and which settings failed although the policy is in effect: a
+    /// sentence each.
     pub steps_down: Vec<String>,
     /// The settings of the NAPI whose sockets its epoll instance holds, as the kernel has them.
     pub napi: Option<Napi>,

@@ -18,9 +18,9 @@ pub enum StartError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The address is publicly reachable, and clients need not authenticate.
+    /// The address may be publicly reachable, and clients need not authenticate.
     #[error(
-        "{0} is publicly reachable and clients need not authenticate; require authentication (-Y or -S), \
+        "{0} may be publicly reachable and clients need not authenticate; require authentication (-Y or -S), \
          listen on a loopback or private address (-l), or give --listen-unauthenticated"
     )]
     Unprotected(IpAddr),

@@ -30,7 +30,7 @@ pub fn serve(guest: &mut Machine, nic: usize, policy: &str, more: &str) -> Strin
     guest.run(&format!(
         "memcached -v -u root --policy {policy} -t 2 --cores 0-1 {more} -l 10.9.{nic}.2 >/tmp/memcached 2>&1 &"
     ));
-    guest.wait_for("grep -q 'listens on' /tmp/memcached");
+    guest.wait_for("grep -q 'listening on' /tmp/memcached");
     guest.run("cat /tmp/memcached")
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serial_test::serial;
+use serial_test::{parallel, serial};
 use tests::fake_server::{FakeServer, MISS};
 use tests::load::loadgen;
 use tests::memcached::Memcached;
@@ -213,6 +213,7 @@ fn each_request_is_saved_and_the_run_plotted() {
 }
 
 #[test]
+#[parallel]
 fn a_dumped_workload_can_be_loaded_and_completions_and_man_page_are_printed() {
     let output = loadgen(&["-q", "100", "--mix", "get=1,set=1", "--dump-workload"]).output().unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ fn a_client_that_never_reads_is_paused_and_the_others_are_served() {
 /// Within 5 % of the limit, whatever the sizes and however they change, in addition to the memory of a server
 /// without items.
 #[test]
-#[parallel]
+#[serial]
 fn the_memory_limit_holds_in_resident_memory() {
     const LIMIT_MIB: u64 = 64;
     let server = Memcached::start(&["-m", "64"]);
@@ -265,7 +265,7 @@ fn a_gigabyte_of_garbage_is_refused_and_others_are_served() {
 }
 
 #[test]
-#[parallel]
+#[serial]
 fn many_clients_that_announce_large_values_do_not_exhaust_memory() {
     let server = with_other_item();
     let mut halves: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();

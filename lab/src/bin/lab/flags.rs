@@ -50,10 +50,10 @@ pub struct ComparisonFlags {
     /// Connections of the load
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
-    /// Rounds at saturation [default: 7, or 3 with --quick]
+    /// Rounds at saturation [default: 7, or 3 with --quick; peers: 5 or 3; calibrate: 40 or 10]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
-    /// Grace time (microseconds, or auto:MIN-MAX) [default: the best of several that are tried first]
+    /// Grace time (microseconds, or auto:MIN-MAX) [default: on the testbed the best of several that are tried first]
     #[arg(long, value_name = "US")]
     pub gro_flush_timeout: Option<GraceTime>,
     /// How the server's worker waits: block, spin or spin-then-block

@@ -21,6 +21,14 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
+    // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
+    // Not on standard output, which is an experiment process's protocol.
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
     let outcome = match flags.command {
         Some(Command::ExperimentProcess { role, namespace }) => {
             experiment_process::run(&role, namespace.as_deref()).map_err(Into::into)

@@ -53,7 +53,7 @@ pub struct Flags {
     /// Connect each thread to only one server, assigned round-robin
     #[arg(short = 'R', long, help_heading = "Load")]
     pub roundrobin: bool,
-    /// Distribution of the gaps between requests of the open loop, scaled to the rate
+    /// Gaps between requests of the open loop, scaled to the rate: exponential, uniform, fixed, fb_ia, or as --keysize
     #[arg(short = 'i', long, default_value = "exponential", help_heading = "Load")]
     pub iadist: Arrival,
     /// Send requests at the times in a file, which has one time per line, in seconds
@@ -65,7 +65,7 @@ pub struct Flags {
     /// Speed of --replay and --as-recorded, relative to the recording
     #[arg(long, default_value_t = 1.0, value_parser = parse_speed, help_heading = "Load")]
     pub speed: f64,
-    /// Closed loop: distribution of the think time between a response and the next request, in microseconds
+    /// Closed loop: distribution of the think time between a response and the next request, in microseconds; as --keysize
     #[arg(long, help_heading = "Load")]
     pub think: Option<Distribution>,
     /// Share of the connections that reconnect each second
@@ -208,7 +208,7 @@ pub struct Flags {
     /// Don't show a progress bar
     #[arg(long, help_heading = "Output")]
     pub quiet: bool,
-    /// Policy for the generator's own interrupts and polling
+    /// Policy for the generator's own interrupts and polling: vanilla, packing, suppression or kernel-polling
     #[arg(long, help_heading = "Generator")]
     pub policy: Option<Policy>,
     /// Network interface towards the server, for --policy

@@ -35,6 +35,13 @@ fn main() -> ExitCode {
             return ExitCode::from(exit_code::USAGE);
         }
     };
+    // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
     match run(&flags) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,

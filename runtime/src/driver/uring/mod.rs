@@ -3,7 +3,7 @@
 //!
 //! As `uring` the worker waits in the ring, which watches the epoll instance. As `hybrid` it waits in the
 //! epoll instance, because only epoll suspends a queue's interrupts (`napi_suspend_irqs` has one caller,
-//! `fs/eventpoll.c`), and which watches the ring: its poll pass brings the packets, and one enter afterwards
+//! `fs/eventpoll.c`). The ring signals its completions there by the [`completion_eventfd`]. The poll pass brings the packets, and one enter afterwards
 //! carries all receives and sends of the turn.
 //!
 //! From bottom to top: [`ring`] and [`buffers`] are what the kernel shares; [`socket_state`] and

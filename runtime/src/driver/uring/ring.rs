@@ -81,7 +81,7 @@ impl Ring {
         self.ring.submitter().register_eventfd(eventfd.as_raw_fd())
     }
 
-    /// Arms the eventfd unless there is work already, which doesn't signal any more; whether there is.
+    /// Arms the eventfd unless there is work already, which doesn't signal any more. Returns whether there is.
     pub(super) fn arm_eventfd_unless_work(&mut self) -> bool {
         self.arm_eventfd();
         let work = self.has_work();

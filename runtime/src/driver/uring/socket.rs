@@ -23,7 +23,7 @@ const DROPPED_TIMEOUT_MS: u32 = 30_000;
 ///
 /// The receive is armed once and delivers data as it arrives, into buffers of the worker. Writes are
 /// copied, and all writes of a turn are submitted together at its end; a failed one makes the next write
-/// return its error. The socket may be dropped at any time: operations keep their buffers and the descriptor
+/// return its error. A write of 16 KiB or more with nothing unsent before it is sent at once, without a copy. The socket may be dropped at any time: operations keep their buffers and the descriptor
 /// until they have completed, written bytes are still sent, and bytes that arrive are discarded.
 pub struct RingSocket {
     driver: Rc<UringDriver>,
@@ -73,11 +73,11 @@ impl RingSocket {
         if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
     }
 
-    /// Copies bytes to be sent, and returns how many. Waits while too many are unsent. One task may wait at a
+    /// Copies bytes to be sent, and returns how many. Waits while 64 KiB are unsent. One task may wait at a
     /// time.
     ///
     /// # Errors
-    /// That of an earlier send, `BrokenPipe` after [`RingSocket::shutdown_after_sends`], and `NotConnected`
+    /// That of an earlier send, that of `send(2)` for a write that is sent at once, `BrokenPipe` after [`RingSocket::shutdown_after_sends`], and `NotConnected`
     /// if the runtime has ended.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut send = self.state.send.borrow_mut();

@@ -104,10 +104,10 @@ impl ExtendedOptions {
             "ssl_key" => self.tls_key = Some(required()?.into()),
             "ssl_ca_cert" => self.tls_authorities = Some(required()?.into()),
             "ssl_verify_mode" => {
-                self.client_certificates = match required()? {
-                    "0" => ClientCertificates::Ignored,
-                    "1" => ClientCertificates::Optional,
-                    "2" | "3" => ClientCertificates::Required,
+                self.client_certificates = match required()?.parse::<u8>() {
+                    Ok(0) => ClientCertificates::Ignored,
+                    Ok(1) => ClientCertificates::Optional,
+                    Ok(2 | 3) => ClientCertificates::Required,
                     _ => return Err(format!("-o {option}: expected 0, 1, 2 or 3")),
                 };
             }

@@ -40,7 +40,7 @@ pub struct Flags {
     /// Remove the size limit of core files
     #[arg(short = 'r', long = "enable-coredumps")]
     pub coredumps: bool,
-    /// User to switch to after start; needs root
+    /// User to switch to after start; ignored unless started as root
     #[arg(short = 'u', long = "user", value_name = "USER")]
     pub user: Option<String>,
     /// Memory limit in MiB, for items, hash tables and other memory of the store
@@ -179,8 +179,9 @@ Extended options (-o):
   ssl_verify_mode=0|1|2|3          clients' certificates: not requested (0), optional (1), required (2, 3) [0]
   ssl_min_version=tlsv1.2|tlsv1.3  oldest version of TLS [tlsv1.2]
 Accepted without effect: hashpower, hash_algorithm, tail_repair_time, lru_crawler*, lru_maintainer, hot_* and
-  warm_*, temporary_ttl, slab_reassign, slab_automove*, slab_chunk_max, track_sizes, modern, no_modern, no_hashexpand, read_buf_mem_limit, resp_obj_mem_limit, watcher_logbuf_size,
-  worker_logbuf_size, ssl_wbuf_size, ssl_session_cache, ssl_kernel_tls, inline_ascii_resp
+  warm_*, temporary_ttl, slab_reassign, slab_automove*, slab_chunk_max, track_sizes, modern, no_modern,
+  no_hashexpand, read_buf_mem_limit, resp_obj_mem_limit, watcher_logbuf_size, worker_logbuf_size,
+  ssl_wbuf_size, ssl_session_cache, ssl_kernel_tls, inline_ascii_resp
 Refused: ext_path (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id";
 
 /// The argument of -p and -U.
@@ -245,7 +246,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 impl Flags {
-    /// A warning for each flag that is accepted without effect.
+    /// A warning for each flag that is accepted without effect, except -W.
     pub fn warnings(&self) -> Vec<String> {
         let ignored = [
             (self.slab_growth_factor.is_some(), "-f has no effect: there are no slab classes"),

@@ -94,5 +94,5 @@ fn load(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
     };
     builder
         .with_single_cert(chain, key)
-        .map_err(file_error(&config.certificates, "the certificate does not match the private key"))
+        .map_err(file_error(&config.certificates, "cannot use the certificate with this private key"))
 }

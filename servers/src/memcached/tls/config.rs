@@ -35,7 +35,7 @@ pub enum ClientCertificates {
 #[non_exhaustive]
 pub enum TlsError {
     /// The crate was compiled without the cargo feature `tls`.
-    #[error("this build has no TLS: lull-servers was compiled without its cargo feature `tls`")]
+    #[error("not available, because lull-servers was compiled without its cargo feature `tls`")]
     NotBuilt,
     /// A file cannot be used.
     #[error("{}: {problem}: {source}", path.display())]
