@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use policies::{Cpus, GraceTime, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::error::CommandError;
+use crate::output::print_line;
 use crate::tune::Tune;
 use crate::watch::WatchArguments;
 
@@ -33,7 +34,7 @@ impl Format {
     /// Prints `json` or calls `print_table`.
     pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
         match self {
-            Format::Json => println!("{json:#}"),
+            Format::Json => print_line!("{json:#}"),
             // `main` accepts Prometheus for `watch` only, which does not call this.
             Format::Table | Format::Prometheus => print_table(),
         }

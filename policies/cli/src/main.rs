@@ -18,13 +18,14 @@ use serde_json::json;
 
 use arguments::{Cli, Command, Format};
 use error::CommandError;
-use output::{list_table, print_explanation, print_interface, print_plan, print_restore_reports};
+use output::{list_table, print_explanation, print_interface, print_line, print_plan, print_restore_reports};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // The library reports by `tracing` what it can't return.
     tracing_subscriber::fmt().with_writer(std::io::stderr).without_time().with_target(false).init();
     match run(&cli) {
+        Ok(_) if output::has_failed() => ExitCode::FAILURE,
         Ok(code) => code,
         Err(error) => {
             eprintln!("policies: {error}");
@@ -42,7 +43,7 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
     match &cli.command {
         Command::List => {
             let interfaces = host::interfaces()?;
-            cli.format.print(&json!(interfaces), || println!("{}", list_table(&interfaces)));
+            cli.format.print(&json!(interfaces), || print_line!("{}", list_table(&interfaces)));
             Ok(ExitCode::SUCCESS)
         }
         Command::Show { interface } => {
@@ -64,7 +65,9 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         }
         Command::Watch(arguments) => {
             match cli.format {
-                Format::Prometheus => print!("{}", prometheus::metrics(&arguments.interface, &journals)?),
+                Format::Prometheus => {
+                    print_line!("{}", prometheus::metrics(&arguments.interface, &journals)?.trim_end())
+                }
                 Format::Json => watch::print_samples(arguments, &journals, true)?,
                 Format::Table => watch::run(arguments, &journals)?,
             }
@@ -85,13 +88,13 @@ fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode,
     let complete = applied.iter().all(|step| step.outcome.is_ok());
     format.print(&json!({ "applied": applied, "notes": plan.notes }), || {
         for step in &applied {
-            println!("{}: {step}", plan.interface);
+            print_line!("{}: {step}", plan.interface);
         }
-        plan.notes.iter().for_each(|note| println!("note: {note}"));
+        plan.notes.iter().for_each(|note| print_line!("note: {note}"));
         if applied.is_empty() {
-            println!("nothing to set on {} for {}", plan.interface, plan.policy);
+            print_line!("nothing to set on {} for {}", plan.interface, plan.policy);
         } else {
-            println!("to restore: policies restore {}", plan.interface);
+            print_line!("to restore: policies restore {}", plan.interface);
         }
     });
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })

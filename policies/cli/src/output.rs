@@ -1,8 +1,37 @@
 //! Tables and text on standard output.
 
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use comfy_table::{Table, presets};
 use policies::explain::{Explanation, Severity};
 use policies::{Interface, Plan, RestoreReport, missing_capabilities};
+
+/// Whether a line could not be written, for another reason than a closed pipe.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// `println!` that doesn't panic: see [`write_line`].
+macro_rules! print_line {
+    ($($argument:tt)*) => { $crate::output::write_line(format_args!($($argument)*)) };
+}
+pub(crate) use print_line;
+
+/// Writes a line to standard output. A reader that closed the pipe, as `head` does, is not an error: the command
+/// still does its work. Any other failure is printed once, and the command fails at its end.
+pub fn write_line(line: fmt::Arguments<'_>) {
+    if let Err(error) = writeln!(io::stdout(), "{line}")
+        && error.kind() != io::ErrorKind::BrokenPipe
+        && !FAILED.swap(true, Ordering::Relaxed)
+    {
+        eprintln!("policies: cannot write the output: {error}");
+    }
+}
+
+/// Whether output was lost.
+pub fn has_failed() -> bool {
+    FAILED.load(Ordering::Relaxed)
+}
 
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -31,7 +60,7 @@ pub fn list_table(interfaces: &[Interface]) -> Table {
 }
 
 pub fn print_interface(interface: &Interface) {
-    println!(
+    print_line!(
         "{} ({}), index {}, {}",
         interface.name,
         interface.driver.as_deref().unwrap_or("unknown driver"),
@@ -39,11 +68,11 @@ pub fn print_interface(interface: &Interface) {
         if interface.up { "up" } else { "down" }
     );
     if let Some(node) = interface.numa_node {
-        println!("NUMA node {node}");
+        print_line!("NUMA node {node}");
     }
     if let Some(channels) = interface.channels {
         let kind = if channels.combined { "combined" } else { "rx" };
-        println!("{} of {} {kind} channels", channels.count, channels.max);
+        print_line!("{} of {} {kind} channels", channels.count, channels.max);
     }
     if !interface.coalescing.is_empty() {
         let values: Vec<String> = interface
@@ -51,7 +80,7 @@ pub fn print_interface(interface: &Interface) {
             .iter()
             .map(|(parameter, value)| format!("{} {value}", parameter.name()))
             .collect();
-        println!("coalescing: {}", values.join(", "));
+        print_line!("coalescing: {}", values.join(", "));
     }
     let mut table = table(&[
         "queue",
@@ -92,16 +121,16 @@ pub fn print_interface(interface: &Interface) {
             or_dash(threaded),
         ]);
     }
-    println!("{table}");
+    print_line!("{table}");
     let by_order = interface.queues.iter().any(|queue| queue.napi.is_some() && !queue.napi_reported);
     if by_order {
-        println!("note: the driver does not link queues to NAPIs; they are matched by order");
+        print_line!("note: the driver does not link queues to NAPIs; they are matched by order");
     }
-    interface.notes.iter().for_each(|note| println!("note: {note}"));
+    interface.notes.iter().for_each(|note| print_line!("note: {note}"));
 }
 
 pub fn print_plan(plan: &Plan) {
-    println!("{} on {}", plan.policy, plan.interface);
+    print_line!("{} on {}", plan.policy, plan.interface);
     if !plan.steps.is_empty() {
         let mut table = table(&["knob", "current", "target", "permitted", "purpose"]);
         for step in &plan.steps {
@@ -113,12 +142,12 @@ pub fn print_plan(plan: &Plan) {
                 step.purpose.to_owned(),
             ]);
         }
-        println!("{table}");
+        print_line!("{table}");
     }
-    plan.notes.iter().for_each(|note| println!("note: {note}"));
+    plan.notes.iter().for_each(|note| print_line!("note: {note}"));
     let forbidden = plan.forbidden().count();
     if forbidden > 0 {
-        println!(
+        print_line!(
             "this process may not set {forbidden} of {} knobs; missing capabilities: {}",
             plan.steps.len(),
             missing_capabilities().join(", ")
@@ -128,18 +157,18 @@ pub fn print_plan(plan: &Plan) {
 
 pub fn print_restore_reports(reports: &[RestoreReport]) {
     if reports.is_empty() {
-        println!("nothing to restore");
+        print_line!("nothing to restore");
     }
     for report in reports {
-        println!("{}: {} removed", report.interface, report.policy);
+        print_line!("{}: {} removed", report.interface, report.policy);
         for (knob, outcome) in &report.knobs {
-            println!("  {knob}: {outcome}");
+            print_line!("  {knob}: {outcome}");
         }
     }
 }
 
 pub fn print_explanation(explanation: &Explanation) {
-    println!("{}", explanation.verdict());
+    print_line!("{}", explanation.verdict());
     for finding in &explanation.findings {
         let marker = match finding.severity {
             Severity::Ok => '+',
@@ -147,9 +176,9 @@ pub fn print_explanation(explanation: &Explanation) {
             Severity::Prevents => 'x',
             _ => '?',
         };
-        println!("{marker} {}", finding.summary);
+        print_line!("{marker} {}", finding.summary);
         if let Some(mend) = &finding.remedy {
-            println!("    {mend}");
+            print_line!("    {mend}");
         }
     }
 }

@@ -7,6 +7,7 @@ use policies::{Cpus, JournalDir, Plan, Policy, Settings, host};
 
 use super::trial::{measure, worker_cores_flag};
 use crate::error::CommandError;
+use crate::output::print_line;
 use crate::output::{print_plan, table};
 
 #[derive(Args)]
@@ -76,7 +77,7 @@ pub(super) fn tune(arguments: &PackingArguments, journals: &JournalDir) -> Resul
             if full { "yes" } else { "no" }.to_owned(),
         ]);
         if rate == 0.0 {
-            println!("{rows}");
+            print_line!("{rows}");
             return Err(CommandError::NoLoad(interface.name));
         }
         match &best {
@@ -91,12 +92,12 @@ pub(super) fn tune(arguments: &PackingArguments, journals: &JournalDir) -> Resul
             break;
         }
     }
-    println!("{rows}");
+    print_line!("{rows}");
     let Some((cores, _)) = best else { return Ok(ExitCode::FAILURE) };
     let cores: Cpus = cores.into_iter().collect();
-    println!("the smallest sufficient set: packing cores {cores} ({reason})");
+    print_line!("the smallest sufficient set: packing cores {cores} ({reason})");
     print_plan(&Plan::new(Policy::Packing, &interface, &arguments.settings(cores.clone())));
-    println!(
+    print_line!(
         "to apply: policies apply {} --policy packing --packing-cores {cores}{}",
         interface.name,
         worker_cores_flag(&arguments.worker_cores)

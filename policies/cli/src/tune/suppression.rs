@@ -14,6 +14,7 @@ use policies::{
 use super::icmp_echo::Pinger;
 use super::trial::{measure, worker_cores_flag};
 use crate::error::CommandError;
+use crate::output::print_line;
 use crate::output::{or_dash, print_plan, table};
 
 #[derive(Args)]
@@ -138,17 +139,17 @@ pub(super) fn tune(
             break;
         }
     }
-    println!("{rows}");
+    print_line!("{rows}");
     let within_bound = trials.iter().filter(|trial| trial.p99 <= bound);
     let Some(best) = within_bound.min_by(|a, b| a.interrupts_per_second.total_cmp(&b.interrupts_per_second))
     else {
         let lowest = trials.iter().map(|trial| trial.p99).min().unwrap_or_default();
         return Err(CommandError::BoundNotMet { bound: bound.as_micros(), lowest: micros(lowest) });
     };
-    println!("the fewest interrupts within {} µs: a delay of {} µs", bound.as_micros(), best.delay);
+    print_line!("the fewest interrupts within {} µs: a delay of {} µs", bound.as_micros(), best.delay);
     let settings = arguments.settings(best.delay);
     print_plan(&Plan::new(Policy::Suppression, &interface, &settings));
-    println!(
+    print_line!(
         "to apply: policies apply {} --policy suppression --rx-usecs {} --gro-flush-timeout {} \
          --defer-hard-irqs {}{}",
         interface.name,
