@@ -148,7 +148,7 @@ fn changes_of_links_and_interrupts_are_followed_or_reverted() {
     // As an operator or irqbalance would.
     guest.run(&format!("echo 0 >{affinity}"));
     guest.wait_for(&format!("[ $(cat {affinity}) = 1 ]"));
-    guest.wait_for("grep -q 'affinity set to 1.*another process had set it to 0' /tmp/memcached");
+    guest.wait_for("grep -q 'affinity set to 1.*it had been changed to 0' /tmp/memcached");
     // The link goes down and up.
     guest.run(&format!("ip link set {interface} down; sleep 2; ip link set {interface} up"));
     guest.wait_for(&format!("grep -q 1 /sys/class/net/{interface}/carrier"));
