@@ -58,7 +58,7 @@ impl fmt::Display for Policy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling")]
 pub struct UnknownPolicy {
-    /// The text.
+    /// What was given instead of a policy.
     pub given: String,
 }
 

@@ -144,7 +144,7 @@ pub struct ServerMeasurement {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadMeasurement {
-    /// Requests a second.
+    /// Requests per second.
     pub qps: f64,
     /// Latency, µs.
     pub latency: LatencyPercentiles,

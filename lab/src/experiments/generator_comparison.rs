@@ -197,7 +197,7 @@ fn generators<'a>(
 
 /// One generator measured once.
 struct Measurement {
-    /// Requests a second.
+    /// Requests per second.
     qps: f64,
     /// CPU time of the generator per request, µs.
     cpu_us: f64,

@@ -61,7 +61,7 @@ pub struct PeerRow {
     pub workload: String,
     /// The number of connections.
     pub connections: usize,
-    /// Requests a second.
+    /// Requests per second.
     pub qps: f64,
     /// 99th percentile of the latency, µs.
     pub p99_us: f64,

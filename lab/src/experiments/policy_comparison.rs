@@ -126,7 +126,7 @@ pub struct PolicyRow {
     /// Requests a second that were requested; `None` at saturation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_qps: Option<f64>,
-    /// Requests a second.
+    /// Requests per second.
     pub qps: f64,
     /// Median latency, µs.
     pub p50_us: f64,

@@ -67,7 +67,7 @@ pub enum InvalidArrival {
     /// The distribution has a mean of 0.
     #[error("{given:?} has a mean of 0 and can't be scaled to a rate")]
     ZeroMean {
-        /// The text.
+        /// The distribution as it was given.
         given: String,
     },
 }

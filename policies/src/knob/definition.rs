@@ -27,12 +27,12 @@ pub enum Knob {
     },
     /// The CPUs of receive packet steering (`rps_cpus`).
     RpsCpus {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
     },
     /// The size of the flow table of receive flow steering (`rps_flow_cnt`).
     RpsFlowCount {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
     },
     /// The CPUs that send through the queue (`xps_cpus`).
@@ -47,7 +47,7 @@ pub enum Knob {
     },
     /// The CPUs that the receive queue's interrupt may go to (`smp_affinity_list`).
     IrqAffinity {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
         /// The interrupt's number when the plan was made.
         irq: u32,
@@ -66,28 +66,28 @@ pub enum Knob {
     /// `defer-hard-irqs` of the queue's NAPI: the number of empty polls that re-arm the timer instead of
     /// the interrupt.
     NapiDeferHardIrqs {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
     },
     /// `gro-flush-timeout` of the queue's NAPI in nanoseconds: the grace time after an empty poll.
     NapiGroFlushTimeout {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
     },
     /// `irq-suspend-timeout` of the queue's NAPI in nanoseconds: after this time without a poll the
     /// kernel polls again itself.
     NapiIrqSuspendTimeout {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
     },
     /// Whether a kernel thread (1) or the softirq (0) polls the queue's NAPI.
     NapiThreaded {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
     },
     /// The CPUs of the kernel thread that polls the queue's NAPI.
     NapiThreadAffinity {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
     },
 }

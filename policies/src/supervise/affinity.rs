@@ -43,7 +43,7 @@ impl fmt::Display for Affinity {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown affinity {given:?}; use pin, follow or none")]
 pub struct UnknownAffinity {
-    /// The text.
+    /// What was given instead of an affinity.
     pub given: String,
 }
 

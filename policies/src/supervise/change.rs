@@ -24,14 +24,14 @@ pub enum Change {
     },
     /// The tuner chose another grace time for the present load.
     GraceTime {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
         /// The new grace time.
         time: Duration,
     },
     /// The tuner stopped for a queue, whose grace time stays.
     TuningStopped {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
         /// The grace time that stays.
         time: Duration,
@@ -40,7 +40,7 @@ pub enum Change {
     },
     /// A queue's interrupt was moved to another core.
     InterruptMoved {
-        /// The receive queue.
+        /// The receive queue's index, from 0.
         queue: u32,
         /// The new core.
         core: u32,
