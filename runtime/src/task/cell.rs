@@ -6,7 +6,7 @@
 //! - the future: its worker's thread, from the first poll to the drop, which comes before `complete`.
 //!   A future made for another worker ([`NewTask::remote`]) is an async block that has not been polled: it
 //!   holds only what it captured, and that is `Send`;
-//! - the result: the side to which `complete` or `detach` of the header gives it ([`ResultOwner`](super::header::ResultOwner)).
+//! - the result: the side to which `complete` or `detach` of the header gives it ([`ResultOwner`]).
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
