@@ -20,6 +20,7 @@
 //! and the load in the other, and compares the policies in interleaved rounds.
 //!
 //! - [`testbed`]: two network namespaces and the veth pair between them.
+//! - [`core_distance`]: how long a cache line takes between two cores.
 //! - [`peers`]: the same echo server on several runtimes, and its load.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`experiments`]: what is measured, and in which rounds.
@@ -33,6 +34,7 @@ compile_error!(
 );
 
 pub mod allocation_counter;
+pub mod core_distance;
 mod error;
 pub mod experiment_process;
 pub mod experiments;

@@ -1,0 +1,186 @@
+//! How far apart two cores are: the round trip of a cache line between them.
+//!
+//! A hypervisor may move a virtual machine's cores between parts of the chip that share a last-level cache and parts
+//! that don't. A thread that only computes does not notice, and steal stays at 0, but everything that crosses cores
+//! becomes several times slower or faster.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use loadgen::medians::median;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// Round trips between two readings of the clock: few enough that a preemption spoils few of the batches, and enough
+/// that reading the clock costs nothing.
+const BATCH: u32 = 64;
+/// Batches that a measurement needs.
+const MIN_BATCHES: usize = 3;
+/// Spins between two looks at the clock, in case the other thread is not running.
+const SPINS_PER_DEADLINE_CHECK: u32 = 1 << 14;
+/// How much longer than asked for a measurement may take when the cores are busy with something else.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The line's value before the answering thread runs.
+const NOT_READY: u32 = 0;
+/// The line's value when the answering thread runs on its core. The turns that follow are odd, their answers even.
+const READY: u32 = 2;
+/// Tells the other thread to end. Turns never get there.
+const STOP: u32 = u32::MAX;
+
+/// The line that goes back and forth, alone on its cache line and on the one that the prefetcher fetches with it.
+#[repr(align(128))]
+struct BouncedLine(AtomicU32);
+
+/// The median time in nanoseconds in which a cache line goes from `core_a` to `core_b` and back, measured for
+/// `duration`; 10 ms are enough. Both cores are busy meanwhile. Takes up to half a second longer if something else
+/// occupies one of the cores.
+///
+/// # Errors
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) if both are the same core, or if a core doesn't exist or is not
+/// allowed to this process; [`TimedOut`](io::ErrorKind::TimedOut) if a core is occupied all the time.
+pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f64> {
+    if core_a == core_b {
+        let error = format!("core {core_a} has no distance from itself: a distance needs two cores");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    }
+    let line = BouncedLine(AtomicU32::new(NOT_READY));
+    let deadline = Instant::now() + duration + PATIENCE;
+    // Threads of their own, because the caller keeps its affinity.
+    let batches = thread::scope(|scope| {
+        let echo = scope.spawn(|| echo(core_b, &line.0, deadline));
+        let measuring = scope.spawn(|| measure(core_a, &line.0, duration, deadline));
+        let batches =
+            measuring.join().unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")));
+        // The echo's error is the cause if both have one: without an echo the measuring thread gives up.
+        echo.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?;
+        batches
+    })?;
+    if batches.len() < MIN_BATCHES {
+        let error = format!(
+            "cores {core_a} and {core_b} were not free at the same time for long enough to measure their distance"
+        );
+        return Err(io::Error::new(io::ErrorKind::TimedOut, error));
+    }
+    Ok(median(&batches))
+}
+
+fn pin_to(core: u32) -> io::Result<()> {
+    let error = |reason: &dyn std::fmt::Display| {
+        let error = format!("can't run a thread on core {core}: {reason}");
+        io::Error::new(io::ErrorKind::InvalidInput, error)
+    };
+    let index = usize::try_from(core).unwrap_or(usize::MAX);
+    if index >= CpuSet::MAX_CPU {
+        return Err(error(&format_args!("the highest core number is {}", CpuSet::MAX_CPU - 1)));
+    }
+    let mut one = CpuSet::new();
+    one.set(index);
+    sched_setaffinity(None, &one).map_err(|errno| error(&errno))
+}
+
+/// Sends the line to the other core and awaits it back. Returns the nanoseconds of a round trip in each batch.
+fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -> io::Result<Vec<f64>> {
+    let pinned = pin_to(core);
+    let mut batches = Vec::new();
+    if pinned.is_ok() && wait_for_change(line, NOT_READY, deadline) == Some(READY) {
+        let (begun, mut turn) = (Instant::now(), READY + 1);
+        'measuring: while begun.elapsed() < duration || batches.len() < MIN_BATCHES {
+            let batch = Instant::now();
+            for _ in 0..BATCH {
+                if !bounce(line, turn, deadline) {
+                    break 'measuring;
+                }
+                // Turns stay odd and never become STOP.
+                turn = (turn + 2) & (u32::MAX >> 1);
+            }
+            batches.push(batch.elapsed().as_nanos() as f64 / f64::from(BATCH));
+        }
+    }
+    line.store(STOP, Ordering::Release);
+    pinned.map(|()| batches)
+}
+
+/// One round trip; `false` if there was none before the deadline.
+fn bounce(line: &AtomicU32, turn: u32, deadline: Instant) -> bool {
+    line.store(turn, Ordering::Release);
+    wait_for_change(line, turn, deadline).is_some_and(|reply| reply != STOP)
+}
+
+/// Answers each odd turn with the next number, until told to stop.
+fn echo(core: u32, line: &AtomicU32, deadline: Instant) -> io::Result<()> {
+    if let Err(error) = pin_to(core) {
+        line.store(STOP, Ordering::Release);
+        return Err(error);
+    }
+    // Fails if the other thread has stopped already; the first look at the line then finds STOP.
+    let _ = line.compare_exchange(NOT_READY, READY, Ordering::AcqRel, Ordering::Acquire);
+    let mut last = READY;
+    while let Some(turn) = wait_for_change(line, last, deadline).filter(|turn| *turn != STOP) {
+        last = turn + 1;
+        line.store(last, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Spins until the line has another value than `known`; `None` after the deadline. Both threads look at the deadline,
+/// so that neither waits for one that the scheduler keeps off its core.
+fn wait_for_change(line: &AtomicU32, known: u32, deadline: Instant) -> Option<u32> {
+    loop {
+        // No spin hint: under some hypervisors a `pause` in a loop leaves the guest.
+        for _ in 0..SPINS_PER_DEADLINE_CHECK {
+            let value = line.load(Ordering::Acquire);
+            if value != known {
+                return Some(value);
+            }
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policies::Cpus;
+
+    use super::*;
+
+    #[test]
+    fn two_cores_have_a_distance_of_nanoseconds() {
+        let cores: Vec<u32> = Cpus::allowed().unwrap().iter().collect();
+        let [first, second, ..] = cores[..] else { return };
+        let distance = round_trip(first, second, Duration::from_millis(10)).unwrap();
+        assert!((5.0..20_000.0).contains(&distance), "{distance}");
+    }
+
+    #[test]
+    fn one_core_has_no_distance_from_itself() {
+        let error = round_trip(0, 0, Duration::from_millis(10)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("needs two cores"), "{error}");
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_an_error_and_no_hang() {
+        for (a, b) in [(0, 1000), (1000, 0), (0, 100_000), (100_000, 0)] {
+            let begun = Instant::now();
+            let error = round_trip(a, b, Duration::from_millis(10)).unwrap_err();
+            let missing = a.max(b);
+            assert!(error.to_string().contains(&format!("on core {missing}")), "{error}");
+            assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_gets_no_answer_gives_up_at_the_deadline() {
+        let line = AtomicU32::new(READY);
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let batches = measure(0, &line, Duration::from_millis(1), deadline).unwrap();
+        assert!(batches.is_empty());
+        assert_eq!(line.load(Ordering::Relaxed), STOP);
+        let deadline = Instant::now() + Duration::from_millis(20);
+        line.store(NOT_READY, Ordering::Relaxed);
+        echo(0, &line, deadline).unwrap();
+    }
+}
