@@ -175,8 +175,8 @@ impl FindingList {
         }
         if napis > 0 && !interface.has_interrupts() {
             self.add_ok(format!(
-                "{name} has no interrupts: packets arrive on the sender's core. Kernel polling suppresses that \
-                 core's softirqs instead."
+                "{name} has no interrupts, so the sender's core polls its queues. A policy gives each queue a \
+                 real-time kernel thread in place of an interrupt; kernel polling suspends its wake-ups."
             ));
         }
         if napis > 0 && !DRIVERS_WITH_PERSISTENT_NAPIS.contains(&driver) {
@@ -260,12 +260,20 @@ impl FindingList {
                     format!("echo 0 > /sys/class/net/{name}/queues/rx-{index}/rps_cpus"),
                 );
             }
-            if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0)) {
-                self.add_problem(
+            let threaded = queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|on| on > 0));
+            match (threaded, queue.irq) {
+                (true, Some(_)) => self.add_problem(
                     Severity::Degrades,
-                    format!("A kernel thread polls rx-{index}, and competes with the worker for it."),
+                    format!(
+                        "A kernel thread polls rx-{index}: each interrupt has to wake it, and the scheduler \
+                         chooses its core."
+                    ),
                     format!("echo 0 > /sys/class/net/{name}/threaded"),
-                );
+                ),
+                (true, None) => {
+                    self.add_ok(format!("A kernel thread stands in for the interrupt of rx-{index}."))
+                }
+                (false, _) => {}
             }
             if let (true, Some(irq)) = (queue.irq_managed, queue.irq) {
                 let cpus = queue.irq_affinity.clone().unwrap_or_default();

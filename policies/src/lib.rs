@@ -38,7 +38,8 @@
 //! The kernel's side is described in `Documentation/networking/napi.rst`, the policies in Cai and Karsten,
 //! *Kernel vs. User-Level Networking: Don't Throw Out the Stack with the Interrupts* (2023).
 
-#![forbid(unsafe_code)]
+// One file sets the scheduling class of a thread (`host/scheduler.rs`).
+#![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

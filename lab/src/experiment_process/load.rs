@@ -55,12 +55,13 @@ pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
 
 /// Gives the kernel threads that poll the client's queues half the weight of the load's thread, with which they share
 /// a core. At the same weight they would delay the load while replies arrive, and client and server would alternate
-/// more than with clients on other machines.
+/// more than with clients on other machines. The policy made them real-time threads, which stand in for interrupts.
 fn lower_napi_thread_priority(interface: &str) -> Result<(), Error> {
     /// The nice value at which a thread has half the weight of one at 0.
     const HALF_WEIGHT: i32 = 3;
     for napi in host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi) {
         if let Some(pid) = napi.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+            host::scheduler::set_fifo_priority(pid, 0)?;
             setpriority_process(Some(pid), HALF_WEIGHT).map_err(io::Error::from)?;
         }
     }

@@ -1,5 +1,5 @@
 //! The host as it is now: interfaces, queues, NAPIs, interrupts and CPUs. Reads only, except for
-//! interrupt affinity and irqbalance's ban list.
+//! interrupt affinity, the scheduling of kernel threads and irqbalance's ban list.
 
 pub(crate) mod capabilities;
 mod cpuset;
@@ -10,6 +10,7 @@ mod interface;
 pub(crate) mod irq;
 pub mod irqbalance;
 pub(crate) mod numa;
+pub mod scheduler;
 pub(crate) mod sysfs;
 
 pub use cpuset::{Cpus, InvalidCpus, Pid};

@@ -90,6 +90,12 @@ pub enum Knob {
         /// The receive queue's index, from 0.
         queue: u32,
     },
+    /// The `SCHED_FIFO` priority of the kernel thread that polls the queue's NAPI, 1 to 99; 0 is an ordinary
+    /// thread (`SCHED_OTHER`).
+    NapiThreadPriority {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
 }
 
 /// A knob's value.
@@ -132,6 +138,7 @@ impl fmt::Display for Knob {
             Knob::NapiIrqSuspendTimeout { queue } => write!(f, "rx-{queue} irq-suspend-timeout"),
             Knob::NapiThreaded { queue } => write!(f, "rx-{queue} threaded"),
             Knob::NapiThreadAffinity { queue } => write!(f, "rx-{queue} napi thread affinity"),
+            Knob::NapiThreadPriority { queue } => write!(f, "rx-{queue} napi thread priority"),
         }
     }
 }
@@ -149,7 +156,8 @@ impl Knob {
             | Knob::NapiGroFlushTimeout { queue }
             | Knob::NapiIrqSuspendTimeout { queue }
             | Knob::NapiThreaded { queue }
-            | Knob::NapiThreadAffinity { queue } => Some(queue),
+            | Knob::NapiThreadAffinity { queue }
+            | Knob::NapiThreadPriority { queue } => Some(queue),
             Knob::Channels { .. }
             | Knob::Coalesce { .. }
             | Knob::IrqbalanceBan { .. }
@@ -188,12 +196,16 @@ impl Knob {
             Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } => {
                 "the kernel chooses the core that polls the queue"
             }
+            Knob::NapiThreadPriority { .. } => {
+                "the kernel thread that polls the queue waits its turn beside other threads of its core; \
+                 an interrupt would preempt them"
+            }
         }
     }
 
     /// Whether the knob exists only while another one is on, and disappears with it.
     pub(crate) fn depends_on_another_knob(&self) -> bool {
-        matches!(self, Knob::NapiThreadAffinity { .. })
+        matches!(self, Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. })
     }
 
     /// Whether the device may have a limit below the target. The journal must then accept any value up to

@@ -18,9 +18,9 @@ pub enum NotPermitted {
     /// The process lacks a capability.
     #[error("needs {0}")]
     MissingCapability(&'static str),
-    /// The process has `CAP_NET_ADMIN` only in its own user namespace.
-    #[error("needs CAP_NET_ADMIN in the initial user namespace")]
-    UserNamespace,
+    /// The process has a capability only in its own user namespace.
+    #[error("needs {0} in the initial user namespace")]
+    UserNamespace(&'static str),
     /// irqbalance accepts requests from root only.
     #[error("irqbalance accepts requests from root only")]
     NotRoot,
@@ -54,9 +54,13 @@ pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), NotPermitte
         | Knob::NapiThreaded { .. } => {
             needs_net_admin()?;
             // napi-set checks the initial user namespace (GENL_ADMIN_PERM), not that of the network.
-            if in_initial_user_namespace() { Ok(()) } else { Err(NotPermitted::UserNamespace) }
+            needs_initial_user_namespace("CAP_NET_ADMIN")
         }
-        Knob::NapiThreadAffinity { .. } => needs(CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
+        Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. } => {
+            needs(CapabilitySet::SYS_NICE, "CAP_SYS_NICE")?;
+            // Kernel threads belong to the initial user namespace.
+            needs_initial_user_namespace("CAP_SYS_NICE")
+        }
         Knob::Channels { .. } | Knob::Coalesce { .. } => needs_net_admin(),
         Knob::IrqbalanceBan { .. } => {
             let root = rustix::process::geteuid().is_root();
@@ -81,6 +85,10 @@ pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), NotPermitte
 
 fn needs(capability: CapabilitySet, name: &'static str) -> Result<(), NotPermitted> {
     if has_capability(capability) { Ok(()) } else { Err(NotPermitted::MissingCapability(name)) }
+}
+
+fn needs_initial_user_namespace(name: &'static str) -> Result<(), NotPermitted> {
+    if in_initial_user_namespace() { Ok(()) } else { Err(NotPermitted::UserNamespace(name)) }
 }
 
 fn needs_net_admin() -> Result<(), NotPermitted> {

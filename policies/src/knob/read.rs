@@ -8,7 +8,7 @@ use super::definition::{Knob, Value};
 use crate::host::device::Device;
 use crate::host::irq::{self, Direction};
 use crate::host::irqbalance::Irqbalance;
-use crate::host::{Cpus, sysfs};
+use crate::host::{Cpus, scheduler, sysfs};
 use crate::netlink::ethtool::Ethtool;
 use crate::netlink::netdev::NapiSetting;
 
@@ -85,6 +85,8 @@ impl Knob {
             Knob::NapiThreadAffinity { queue } => {
                 Cpus::of_thread(Some(device.napi_thread(queue)?)).map(Value::Cpus)
             }
+            Knob::NapiThreadPriority { queue } => scheduler::fifo_priority(device.napi_thread(queue)?)
+                .map(|priority| Value::Number(priority.into())),
         }
     }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::definition::{Knob, Value};
 use super::read::running_irqbalance;
 use crate::host::device::Device;
-use crate::host::{Cpus, irq};
+use crate::host::{Cpus, irq, scheduler};
 use crate::netlink::errno;
 use crate::netlink::ethtool::{Coalescing, Ethtool};
 use crate::netlink::netdev::Netdev;
@@ -39,6 +39,10 @@ impl Knob {
             }
             (Knob::NapiThreadAffinity { queue }, Value::Cpus(cpus)) => {
                 cpus.pin(Some(device.napi_thread(*queue)?))?;
+            }
+            (Knob::NapiThreadPriority { queue }, Value::Number(priority)) => {
+                let priority = u32::try_from(*priority).map_err(|_| io::ErrorKind::InvalidInput)?;
+                scheduler::set_fifo_priority(device.napi_thread(*queue)?, priority)?;
             }
             (Knob::RpsCpus { .. } | Knob::XpsCpus { .. }, Value::Cpus(cpus)) => {
                 fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, cpus.to_mask())?;

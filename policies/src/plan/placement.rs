@@ -2,13 +2,14 @@
 
 use super::planner::Planner;
 use crate::host::irqbalance::Irqbalance;
+use crate::host::scheduler::INTERRUPT_THREAD_PRIORITY;
 use crate::host::{Cpus, Interface, RxQueue, numa};
 use crate::knob::{Knob, Value};
 use crate::policy::Policy;
 
 impl Planner<'_> {
-    /// Assigns each queue's receive processing to a core: by interrupt affinity, or by packet steering on
-    /// a device without interrupts (a veth's packets arrive on the sender's CPU).
+    /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue without an
+    /// interrupt by a kernel thread that polls it; or by packet steering, where it can't have a thread.
     pub(super) fn place_processing(&mut self, interface: &Interface) {
         let packing = (self.policy == Policy::Packing).then(|| self.packing_cores(interface));
         if packing.is_none() && self.settings.worker_cores.is_empty() {
@@ -20,16 +21,21 @@ impl Planner<'_> {
         self.handle_irqbalance();
         let cores = packing.clone().unwrap_or_else(|| self.settings.worker_cores.clone());
         for (position, queue) in self.rx.clone().into_iter().enumerate() {
-            if queue.irq.is_some() {
-                self.stop_steering(queue);
-            }
-            match &packing {
-                Some(cores) => self.pack_queue(queue, &core_for(cores, position)),
-                None if self.policy.busy_polls() && queue.irq.is_none() => self.stop_steering(queue),
-                None => self.follow_worker(queue, cores[position % cores.len()]),
-            }
-            if packing.is_none() {
-                self.stop_napi_thread(queue);
+            let core = core_for(&cores, position);
+            match queue.irq {
+                Some(irq) => {
+                    self.stop_steering(queue);
+                    self.place_interrupt(queue, irq, core);
+                    if packing.is_none() {
+                        self.stop_napi_thread(queue);
+                    }
+                }
+                None if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some()) => {
+                    self.stop_steering(queue);
+                    self.start_napi_thread(queue, core);
+                }
+                None if self.policy.busy_polls() => self.stop_steering(queue),
+                None => self.steer(queue, core),
             }
         }
         let rx_irqs: Vec<Option<u32>> = self.rx.iter().map(|queue| queue.irq).collect();
@@ -96,25 +102,62 @@ impl Planner<'_> {
         vec![local.or(free.last()).copied().or_else(|| allowed.iter().last()).unwrap_or(0)]
     }
 
-    fn follow_worker(&mut self, queue: &RxQueue, core: u32) {
-        let (index, core) = (queue.index, Value::Cpus(Cpus::one(core)));
-        match queue.irq {
-            Some(irq) => self.set(
-                Knob::IrqAffinity { queue: index, irq },
-                core,
-                "the queue's interrupt goes to its worker's core",
-            ),
-            None if queue.rps_cpus.is_some() => self.set(
-                Knob::RpsCpus { queue: index },
-                core,
-                "the device has no interrupts; packets are steered to the worker's core",
-            ),
-            None => {}
+    fn place_interrupt(&mut self, queue: &RxQueue, irq: u32, core: Cpus) {
+        self.set(
+            Knob::IrqAffinity { queue: queue.index, irq },
+            Value::Cpus(core),
+            if self.policy == Policy::Packing {
+                "the queue's interrupt goes to a packing core"
+            } else {
+                "the queue's interrupt goes to its worker's core"
+            },
+        );
+    }
+
+    /// A real-time kernel thread stands in for the interrupt of a queue that has none: a packet wakes it,
+    /// it preempts the worker, and it polls the queue on the core where the interrupt would go. Otherwise
+    /// the queue is polled on the core that sends (a veth's `ndo_start_xmit` raises NET_RX there), and
+    /// packet steering moves only what comes after the poll and GRO.
+    fn start_napi_thread(&mut self, queue: &RxQueue, core: Cpus) {
+        let index = queue.index;
+        self.set(
+            Knob::NapiThreaded { queue: index },
+            Value::Number(1),
+            "the queue has no interrupt; a kernel thread that packets wake stands in for it",
+        );
+        self.set(
+            Knob::NapiThreadAffinity { queue: index },
+            Value::Cpus(core),
+            if self.policy == Policy::Packing {
+                "the thread polls the queue on a packing core"
+            } else {
+                "the thread polls the queue on its worker's core"
+            },
+        );
+        self.set(
+            Knob::NapiThreadPriority { queue: index },
+            Value::Number(INTERRUPT_THREAD_PRIORITY.into()),
+            "the thread preempts others, as an interrupt does (SCHED_FIFO)",
+        );
+    }
+
+    /// Without a thread, packet steering at least moves protocol processing off the sender's core.
+    fn steer(&mut self, queue: &RxQueue, core: Cpus) {
+        if queue.rps_cpus.is_some() {
+            self.set(
+                Knob::RpsCpus { queue: queue.index },
+                Value::Cpus(core),
+                if self.policy == Policy::Packing {
+                    "the queue has neither interrupt nor thread; packets are steered to a packing core"
+                } else {
+                    "the queue has neither interrupt nor thread; packets are steered to the worker's core"
+                },
+            );
         }
     }
 
-    /// A worker that polls its queue already receives on its own core. Packet steering would only put each
-    /// packet into a backlog, and a softirq between the poll and the socket.
+    /// The queue is polled on the right core already. Packet steering would only put each packet into a
+    /// backlog, and a softirq between the poll and the socket.
     fn stop_steering(&mut self, queue: &RxQueue) {
         if queue.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) {
             self.set(
@@ -132,8 +175,8 @@ impl Planner<'_> {
         }
     }
 
-    /// A NAPI thread would compete with the worker for the queue, and move processing away from the
-    /// interrupt's core.
+    /// A queue with an interrupt needs no thread: it would add a wake-up to each interrupt, and move the
+    /// processing away from the interrupt's core.
     fn stop_napi_thread(&mut self, queue: &RxQueue) {
         if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0)) {
             self.set(
@@ -141,36 +184,6 @@ impl Planner<'_> {
                 Value::Number(0),
                 "the worker or the interrupt polls the queue, not a kernel thread",
             );
-        }
-    }
-
-    fn pack_queue(&mut self, queue: &RxQueue, core: &Cpus) {
-        let (index, core) = (queue.index, Value::Cpus(core.clone()));
-        match queue.irq {
-            Some(irq) => self.set(
-                Knob::IrqAffinity { queue: index, irq },
-                core,
-                "the queue's interrupt goes to a packing core",
-            ),
-            None if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some()) => {
-                self.stop_steering(queue);
-                self.set(
-                    Knob::NapiThreaded { queue: index },
-                    Value::Number(1),
-                    "the device has no interrupts; a kernel thread polls the queue",
-                );
-                self.set(
-                    Knob::NapiThreadAffinity { queue: index },
-                    core,
-                    "the polling thread runs on a packing core",
-                );
-            }
-            None if queue.rps_cpus.is_some() => self.set(
-                Knob::RpsCpus { queue: index },
-                core,
-                "the device has no interrupts; packets are steered to a packing core",
-            ),
-            None => {}
         }
     }
 }

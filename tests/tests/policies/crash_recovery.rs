@@ -17,7 +17,7 @@ use tests::testbed::enter;
 /// System calls with a lasting effect: wherever a process is killed between two of them, the outcome is the
 /// same. Messages to the kernel are among them, including requests that only read. Opening is not: a file
 /// that it creates exists when the next call comes.
-const CHANGES: [i64; 16] = [
+const CHANGES: [i64; 17] = [
     libc::SYS_write,
     libc::SYS_writev,
     libc::SYS_pwrite64,
@@ -34,6 +34,7 @@ const CHANGES: [i64; 16] = [
     libc::SYS_flock,
     libc::SYS_fsync,
     libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setscheduler,
 ];
 
 /// Older forms, which some architectures lack.

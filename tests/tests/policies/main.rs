@@ -2,4 +2,5 @@
 
 mod crash_recovery;
 mod kernel_polling;
+mod kernel_threads;
 mod supervision;

@@ -5,8 +5,9 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
+use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
-use policies::{Policy, host};
+use policies::{Cpus, Pid, Policy, host};
 use runtime::{Builder, Running, Runtime};
 use rustix::thread::CapabilitySet;
 use serial_test::serial;
@@ -148,6 +149,14 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
             napi.irq_suspend_timeout == before.irq_suspend_timeout
                 && napi.gro_flush_timeout == before.gro_flush_timeout
                 && napi.defer_hard_irqs == before.defer_hard_irqs
+        })
+    });
+    // The new NAPI has a new kernel thread.
+    wait_until("the new thread has its core and its priority", || {
+        let thread = napi().and_then(|napi| Pid::from_raw(i32::try_from(napi.pid?).ok()?));
+        thread.is_some_and(|thread| {
+            Cpus::of_thread(Some(thread)).is_ok_and(|cpus| cpus == Cpus::one(0))
+                && fifo_priority(thread).is_ok_and(|priority| priority == INTERRUPT_THREAD_PRIORITY)
         })
     });
     assert_ne!(napi().unwrap().id, before.id, "a veth gives its queues new NAPIs");
