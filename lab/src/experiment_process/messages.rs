@@ -116,8 +116,8 @@ pub struct ServerMeasurement {
     pub thread_cpu: f64,
     /// Packets that its interface received.
     pub rx_packets: u64,
-    /// Packets per softirq or interrupt; `per` says which.
-    pub packets_per_event: f64,
+    /// Packets per interrupt, wake-up of the kernel thread or softirq; `per` says which. `None` if there was none.
+    pub packets_per_event: Option<f64>,
     /// The event of `packets_per_event`.
     pub per: String,
     /// The share of packets that busy polling received, 0 to 1.

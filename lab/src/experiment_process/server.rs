@@ -133,7 +133,7 @@ impl Observer {
             core_busy: delta.cpus.get(self.core as usize).map_or(0.0, busy),
             thread_cpu,
             rx_packets: delta.rx_packets.total(),
-            packets_per_event: packets.value,
+            packets_per_event: Some(packets.value).filter(|value| value.is_finite()),
             per: packets.name.to_owned(),
             busy_poll_share: delta.busy_poll_share(),
             net_rx: delta.net_rx.clone(),

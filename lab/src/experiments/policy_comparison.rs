@@ -138,8 +138,9 @@ pub struct PolicyRow {
     pub cpu_us_per_request: f64,
     /// CPU time of the server's worker thread per request, µs.
     pub thread_cpu_us_per_request: f64,
-    /// Packets per softirq or interrupt.
-    pub packets_per_softirq: f64,
+    /// Packets per wake-up of the kernel thread that stands in for the queue's interrupt; infinite if there was none.
+    /// Without a testbed, per softirq.
+    pub packets_per_wake: f64,
     /// The share of packets that busy polling received, 0 to 1.
     pub busy_poll_share: f64,
     /// CPU time of the client's thread over elapsed time, 0 to 1.
@@ -313,7 +314,7 @@ fn policy_row(contestant: Contestant, index: usize, rounds: &[Round<Measurement>
         p999_us: median_of(|it| it.load.latency.p999),
         cpu_us_per_request: median_of(Measurement::cpu_us),
         thread_cpu_us_per_request: median_of(Measurement::thread_cpu_us),
-        packets_per_softirq: median_of(|it| it.server.packets_per_event),
+        packets_per_wake: median_of(|it| it.server.packets_per_event.unwrap_or(f64::INFINITY)),
         busy_poll_share: median_of(|it| it.server.busy_poll_share),
         client_busy: median_of(|it| it.load.client_busy),
         ratio_to_vanilla: ratio_to_first(|it| it.load.qps),

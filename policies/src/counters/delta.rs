@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::cpu_time::CpuTime;
+use super::napi_threads::NapiThread;
 use super::rx_packets::RxPackets;
+use crate::host::Cpus;
 
 /// What changed between two snapshots.
 #[derive(Debug, Clone, Serialize)]
@@ -17,6 +19,12 @@ pub struct Delta {
     pub rx_packets: RxPackets,
     /// NET_RX softirqs of each CPU.
     pub net_rx: Vec<u64>,
+    /// Packets that each CPU handed to protocols, whether in a softirq, in a kernel thread or in a busy poll.
+    /// The index is the CPU's number. Counts all interfaces of all network namespaces, and packets that GRO
+    /// merged as one (`processed` in `/proc/net/softnet_stat`).
+    pub received_by_cpu: Vec<u64>,
+    /// What the kernel threads that poll the interface's queues did; empty if none has one.
+    pub napi_threads: Vec<NapiThread>,
     /// Interrupts of each receive queue: `(queue, interrupts)`. Empty on a device without interrupts.
     pub irqs: Vec<(u32, u64)>,
     /// Interrupts of each transmit queue that doesn't share one with a receive queue.
@@ -32,7 +40,8 @@ pub struct Delta {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PacketsPer {
-    /// `"packets per interrupt"`, or `"packets per softirq"` on a device without interrupts.
+    /// `"packets per interrupt"`; on a device without interrupts `"packets per kernel thread wake"`, or
+    /// `"packets per softirq"` if no kernel thread polls its queues.
     pub name: &'static str,
     /// The ratio; infinite if there were packets and no events, NaN if there was neither.
     pub value: f64,
@@ -45,11 +54,13 @@ impl Delta {
         if packets == 0 { 0.0 } else { (self.busy_poll_rx_packets as f64 / packets as f64).min(1.0) }
     }
 
-    /// Packets per receive interrupt (Table 5 of the paper), or per NET_RX softirq on a device without
-    /// interrupts.
+    /// Packets per receive interrupt (Table 5 of the paper). On a device without interrupts: per wake-up of the
+    /// kernel threads that poll its queues, or per NET_RX softirq of the machine if there is none.
     pub fn packets_per_interrupt(&self) -> PacketsPer {
         let (name, events) = if self.has_interrupts {
             ("packets per interrupt", self.irqs.iter().map(|(_, count)| count).sum::<u64>())
+        } else if !self.napi_threads.is_empty() {
+            ("packets per kernel thread wake", self.napi_threads.iter().map(|thread| thread.wakes).sum())
         } else {
             ("packets per softirq", self.net_rx.iter().sum())
         };
@@ -61,6 +72,14 @@ impl Delta {
     pub fn packets_per_any_interrupt(&self) -> f64 {
         let events: u64 = self.irqs.iter().chain(&self.tx_irqs).map(|(_, count)| count).sum();
         self.rx_packets.total() as f64 / events as f64
+    }
+
+    /// The share of the packets that these CPUs received ([`Delta::received_by_cpu`]), 0 to 1; NaN if there
+    /// were none.
+    pub fn received_share(&self, cpus: &Cpus) -> f64 {
+        let total: u64 = self.received_by_cpu.iter().sum();
+        let there: u64 = cpus.iter().filter_map(|cpu| self.received_by_cpu.get(cpu as usize)).sum();
+        there as f64 / total as f64
     }
 
     /// The largest share of a CPU that the hypervisor took, 0 to 1.

@@ -3,13 +3,16 @@
 mod cpu_time;
 mod delta;
 mod model;
+mod napi_threads;
 mod perf;
+mod received_by_cpu;
 mod rx_packets;
 mod snapshot;
 
 pub use cpu_time::{CpuTime, this_thread_cpu_time, thread_cpu_time};
 pub use delta::{Delta, PacketsPer};
 pub use model::PerformanceModel;
+pub use napi_threads::NapiThread;
 pub use perf::{PerfCounters, PerfReading, PerfTarget};
 pub use rx_packets::RxPackets;
 pub use snapshot::{Snapshot, Totals};

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use super::cpu_time::CpuTicks;
 use super::delta::Delta;
+use super::napi_threads::NapiThread;
+use super::received_by_cpu;
 use super::rx_packets::RxPackets;
 use crate::error::Error;
 use crate::host::{Interface, irq};
@@ -18,6 +20,8 @@ pub struct Snapshot {
     taken: Instant,
     rx_packets: RxPackets,
     net_rx: Vec<u64>,
+    received_by_cpu: Vec<u64>,
+    napi_threads: Vec<NapiThread>,
     irqs: QueueCounts,
     tx_irqs: QueueCounts,
     has_interrupts: bool,
@@ -55,6 +59,8 @@ impl Snapshot {
             taken: Instant::now(),
             rx_packets: RxPackets::read(interface)?,
             net_rx: net_rx_softirqs().map_err(Error::kernel("read /proc/softirqs"))?,
+            received_by_cpu: received_by_cpu::read().map_err(Error::kernel("read /proc/net/softnet_stat"))?,
+            napi_threads: NapiThread::read_all(interface),
             irqs,
             tx_irqs,
             has_interrupts: interface.has_interrupts(),
@@ -99,6 +105,16 @@ impl Snapshot {
                 .zip(&before.net_rx)
                 .map(|(now, then)| difference(*now, *then))
                 .collect(),
+            received_by_cpu: self
+                .received_by_cpu
+                .iter()
+                .enumerate()
+                .map(|(cpu, now)| {
+                    let then = before.received_by_cpu.get(cpu).copied().unwrap_or(0);
+                    received_by_cpu::difference(*now, then)
+                })
+                .collect(),
+            napi_threads: self.napi_threads.iter().map(|thread| thread.since(&before.napi_threads)).collect(),
             irqs: pairs(&self.irqs, &before.irqs),
             tx_irqs: pairs(&self.tx_irqs, &before.tx_irqs),
             busy_poll_rx_packets: difference(self.busy_poll_rx_packets, before.busy_poll_rx_packets),
@@ -177,5 +193,8 @@ mod tests {
         assert!(delta.rx_packets.total() >= 10, "{:?}", delta.rx_packets);
         assert_eq!(delta.packets_per_interrupt().name, "packets per softirq");
         assert_eq!(delta.busy_poll_share(), 0.0);
+        let received: u64 = delta.received_by_cpu.iter().sum();
+        assert!(received >= 10, "{:?}", delta.received_by_cpu);
+        assert_eq!(delta.napi_threads, []);
     }
 }

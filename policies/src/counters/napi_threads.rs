@@ -1,0 +1,75 @@
+//! What the kernel threads that poll queues did.
+
+use std::io;
+use std::time::Duration;
+
+use procfs::process::Process;
+use serde::Serialize;
+
+use super::cpu_time::thread_cpu_time;
+use crate::host::Interface;
+use crate::netlink::netdev::Netdev;
+
+/// What the kernel thread that polls a queue did between two snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct NapiThread {
+    /// The receive queue's index, from 0.
+    pub queue: u32,
+    /// The thread's id.
+    pub thread: i32,
+    /// The CPU time that it used. Busy polls of the application are not part of it.
+    pub cpu_time: Duration,
+    /// How often it was woken: its voluntary context switches, as each wake-up ends with one.
+    pub wakes: u64,
+}
+
+impl NapiThread {
+    /// Reads the totals of each queue's thread since the thread was started.
+    pub(super) fn read_all(interface: &Interface) -> Vec<Self> {
+        let Ok(mut netdev) = Netdev::open() else { return Vec::new() };
+        let mut threads = Vec::new();
+        for queue in &interface.queues {
+            // The thread may be younger than the interface's description.
+            let napi = queue.napi.as_ref().and_then(|napi| netdev.napi(napi.id).ok());
+            let thread = napi.and_then(|napi| i32::try_from(napi.pid?).ok());
+            threads.extend(thread.and_then(|thread| Self::read(queue.index, thread).ok()));
+        }
+        threads
+    }
+
+    fn read(queue: u32, thread: i32) -> io::Result<Self> {
+        let status = Process::new(thread).and_then(|process| process.status()).map_err(io::Error::other)?;
+        let wakes = status.voluntary_ctxt_switches.ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Self { queue, thread, cpu_time: thread_cpu_time(thread)?, wakes })
+    }
+
+    /// The difference to an earlier reading. A thread that is younger than the reading has begun at 0.
+    pub(super) fn since(&self, before: &[Self]) -> Self {
+        match before.iter().find(|other| other.thread == self.thread) {
+            Some(before) => Self {
+                cpu_time: self.cpu_time.saturating_sub(before.cpu_time),
+                wakes: self.wakes.saturating_sub(before.wakes),
+                ..*self
+            },
+            None => *self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_ten_times_was_woken_ten_times() {
+        let id = rustix::thread::gettid().as_raw_nonzero().get();
+        let before = NapiThread::read(0, id).unwrap();
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let after = NapiThread::read(0, id).unwrap();
+        assert!((10..20).contains(&after.since(&[before]).wakes), "{before:?} {after:?}");
+        assert_eq!(after.since(&[]), after);
+    }
+}
