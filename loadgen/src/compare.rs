@@ -109,7 +109,8 @@ pub async fn compare(
         turns.finish_turn(turn, valid.then_some(figures), Conditions::default());
     }
     // A round compares all servers or none.
-    let (valid, left_out): (Vec<_>, Vec<_>) = turns.finish().rounds.into_iter().partition(Round::is_valid);
+    let (valid, left_out): (Vec<_>, Vec<_>) =
+        turns.finish().into_leading().rounds.into_iter().partition(Round::is_valid);
     let median_of =
         |index, figure: fn(&Figures) -> f64| median(&interleaved_rounds::figures(&valid, index, figure));
     let ratio_of = |index, figure: fn(&Figures) -> f64| mean_ratio(&ratios(&valid, index, 0, figure));

@@ -83,6 +83,6 @@ impl GraceTimeTurns {
             let valid = !overwritten && rate > 0.0;
             rounds.finish_turn(turn, valid.then_some(rate), Conditions::default());
         }
-        Ok(rounds.finish().rounds)
+        Ok(rounds.finish().into_leading().rounds)
     }
 }

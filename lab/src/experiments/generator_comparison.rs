@@ -118,7 +118,7 @@ fn compare_at_depth(
         let measured = measure(generator, server, cores.client)?;
         rounds.finish_turn(turn, Some(measured), Conditions::default());
     }
-    let rounds = rounds.finish().rounds;
+    let rounds = rounds.finish().into_leading().rounds;
     let summary = |index: usize| {
         (
             generators[index].name,

@@ -153,7 +153,7 @@ impl MemcachedCpuComparison {
                 repeated(&format!("repeated: {}, {}: {stolen:.2} s stolen", load.name, contestant.name));
             }
         }
-        let rounds = rounds.finish().rounds;
+        let rounds = rounds.finish().into_leading().rounds;
         let memcached = self.contestants.len() - 1;
         let row = |(index, contestant): (usize, &Contestant)| MemcachedCpuRow {
             load: load.name,

@@ -126,7 +126,7 @@ pub fn compare_peers(
                     notes.push(format!("repeated: {name}: the hypervisor stole {percent:.1} % of a core"));
                 }
             }
-            rows.extend(peer_rows(shape, connections, &rounds.finish().rounds, &idle));
+            rows.extend(peer_rows(shape, connections, &rounds.finish().leading().rounds, &idle));
         }
     }
     Ok((rows, notes))

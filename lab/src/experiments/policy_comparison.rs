@@ -279,13 +279,13 @@ impl PolicyComparison {
         let finished = rounds.finish();
         self.repeat_budget = self.repeat_budget.saturating_sub(finished.repeated_time);
         let at = rate.map_or_else(String::new, |rate| format!(" at {rate:.0}/s"));
-        for DisturbedTurn { contestant, conditions, repeated, .. } in finished.disturbed {
+        for DisturbedTurn { contestant, conditions, repeated, .. } in &finished.disturbed {
             let percent = conditions.steal * 100.0;
             let sentence =
-                format!("{}{at}: the hypervisor stole {percent:.1} % of a core", contestants[contestant]);
-            if repeated { &mut self.repeated } else { &mut self.kept_disturbed }.push(sentence);
+                format!("{}{at}: the hypervisor stole {percent:.1} % of a core", contestants[*contestant]);
+            if *repeated { &mut self.repeated } else { &mut self.kept_disturbed }.push(sentence);
         }
-        Ok(finished.rounds)
+        Ok(finished.into_leading().rounds)
     }
 }
 

@@ -16,6 +16,14 @@ pub struct Interval {
     pub confidence: f64,
 }
 
+impl Interval {
+    /// Whether the interval contains the true median with 95 % probability or more. Fewer than six values can't reach
+    /// it, however close they are: their extremes are not an interval to rely on.
+    pub fn reaches_target(&self) -> bool {
+        self.confidence >= TARGET_CONFIDENCE
+    }
+}
+
 /// A median with the sample's extremes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -101,7 +109,10 @@ mod tests {
         let five = median_interval(&[1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!((five.low, five.high), (1.0, 5.0));
         assert!((five.confidence - 0.9375).abs() < 1e-12);
+        assert!(!five.reaches_target());
+        assert!(median_interval(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).reaches_target());
         assert_eq!(median_interval(&[7.0]).confidence, 0.0);
+        assert!(!median_interval(&[]).reaches_target());
     }
 
     #[test]

@@ -1,0 +1,150 @@
+//! Finds the classes of distance: where the readings have a gap, turns on one side don't compare with the other's.
+
+use super::conditions::{CoreDistance, DistanceClass};
+
+/// Distances that differ by this factor are different ones. Readings of the same distance vary by up to 1.45, those of
+/// different ones differ by 4.
+const GAP: f64 = 1.6;
+/// A class needs as many turns: a single one is more likely a disturbed reading.
+const MIN_TURNS: usize = 2;
+
+/// The class of each turn, and the border between near and far.
+#[derive(Debug, PartialEq)]
+pub(super) struct Classification {
+    /// By turn; `None` if the turn began and ended in different classes, or is an outlier.
+    pub(super) turns: Vec<Option<DistanceClass>>,
+    /// The reading, in nanoseconds, that separates near from far; `None` if there is one class.
+    border: Option<f64>,
+}
+
+impl Classification {
+    /// Classifies turns, given in the order of time.
+    ///
+    /// Repeatedly splits the readings at their widest gap. If both sides have turns enough, they are the classes. If
+    /// not, the turns of the smaller side are outliers, which are put aside, and so are those that were on both sides.
+    pub(super) fn of(turns: &[Option<CoreDistance>]) -> Self {
+        let mut classified = vec![None; turns.len()];
+        let mut rest: Vec<(usize, CoreDistance)> =
+            turns.iter().enumerate().filter_map(|(index, distance)| Some((index, (*distance)?))).collect();
+        let latest = rest.last().map(|(_, distance)| distance.after);
+        loop {
+            let Some(border) = widest_gap(rest.iter().map(|(_, distance)| *distance)) else {
+                for (index, _) in rest.iter().filter(|(_, distance)| distance.ratio() <= GAP) {
+                    classified[*index] = Some(DistanceClass::Single);
+                }
+                // Without a second class, turns that were not measured belong to the only one.
+                for (index, _) in turns.iter().enumerate().filter(|(_, distance)| distance.is_none()) {
+                    classified[index] = Some(DistanceClass::Single);
+                }
+                return Self { turns: classified, border: None };
+            };
+            let side = |class| {
+                let on_side = |reading| class_of(reading, border) == class;
+                rest.iter()
+                    .copied()
+                    .filter(move |(_, it)| on_side(it.before) && on_side(it.after))
+                    .collect::<Vec<_>>()
+            };
+            let (near, far) = (side(DistanceClass::Near), side(DistanceClass::Far));
+            if near.len().min(far.len()) >= MIN_TURNS {
+                near.iter().for_each(|(index, _)| classified[*index] = Some(DistanceClass::Near));
+                far.iter().for_each(|(index, _)| classified[*index] = Some(DistanceClass::Far));
+                return Self { turns: classified, border: Some(border) };
+            }
+            // If neither has more, the machine's present distance is the one that can be measured further.
+            let near_stays = match near.len().cmp(&far.len()) {
+                std::cmp::Ordering::Greater => true,
+                std::cmp::Ordering::Less => false,
+                std::cmp::Ordering::Equal => latest.is_some_and(|reading| reading < border),
+            };
+            rest = if near_stays { near } else { far };
+        }
+    }
+
+    /// The class of a reading, in nanoseconds.
+    pub(super) fn class_of(&self, reading: f64) -> DistanceClass {
+        self.border.map_or(DistanceClass::Single, |border| class_of(reading, border))
+    }
+
+    /// The classes that turns may have.
+    pub(super) fn classes(&self) -> &'static [DistanceClass] {
+        match self.border {
+            None => &[DistanceClass::Single],
+            Some(_) => &[DistanceClass::Near, DistanceClass::Far],
+        }
+    }
+}
+
+fn class_of(reading: f64, border: f64) -> DistanceClass {
+    if reading < border { DistanceClass::Near } else { DistanceClass::Far }
+}
+
+/// The middle of the widest gap between readings, on a logarithmic scale; `None` if no gap is wide enough.
+fn widest_gap(distances: impl Iterator<Item = CoreDistance>) -> Option<f64> {
+    let mut logarithms: Vec<f64> =
+        distances.flat_map(|distance| [distance.before.ln(), distance.after.ln()]).collect();
+    logarithms.sort_by(f64::total_cmp);
+    let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
+    let (width, middle) = gaps.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (width >= GAP.ln()).then(|| middle.exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use DistanceClass::{Far, Near, Single};
+
+    use super::*;
+
+    fn classified(readings: &[(f64, f64)]) -> Vec<Option<DistanceClass>> {
+        let turns: Vec<_> =
+            readings.iter().map(|&(before, after)| Some(CoreDistance { before, after })).collect();
+        Classification::of(&turns).turns
+    }
+
+    #[test]
+    fn a_gap_separates_near_from_far() {
+        let turns = [(95.0, 130.0), (500.0, 520.0), (120.0, 90.0), (550.0, 480.0)];
+        assert_eq!(classified(&turns), [Some(Near), Some(Far), Some(Near), Some(Far)]);
+    }
+
+    #[test]
+    fn readings_without_a_gap_are_one_class() {
+        let turns = [(100.0, 130.0), (150.0, 140.0), (110.0, 155.0)];
+        assert_eq!(classified(&turns), [Some(Single); 3]);
+        assert_eq!(classified(&[]), []);
+    }
+
+    #[test]
+    fn a_turn_that_ends_in_another_class_has_none() {
+        let turns = [(100.0, 100.0), (100.0, 100.0), (100.0, 500.0), (500.0, 500.0), (500.0, 500.0)];
+        assert_eq!(classified(&turns), [Some(Near), Some(Near), None, Some(Far), Some(Far)]);
+        // Also before the other class is known, and where a chain of readings leaves no gap.
+        assert_eq!(classified(&[(100.0, 500.0)]), [None]);
+        let chain = [(100.0, 140.0), (140.0, 200.0), (100.0, 200.0)];
+        assert_eq!(classified(&chain), [Some(Single), Some(Single), None]);
+    }
+
+    #[test]
+    fn a_lone_outlier_makes_no_class_and_is_left_out() {
+        let turns = [(100.0, 100.0), (105.0, 100.0), (4000.0, 4000.0), (100.0, 110.0)];
+        assert_eq!(classified(&turns), [Some(Single), Some(Single), None, Some(Single)]);
+        let with_classes = [(100.0, 100.0), (105.0, 100.0), (4000.0, 4000.0), (500.0, 510.0), (500.0, 510.0)];
+        assert_eq!(classified(&with_classes), [Some(Near), Some(Near), None, Some(Far), Some(Far)]);
+    }
+
+    #[test]
+    fn of_one_turn_at_each_distance_the_later_one_stays() {
+        assert_eq!(classified(&[(100.0, 100.0), (500.0, 500.0)]), [None, Some(Single)]);
+        assert_eq!(classified(&[(500.0, 500.0), (100.0, 100.0)]), [None, Some(Single)]);
+    }
+
+    #[test]
+    fn a_turn_without_a_reading_belongs_to_the_only_class_or_to_none() {
+        let near = Some(CoreDistance { before: 100.0, after: 100.0 });
+        let far = Some(CoreDistance { before: 500.0, after: 500.0 });
+        assert_eq!(Classification::of(&[None, near]).turns, [Some(Single), Some(Single)]);
+        let two = Classification::of(&[None, near, far, near, far]);
+        assert_eq!(two.turns, [None, Some(Near), Some(Far), Some(Near), Some(Far)]);
+        assert_eq!((two.class_of(90.0), two.class_of(600.0)), (Near, Far));
+    }
+}
