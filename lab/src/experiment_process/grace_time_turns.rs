@@ -81,6 +81,7 @@ impl GraceTimeTurns {
             let overwritten = fixed.is_some() && netdev.napi(napi)?.gro_flush_timeout != Some(nanos(time));
             // Without requests the load had not begun, or had ended.
             let valid = !overwritten && rate > 0.0;
+            // The load runs without a pause, so the distance of the cores can't be measured here; see the caller.
             rounds.finish_turn(turn, valid.then_some(rate), Conditions::default());
         }
         Ok(rounds.finish().into_leading().rounds)

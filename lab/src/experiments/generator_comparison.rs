@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use loadgen::interleaved_rounds::{Conditions, Rounds, TurnOrder, figures, ratios};
+use loadgen::interleaved_rounds::{DistanceClass, FinishedRounds, RepeatPolicy, Rounds, figures, ratios};
 use loadgen::medians::{Interval, median_interval};
 use procfs::process::Process;
 use serde::Serialize;
 
 use super::core_assignment::CoreAssignment;
 use super::memcached_process::{MemcachedProcess, spawn_on_core};
+use super::steal::STEAL_LIMIT;
+use super::turn_conditions::{ConditionsGuard, MeasuredRounds, classes_by_rounds, name_classes, time_limit};
 use crate::Error;
 
 /// What is compared, and how.
@@ -43,6 +45,8 @@ pub struct GeneratorComparisonConfig {
 pub struct GeneratorRow {
     /// The generator's name.
     pub generator: String,
+    /// The class of distance between the cores in which it was measured.
+    pub class: DistanceClass,
     /// Requests in flight on each connection.
     pub depth: u16,
     /// Requests a second, counted by the server.
@@ -59,6 +63,16 @@ const VALUE_BYTES: usize = 200;
 const CRUSHER_PREFIX: &str = "crusher-------------------";
 const CRUSHER_NAME: &str = "mc-crusher";
 
+/// What a comparison of generators measured.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct GeneratorResults {
+    /// A row for each generator and depth, by class of distance; the class with most rounds first.
+    pub rows: Vec<GeneratorRow>,
+    /// Every turn at each depth.
+    pub runs: Vec<MeasuredRounds<GeneratorMeasurement>>,
+}
+
 /// Compares the generators. Calls `progress` before each turn.
 ///
 /// # Errors
@@ -67,7 +81,7 @@ pub fn compare_generators(
     config: &GeneratorComparisonConfig,
     cores: CoreAssignment,
     mut progress: impl FnMut(&str),
-) -> Result<Vec<GeneratorRow>, Error> {
+) -> Result<GeneratorResults, Error> {
     let arguments = ["-u", "root", "-l", "127.0.0.1", "-t", "1", "-m", "256"];
     let server = MemcachedProcess::start(&config.memcached, &arguments, cores.server)?;
     let loaded = Command::new(&config.loadgen)
@@ -81,7 +95,7 @@ pub fn compare_generators(
     }
     store_crusher_records(server.address())?;
     let crusher_config = std::env::temp_dir().join(format!("lab-{}.conf", std::process::id()));
-    let mut rows = Vec::new();
+    let mut runs = Vec::new();
     for &depth in &config.depths {
         let lines = format!(
             "send=ascii_get,recv=blind_read,conns={},key_prefix={CRUSHER_PREFIX},key_count={RECORDS},pipelines={depth}\n",
@@ -89,45 +103,58 @@ pub fn compare_generators(
         );
         std::fs::write(&crusher_config, lines).map_err(|error| Error::program(&crusher_config, error))?;
         let generators = generators(config, depth, server.address(), &crusher_config);
-        let compared = compare_at_depth(&generators, &server, cores, config.rounds, |round, name| {
+        let compared = compare_at_depth(&generators, &server, cores, config, |round, name| {
             progress(&format!("depth {depth}, round {}, {name}", round + 1));
         });
         // A file that is left behind does no harm.
         let _ = std::fs::remove_file(&crusher_config);
-        for (index, (name, qps, cpu_us, ratio)) in compared?.into_iter().enumerate() {
-            let ratio = (index > 0).then_some(ratio);
-            rows.push(GeneratorRow { generator: name.to_owned(), depth, qps, cpu_us, ratio });
+        runs.push(MeasuredRounds {
+            load: format!("depth {depth}"),
+            contestants: generators.iter().map(|generator| generator.name.to_owned()).collect(),
+            finished: compared?,
+        });
+    }
+    name_classes(&mut runs);
+    let mut rows = Vec::new();
+    for class in classes_by_rounds(&runs) {
+        for (&depth, run) in config.depths.iter().zip(&runs) {
+            let in_class = run.finished.classes.iter().find(|it| it.class == class && !it.rounds.is_empty());
+            let Some(rounds) = in_class.map(|it| &it.rounds) else { continue };
+            rows.extend(run.contestants.iter().enumerate().map(|(index, name)| GeneratorRow {
+                generator: name.clone(),
+                class,
+                depth,
+                qps: median_interval(&figures(rounds, index, |it| it.qps)),
+                cpu_us: median_interval(&figures(rounds, index, |it| it.cpu_us)),
+                ratio: (index > 0).then(|| median_interval(&ratios(rounds, index, 0, |it| 1.0 / it.cpu_us))),
+            }));
         }
     }
-    Ok(rows)
+    Ok(GeneratorResults { rows, runs })
 }
 
-/// Measures all generators in rounds. For each its name, requests a second, CPU time per request in µs, and requests
-/// per second of CPU time over those of the first.
+/// Measures all generators in rounds.
 fn compare_at_depth(
     generators: &[Generator<'_>],
     server: &MemcachedProcess,
     cores: CoreAssignment,
-    count: usize,
+    config: &GeneratorComparisonConfig,
     mut progress: impl FnMut(usize, &str),
-) -> Result<Vec<(&'static str, Interval, Interval, Interval)>, Error> {
-    let mut rounds = Rounds::new(generators.len(), count).order(TurnOrder::Fixed);
+) -> Result<FinishedRounds<GeneratorMeasurement>, Error> {
+    let seconds = f64::from(config.seconds) * (generators.len() * config.rounds) as f64;
+    let mut rounds = Rounds::new(generators.len(), config.rounds)
+        .repeat_above(STEAL_LIMIT, RepeatPolicy::Once)
+        .time_limit(time_limit(seconds));
     while let Some(turn) = rounds.next_turn() {
         let generator = &generators[turn.contestant()];
-        progress(turn.round(), generator.name);
+        if !turn.is_repeat() {
+            progress(turn.round(), generator.name);
+        }
+        let guard = ConditionsGuard::begin(cores)?;
         let measured = measure(generator, server, cores.client)?;
-        rounds.finish_turn(turn, Some(measured), Conditions::default());
+        rounds.finish_turn(turn, Some(measured), guard.end()?);
     }
-    let rounds = rounds.finish().into_leading().rounds;
-    let summary = |index: usize| {
-        (
-            generators[index].name,
-            median_interval(&figures(&rounds, index, |measured| measured.qps)),
-            median_interval(&figures(&rounds, index, |measured| measured.cpu_us)),
-            median_interval(&ratios(&rounds, index, 0, |measured| 1.0 / measured.cpu_us)),
-        )
-    };
-    Ok((0..generators.len()).map(summary).collect())
+    Ok(rounds.finish())
 }
 
 /// Stores mc-crusher's records, which it would not store itself in order.
@@ -196,14 +223,20 @@ fn generators<'a>(
 }
 
 /// One generator measured once.
-struct Measurement {
+#[derive(Debug, Clone, Copy, Serialize)]
+#[non_exhaustive]
+pub struct GeneratorMeasurement {
     /// Requests per second.
-    qps: f64,
+    pub qps: f64,
     /// CPU time of the generator per request, µs.
-    cpu_us: f64,
+    pub cpu_us: f64,
 }
 
-fn measure(generator: &Generator<'_>, server: &MemcachedProcess, core: u32) -> Result<Measurement, Error> {
+fn measure(
+    generator: &Generator<'_>,
+    server: &MemcachedProcess,
+    core: u32,
+) -> Result<GeneratorMeasurement, Error> {
     let gets = || server.counters(&["cmd_get"]);
     let (before, cpu, begun) = (gets()?, children_cpu()?, Instant::now());
     let mut command = Command::new(generator.path);
@@ -218,5 +251,5 @@ fn measure(generator: &Generator<'_>, server: &MemcachedProcess, core: u32) -> R
         return Err(Error::program(generator.path, reason));
     }
     let cpu_us = (children_cpu()? - cpu) * 1e6 / count as f64;
-    Ok(Measurement { qps: count as f64 / seconds, cpu_us })
+    Ok(GeneratorMeasurement { qps: count as f64 / seconds, cpu_us })
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::{figures, ratios};
+use loadgen::interleaved_rounds::{Conditions, figures, ratios};
 use loadgen::medians::{Interval, median, median_interval};
 use policies::{GraceTime, Policy};
 use serde::Serialize;
 
 use super::policy_comparison::PolicyComparison;
+use super::turn_conditions::ConditionsGuard;
 use crate::Error;
 use crate::experiment_process::GraceTimeTurns;
 
@@ -18,6 +19,9 @@ const EQUAL_TO_BEST: f64 = 0.99;
 const WARM_UP: f64 = 0.3;
 /// About how long the runtime's search takes.
 const SEARCH_DURATION: Duration = Duration::from_secs(8);
+
+/// How often a run is repeated in which the distance of the cores changed.
+const REPEATS: usize = 3;
 
 /// One grace time, tried.
 #[derive(Debug, Clone, Serialize)]
@@ -45,6 +49,12 @@ pub struct GraceTimeCalibration {
     pub rounds: usize,
     /// CPU time that the hypervisor took (steal), as a share of the core that lost most.
     pub steal: f64,
+    /// The distance of the cores before and after the run that counts, and the steal of all cores.
+    pub conditions: Conditions,
+    /// The conditions of earlier runs that were left out because the distance changed meanwhile.
+    pub left_out: Vec<Conditions>,
+    /// Whether the distance changed in the last run too, which counts nevertheless.
+    pub distance_changed: bool,
 }
 
 /// Compares grace times under kernel polling at saturation, in rounds in which each is in force for `duration`. With
@@ -72,7 +82,19 @@ pub fn calibrate(
     let grace_time = if adapted { GraceTime::ADAPTIVE } else { GraceTime::Fixed(fixed[0]) };
     // The load has to outlast the turns, each of which oversleeps a little.
     let load_duration = turns.total_duration().as_secs_f64() * 1.1 + 0.5;
-    let measurement = comparison.measure(polling, grace_time, None, WARM_UP, load_duration, Some(turns))?;
+    // All turns are within one run of server and load, whose cores are busy until it ends. So the distance is measured
+    // before and after the run only, and a change spoils all of it.
+    let mut left_out = Vec::new();
+    let (measurement, conditions) = loop {
+        let guard = ConditionsGuard::begin(comparison.cores)?;
+        let turns = Some(turns.clone());
+        let measurement = comparison.measure(polling, grace_time, None, WARM_UP, load_duration, turns)?;
+        let conditions = guard.end()?;
+        if !conditions.distance_changed() || left_out.len() == REPEATS {
+            break (measurement, conditions);
+        }
+        left_out.push(conditions);
+    };
     let measured = measurement.server.grace_time_rounds.ok_or(Error::NoGraceTimes)?;
     let qps = |index: usize| median(&figures(&measured, index, |rate| *rate));
     let best = (0..fixed.len()).max_by(|&a, &b| qps(a).total_cmp(&qps(b))).unwrap_or(0);
@@ -89,5 +111,8 @@ pub fn calibrate(
         trials,
         rounds,
         steal: measurement.server.steal,
+        distance_changed: conditions.distance_changed(),
+        conditions,
+        left_out,
     }))
 }

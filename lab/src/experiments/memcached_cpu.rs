@@ -4,15 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use loadgen::interleaved_rounds::{
-    Conditions, RepeatPolicy, Rounds, TurnOrder, TurnOutcome, figures, ratios,
-};
+use loadgen::interleaved_rounds::{DistanceClass, RepeatPolicy, Rounds, figures, ratios};
 use loadgen::medians::{MedianRange, median, median_range};
 use serde::Serialize;
 
 use super::core_assignment::CoreAssignment;
 use super::memcached_process::{MemcachedProcess, spawn_on_core};
-use super::steal::total_steal;
+use super::turn_conditions::{ConditionsGuard, MeasuredRounds, time_limit};
 use crate::Error;
 
 /// Steal, as a share of one core, above which a turn is repeated.
@@ -59,6 +57,8 @@ impl MemcachedLoad {
 pub struct MemcachedCpuRow {
     /// The load's name.
     pub load: &'static str,
+    /// The class of distance between the cores in which it was measured.
+    pub class: DistanceClass,
     /// The server's name.
     pub server: &'static str,
     /// CPU time of the server per request, µs.
@@ -87,10 +87,25 @@ pub struct MemcachedCpuComparison {
 }
 
 /// One server measured once.
-struct Measurement {
-    cpu_us: f64,
-    qps: f64,
-    core_busy: f64,
+#[derive(Debug, Clone, Copy, Serialize)]
+#[non_exhaustive]
+pub struct MemcachedCpuMeasurement {
+    /// CPU time of the server per request, µs.
+    pub cpu_us: f64,
+    /// Requests per second.
+    pub qps: f64,
+    /// CPU time of the server over elapsed time.
+    pub core_busy: f64,
+}
+
+/// All servers under one load.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct MemcachedCpuResults {
+    /// A row for each server, by class of distance; the class with most rounds first.
+    pub rows: Vec<MemcachedCpuRow>,
+    /// Every turn.
+    pub run: MeasuredRounds<MemcachedCpuMeasurement>,
 }
 
 impl MemcachedCpuComparison {
@@ -130,52 +145,53 @@ impl MemcachedCpuComparison {
         Ok([("lull", version(&self.config.ours)?), ("memcached", version(&self.config.theirs)?)])
     }
 
-    /// Measures all servers under a load. Calls `repeated` with a sentence about each turn that is repeated.
+    /// Measures all servers under a load.
     ///
     /// # Errors
     /// If loadgen fails, or if a server exits.
-    pub fn measure(
-        &self,
-        load: &MemcachedLoad,
-        mut repeated: impl FnMut(&str),
-    ) -> Result<Vec<MemcachedCpuRow>, Error> {
+    pub fn measure(&self, load: &MemcachedLoad) -> Result<MemcachedCpuResults, Error> {
         for contestant in &self.contestants {
             self.run_loadgen(contestant, load, &["--loadonly"])?;
         }
+        let seconds = self.config.seconds * (self.contestants.len() * self.config.rounds) as f64;
         let mut rounds = Rounds::new(self.contestants.len(), self.config.rounds)
-            .order(TurnOrder::Alternating)
-            .repeat_above(STEAL_LIMIT, RepeatPolicy::Always);
+            .repeat_above(STEAL_LIMIT, RepeatPolicy::Always)
+            .time_limit(time_limit(seconds));
         while let Some(turn) = rounds.next_turn() {
             let contestant = &self.contestants[turn.contestant()];
-            let (measurement, stolen, seconds) = self.measure_once(contestant, load)?;
-            let conditions = Conditions::with_steal(stolen / seconds);
-            if rounds.finish_turn(turn, Some(measurement), conditions) == TurnOutcome::Repeated {
-                repeated(&format!("repeated: {}, {}: {stolen:.2} s stolen", load.name, contestant.name));
-            }
+            let guard = ConditionsGuard::begin(self.cores)?;
+            let measurement = self.measure_once(contestant, load)?;
+            rounds.finish_turn(turn, Some(measurement), guard.end()?);
         }
-        let rounds = rounds.finish().into_leading().rounds;
+        let names = self.contestants.iter().map(|contestant| contestant.name.to_owned()).collect();
+        let run =
+            MeasuredRounds { load: load.name.to_owned(), contestants: names, finished: rounds.finish() };
         let memcached = self.contestants.len() - 1;
-        let row = |(index, contestant): (usize, &Contestant)| MemcachedCpuRow {
-            load: load.name,
-            server: contestant.name,
-            cpu_us: median_range(&figures(&rounds, index, |it| it.cpu_us)),
-            qps: median(&figures(&rounds, index, |it| it.qps)),
-            core_busy: median(&figures(&rounds, index, |it| it.core_busy)),
-            ratio_to_memcached: median_range(&ratios(&rounds, index, memcached, |it| it.cpu_us)),
-        };
-        Ok(self.contestants.iter().enumerate().map(row).collect())
+        let mut rows = Vec::new();
+        for in_class in run.finished.classes.iter().filter(|class| !class.rounds.is_empty()) {
+            let rounds = &in_class.rounds;
+            rows.extend(self.contestants.iter().enumerate().map(|(index, contestant)| MemcachedCpuRow {
+                load: load.name,
+                class: in_class.class,
+                server: contestant.name,
+                cpu_us: median_range(&figures(rounds, index, |it| it.cpu_us)),
+                qps: median(&figures(rounds, index, |it| it.qps)),
+                core_busy: median(&figures(rounds, index, |it| it.core_busy)),
+                ratio_to_memcached: median_range(&ratios(rounds, index, memcached, |it| it.cpu_us)),
+            }));
+        }
+        Ok(MemcachedCpuResults { rows, run })
     }
 
-    /// Measures one server. Returns also the steal of all cores and the elapsed time, in seconds.
+    /// Measures one server.
     fn measure_once(
         &self,
         contestant: &Contestant,
         load: &MemcachedLoad,
-    ) -> Result<(Measurement, f64, f64), Error> {
+    ) -> Result<MemcachedCpuMeasurement, Error> {
         let server = &contestant.process;
         let requests = || server.counters(&["cmd_get", "cmd_set"]);
-        let (before, cpu, steal, begun) =
-            (requests()?, server.cpu_seconds()?, total_steal()?, Instant::now());
+        let (before, cpu, begun) = (requests()?, server.cpu_seconds()?, Instant::now());
         let seconds = self.config.seconds.to_string();
         self.run_loadgen(contestant, load, &["--noload", "-t", &seconds, "-w", "0.3"])?;
         let count = (requests()? - before) as f64;
@@ -185,11 +201,13 @@ impl MemcachedCpuComparison {
                 format!("sent no request to {}", contestant.name),
             ));
         }
-        let (cpu, steal) = (server.cpu_seconds()? - cpu, total_steal()? - steal);
+        let cpu = server.cpu_seconds()? - cpu;
         let elapsed = begun.elapsed().as_secs_f64();
-        let measurement =
-            Measurement { cpu_us: cpu * 1e6 / count, qps: count / elapsed, core_busy: cpu / elapsed };
-        Ok((measurement, steal, elapsed))
+        Ok(MemcachedCpuMeasurement {
+            cpu_us: cpu * 1e6 / count,
+            qps: count / elapsed,
+            core_busy: cpu / elapsed,
+        })
     }
 
     fn run_loadgen(

@@ -9,6 +9,8 @@ mod memcached_process;
 pub mod peer_comparison;
 pub mod policy_comparison;
 mod steal;
+mod turn_conditions;
 
 pub use contestant::Contestant;
 pub use core_assignment::CoreAssignment;
+pub use turn_conditions::MeasuredRounds;

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use loadgen::interleaved_rounds::{Conditions, RepeatPolicy, Round, Rounds, TurnOutcome, figures};
+use loadgen::interleaved_rounds::{DistanceClass, RepeatPolicy, Round, Rounds, figures};
 use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 
 use super::core_assignment::CoreAssignment;
-use super::steal::{STEAL_LIMIT, total_steal};
+use super::steal::STEAL_LIMIT;
+use super::turn_conditions::{ConditionsGuard, MeasuredRounds, classes_by_rounds, name_classes, time_limit};
 use crate::Error;
 use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
 use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, RequestShape};
@@ -36,7 +37,8 @@ impl PeerComparisonConfig {
         let pipelined = RequestShape { depth: 16, ..small };
         let large = RequestShape { request: 1024, reply: 1024, depth: 1 };
         Self {
-            rounds: if quick { 3 } else { 5 },
+            // Six are the fewest that give an interval.
+            rounds: if quick { 6 } else { 7 },
             warm_up: if quick { 0.1 } else { 0.2 },
             duration: if quick { 0.3 } else { 0.7 },
             shapes: if quick { vec![small, pipelined] } else { vec![small, large, pipelined] },
@@ -57,6 +59,10 @@ impl PeerComparisonConfig {
 pub struct PeerRow {
     /// The server.
     pub name: &'static str,
+    /// The class of distance between the cores in which it was measured.
+    pub class: DistanceClass,
+    /// The number of rounds.
+    pub rounds: usize,
     /// The sizes of requests and replies.
     pub workload: String,
     /// The number of connections.
@@ -78,14 +84,28 @@ pub struct PeerRow {
 }
 
 /// One server measured once.
-struct Measurement {
-    client: EchoMeasurement,
-    cpu_us: f64,
-    allocations: f64,
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PeerMeasurement {
+    /// What the load measured.
+    pub client: EchoMeasurement,
+    /// CPU time of the server's thread per request, µs.
+    pub cpu_us: f64,
+    /// Allocations of the server process per request.
+    pub allocations: f64,
 }
 
-/// Measures all servers under all loads. Calls `progress` before each turn. Returns the rows, and notes on turns that
-/// were repeated.
+/// What a comparison of servers measured.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct PeerResults {
+    /// A row for each server and load, by class of distance; the class with most rounds first.
+    pub rows: Vec<PeerRow>,
+    /// Every turn under each load.
+    pub runs: Vec<MeasuredRounds<PeerMeasurement>>,
+}
+
+/// Measures all servers under all loads. Calls `progress` before each turn.
 ///
 /// # Errors
 /// If a server or a load can't be run.
@@ -93,18 +113,21 @@ pub fn compare_peers(
     config: &PeerComparisonConfig,
     cores: CoreAssignment,
     mut progress: impl FnMut(&str),
-) -> Result<(Vec<PeerRow>, Vec<String>), Error> {
-    let mut notes = Vec::new();
+) -> Result<PeerResults, Error> {
     let mut idle = Vec::new();
     for peer in Peer::ALL {
         progress(&format!("{}, idle", peer.name()));
         idle.push(idle_bytes(peer, cores, config.idle)?);
     }
-    let mut rows = Vec::new();
+    let mut loads = Vec::new();
+    let mut runs = Vec::new();
+    let names: Vec<String> = Peer::ALL.iter().map(|peer| peer.name().to_owned()).collect();
     for &shape in &config.shapes {
         for &connections in &config.connections {
-            let mut rounds =
-                Rounds::new(Peer::ALL.len(), config.rounds).repeat_above(STEAL_LIMIT, RepeatPolicy::Once);
+            let seconds = (config.warm_up + config.duration) * (Peer::ALL.len() * config.rounds) as f64;
+            let mut rounds = Rounds::new(Peer::ALL.len(), config.rounds)
+                .repeat_above(STEAL_LIMIT, RepeatPolicy::Once)
+                .time_limit(time_limit(seconds));
             while let Some(turn) = rounds.next_turn() {
                 let peer = Peer::ALL[turn.contestant()];
                 let name = format!("{}, {shape}, {connections} connections", peer.name());
@@ -119,34 +142,49 @@ pub fn compare_peers(
                     warm_up: config.warm_up,
                     duration: config.duration,
                 };
-                let (measurement, steal) = measure(peer, cores, shape, load)?;
-                let outcome = rounds.finish_turn(turn, Some(measurement), Conditions::with_steal(steal));
-                if outcome == TurnOutcome::Repeated {
-                    let percent = steal * 100.0;
-                    notes.push(format!("repeated: {name}: the hypervisor stole {percent:.1} % of a core"));
-                }
+                let guard = ConditionsGuard::begin(cores)?;
+                let measurement = measure(peer, cores, shape, load)?;
+                rounds.finish_turn(turn, Some(measurement), guard.end()?);
             }
-            rows.extend(peer_rows(shape, connections, &rounds.finish().leading().rounds, &idle));
+            loads.push((shape, connections));
+            runs.push(MeasuredRounds {
+                load: format!("{shape}, {connections} connections"),
+                contestants: names.clone(),
+                finished: rounds.finish(),
+            });
         }
     }
-    Ok((rows, notes))
+    name_classes(&mut runs);
+    let mut rows = Vec::new();
+    for class in classes_by_rounds(&runs) {
+        for (&(shape, connections), run) in loads.iter().zip(&runs) {
+            let in_class = run.finished.classes.iter().find(|it| it.class == class && !it.rounds.is_empty());
+            rows.extend(
+                in_class.iter().flat_map(|it| peer_rows(class, shape, connections, &it.rounds, &idle)),
+            );
+        }
+    }
+    Ok(PeerResults { rows, runs })
 }
 
 fn peer_rows(
+    class: DistanceClass,
     shape: RequestShape,
     connections: usize,
-    rounds: &[Round<Measurement>],
+    rounds: &[Round<PeerMeasurement>],
     idle: &[f64],
 ) -> Vec<PeerRow> {
-    let best_other = |round: &Round<Measurement>| {
+    let best_other = |round: &Round<PeerMeasurement>| {
         let others = Peer::ALL.iter().enumerate().filter(|(_, peer)| peer.is_other_runtime());
         others.filter_map(|(index, _)| Some(round.value(index)?.cpu_us)).fold(f64::INFINITY, f64::min)
     };
     let row = |(index, peer): (usize, &Peer)| {
-        let median_of = |figure: fn(&Measurement) -> f64| median(&figures(rounds, index, figure));
+        let median_of = |figure: fn(&PeerMeasurement) -> f64| median(&figures(rounds, index, figure));
         let ratios = rounds.iter().filter_map(|round| Some(round.value(index)?.cpu_us / best_other(round)));
         PeerRow {
             name: peer.name(),
+            class,
+            rounds: rounds.len(),
             workload: shape.to_string(),
             connections,
             qps: median_of(|it| it.client.replies as f64 / it.client.seconds),
@@ -173,24 +211,23 @@ fn start_server(
     Ok((server, ready))
 }
 
-/// Measures a server under a load. The second value is the steal of all cores, as a share of one.
+/// Measures a server under a load.
 fn measure(
     peer: Peer,
     cores: CoreAssignment,
     shape: RequestShape,
     load: impl FnOnce(SocketAddr) -> EchoLoadSpec,
-) -> Result<(Measurement, f64), Error> {
+) -> Result<PeerMeasurement, Error> {
     let (server, ready) = start_server(peer, cores, shape)?;
     let mut client = ExperimentProcess::start(&ProcessRole::EchoLoad(load(ready.address)), None)?;
     let EchoLoadReady {} = client.receive()?;
     let counter = ready.allocation_count;
-    let (cpu, steal, allocations) = (server.cpu_nanos()?, total_steal()?, server.allocations(counter)?);
+    let (cpu, allocations) = (server.cpu_nanos()?, server.allocations(counter)?);
     let measured: EchoMeasurement = client.receive()?;
     let cpu = server.cpu_nanos()? - cpu;
-    let steal = (total_steal()? - steal) / measured.seconds;
     let replies = measured.replies.max(1) as f64;
     let allocations = (server.allocations(counter)? - allocations) as f64 / replies;
-    Ok((Measurement { client: measured, cpu_us: cpu as f64 / 1e3 / replies, allocations }, steal))
+    Ok(PeerMeasurement { client: measured, cpu_us: cpu as f64 / 1e3 / replies, allocations })
 }
 
 /// Resident memory of a server per idle connection, in bytes.

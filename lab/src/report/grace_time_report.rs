@@ -32,6 +32,20 @@ pub fn grace_time_text(calibration: &GraceTimeCalibration) -> String {
         calibration.rounds,
         calibration.steal * 100.0
     );
+    if let Some(distance) = calibration.conditions.distance {
+        text.push_str(&format!(
+            "distance of the cores: {:.0} ns before the run, {:.0} ns after it\n",
+            distance.before, distance.after
+        ));
+    }
+    if calibration.distance_changed {
+        text.push_str(
+            "note: the distance of the cores changed in each run, so grace times were not compared alike\n",
+        );
+    } else if !calibration.left_out.is_empty() {
+        let runs = calibration.left_out.len();
+        text.push_str(&format!("left out: {runs} runs in which the distance of the cores changed\n"));
+    }
     if let Some(found) = calibration.found {
         text.push_str(&format!("the runtime's search had found {} µs\n", found.as_micros()));
     }

@@ -1,5 +1,6 @@
 //! Results for people (tables and sentences) and for programs (JSON).
 
+mod class_tables;
 mod generator_report;
 mod grace_time_report;
 mod machine;

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
+use super::class_tables::{by_class, class_title};
 use super::machine::Machine;
 use super::table::{interval_text, plain_table};
-use crate::experiments::CoreAssignment;
-use crate::experiments::peer_comparison::{PeerComparisonConfig, PeerRow};
+use crate::experiments::peer_comparison::{PeerComparisonConfig, PeerMeasurement, PeerRow};
+use crate::experiments::{CoreAssignment, MeasuredRounds};
 
 /// The report on a comparison of runtimes.
 #[derive(Debug, Serialize)]
@@ -16,10 +17,10 @@ pub struct PeerReport {
     pub cores: CoreAssignment,
     /// What was measured.
     pub config: PeerComparisonConfig,
-    /// A row for each server and load.
+    /// A row for each server and load, by class of distance; the class with most rounds first.
     pub rows: Vec<PeerRow>,
-    /// Reasons to doubt the results, a sentence each.
-    pub notes: Vec<String>,
+    /// Every turn under each load.
+    pub runs: Vec<MeasuredRounds<PeerMeasurement>>,
 }
 
 impl PeerReport {
@@ -38,7 +39,7 @@ impl PeerReport {
             "client busy",
             "B/idle conn",
         ];
-        let rows = self.rows.iter().map(|row| {
+        let cells = |row: &PeerRow| {
             vec![
                 row.workload.clone(),
                 row.connections.to_string(),
@@ -51,16 +52,18 @@ impl PeerReport {
                 format!("{:.0} %", row.client_busy * 100.0),
                 format!("{:.0}", row.bytes_per_idle_connection),
             ]
-        });
+        };
         let mut text = format!(
-            "{cpu}, {cores} cores, Linux {kernel}; loopback, server on core {}, client on core {}\necho, closed loop, medians of {} interleaved rounds; CPU ratio: over the lowest of tokio, monoio and compio\n\n{}\n",
-            self.cores.server,
-            self.cores.client,
-            self.config.rounds,
-            plain_table(header, rows, &[0, 2])
+            "{cpu}, {cores} cores, Linux {kernel}; loopback, server on core {}, client on core {}\necho, closed loop, medians of {} interleaved rounds; CPU ratio: over the lowest of tokio, monoio and compio\n",
+            self.cores.server, self.cores.client, self.config.rounds,
         );
-        for note in &self.notes {
-            text.push_str(&format!("note: {note}\n"));
+        for (class, rows) in by_class(&self.rows, |row| row.class) {
+            text.push_str(&class_title(class));
+            text.push_str(&format!("\n{}\n", plain_table(header, rows.into_iter().map(cells), &[0, 2])));
+        }
+        text.push('\n');
+        for run in &self.runs {
+            text.push_str(&format!("{}\n", run.summary()));
         }
         text
     }

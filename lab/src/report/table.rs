@@ -19,8 +19,26 @@ pub(super) fn plain_table(
     table.trim_fmt()
 }
 
-/// A median with its interval, for example `1.80 [1.60, 2.00]`.
+/// A median with its interval, for example `1.80 [1.60, 2.00]`; with fewer values than 95 % confidence needs, the
+/// median and how many values it is of.
 pub(super) fn interval_text(interval: &Interval, digits: usize) -> String {
-    let Interval { median, low, high, .. } = interval;
+    let Interval { median, low, high, count, .. } = interval;
+    if !interval.reaches_target() {
+        let rounds = if *count == 1 { "round" } else { "rounds" };
+        return format!("{median:.digits$} (no interval, {count} {rounds})");
+    }
     format!("{median:.digits$} [{low:.digits$}, {high:.digits$}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use loadgen::medians::median_interval;
+
+    use super::*;
+
+    #[test]
+    fn fewer_than_six_rounds_give_no_interval() {
+        assert_eq!(interval_text(&median_interval(&[1.0, 2.0, 3.0]), 1), "2.0 (no interval, 3 rounds)");
+        assert_eq!(interval_text(&median_interval(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 1), "3.5 [1.0, 6.0]");
+    }
 }

@@ -14,6 +14,8 @@ pub struct Interval {
     pub high: f64,
     /// Probability that the interval contains the true median, 0 to 1.
     pub confidence: f64,
+    /// The number of values in the sample.
+    pub count: usize,
 }
 
 impl Interval {
@@ -65,7 +67,7 @@ pub fn median_interval(values: &[f64]) -> Interval {
     let sorted = sorted(values);
     let count = sorted.len();
     if count == 0 {
-        return Interval { median: 0.0, low: 0.0, high: 0.0, confidence: 0.0 };
+        return Interval { median: 0.0, low: 0.0, high: 0.0, confidence: 0.0, count };
     }
     // With `cut` values left out at each end, the interval misses if `cut` or fewer values are on one side.
     let confidence = |cut: usize| 1.0 - 2.0 * (0..=cut).map(|below| binomial_half(count, below)).sum::<f64>();
@@ -75,6 +77,7 @@ pub fn median_interval(values: &[f64]) -> Interval {
         low: sorted[cut],
         high: sorted[count - 1 - cut],
         confidence: confidence(cut).max(0.0),
+        count,
     }
 }
 

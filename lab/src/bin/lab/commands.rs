@@ -16,7 +16,7 @@ use lab::report::{
 use lab::testbed::Testbed;
 use policies::{GraceTime, Settings};
 
-use crate::flags::{ComparisonFlags, GeneratorFlags, MemcachedCpuFlags};
+use crate::flags::{ComparisonFlags, Format, GeneratorFlags, MemcachedCpuFlags};
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
@@ -78,9 +78,10 @@ pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
     let cores = CoreAssignment::choose()?;
     let bar = progress_bar(config.steps());
     let progress = |message: &str| begin_step(&bar, message);
-    let (rows, notes) = peer_comparison::compare_peers(&config, cores, progress)?;
+    let results = peer_comparison::compare_peers(&config, cores, progress)?;
     bar.finish_and_clear();
-    let report = PeerReport { machine: Machine::read(), cores, config, rows, notes };
+    let report =
+        PeerReport { machine: Machine::read(), cores, config, rows: results.rows, runs: results.runs };
     write_report(flags.format, file, &report, || report.text())
 }
 
@@ -99,9 +100,10 @@ pub fn compare_generators(flags: &GeneratorFlags) -> Result<(), Failure> {
     let bar = progress_bar(config.depths.len() * config.rounds * (1 + others));
     let cores = CoreAssignment::choose()?;
     let progress = |message: &str| begin_step(&bar, message);
-    let rows = generator_comparison::compare_generators(&config, cores, progress)?;
+    let results = generator_comparison::compare_generators(&config, cores, progress)?;
     bar.finish_and_clear();
-    let report = GeneratorReport { machine: Machine::read(), cores, config, rows };
+    let report =
+        GeneratorReport { machine: Machine::read(), cores, config, rows: results.rows, runs: results.runs };
     write_report(flags.format, None, &report, || report.text())
 }
 
@@ -116,13 +118,21 @@ pub fn compare_memcached_cpu(flags: MemcachedCpuFlags) -> Result<(), Failure> {
     };
     let comparison = MemcachedCpuComparison::start(config, CoreAssignment::choose()?)?;
     let mut out = io::stdout().lock();
+    if flags.format == Format::Json {
+        let results: Result<Vec<_>, _> =
+            MemcachedLoad::ALL.iter().map(|load| comparison.measure(load)).collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&results?)?)?;
+        return Ok(());
+    }
     for (name, version) in comparison.versions()? {
         writeln!(out, "{name}: {version}")?;
     }
     for load in &MemcachedLoad::ALL {
-        for row in comparison.measure(load, |sentence| eprintln!("{sentence}"))? {
-            writeln!(out, "{}", memcached_cpu_line(&row))?;
+        let results = comparison.measure(load)?;
+        for row in &results.rows {
+            writeln!(out, "{}", memcached_cpu_line(row))?;
         }
+        writeln!(out, "{}", results.run.summary())?;
     }
     Ok(())
 }

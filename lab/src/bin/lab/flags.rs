@@ -50,7 +50,7 @@ pub struct ComparisonFlags {
     /// Connections of the load
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
-    /// Rounds at saturation [default: 7, or 3 with --quick; peers: 5 or 3; calibrate: 40 or 10]
+    /// Rounds at saturation [default: 7, or 3 with --quick; peers: 7 or 6; calibrate: 40 or 10]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
     /// Grace time (microseconds, or auto:MIN-MAX) [default: on the testbed the best of several that are tried first]
@@ -112,6 +112,9 @@ pub struct MemcachedCpuFlags {
     /// Seconds of a turn
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
+    /// Print lines for people, or JSON with every turn for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

@@ -1,10 +1,7 @@
 //! Finds the classes of distance: where the readings have a gap, turns on one side don't compare with the other's.
 
-use super::conditions::{CoreDistance, DistanceClass};
+use super::conditions::{CoreDistance, DistanceClass, GAP};
 
-/// Distances that differ by this factor are different ones. Readings of the same distance vary by up to 1.45, those of
-/// different ones differ by 4.
-const GAP: f64 = 1.6;
 /// A class needs as many turns: a single one is more likely a disturbed reading.
 const MIN_TURNS: usize = 2;
 

@@ -4,6 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Distances that differ by this factor are different ones. Readings of the same distance vary by up to 1.45, those of
+/// different ones differ by 4.
+pub(super) const GAP: f64 = 1.6;
+
 /// What the machine did during a turn that none of the contestants caused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -26,6 +30,12 @@ impl Conditions {
         let valid = |reading: f64| reading.is_finite() && reading > 0.0;
         let distance = CoreDistance { before: before_ns, after: after_ns };
         Self { distance: (valid(before_ns) && valid(after_ns)).then_some(distance), ..self }
+    }
+
+    /// Whether the distance changed meanwhile, judged by these two readings alone. [`Rounds`](super::Rounds) judges by
+    /// all readings of a run.
+    pub fn distance_changed(&self) -> bool {
+        self.distance.is_some_and(|distance| distance.ratio() > GAP)
     }
 }
 
@@ -79,6 +89,7 @@ mod tests {
         assert_eq!(conditions.with_distance(f64::NAN, 100.0).distance, None);
         assert_eq!(conditions.with_distance(100.0, 0.0).distance, None);
         let measured = conditions.with_distance(100.0, 250.0);
+        assert!(measured.distance_changed() && !conditions.with_distance(100.0, 150.0).distance_changed());
         assert_eq!((measured.steal, measured.distance.map(CoreDistance::ratio)), (0.5, Some(2.5)));
     }
 
