@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use policies::Cpus;
+
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -34,6 +36,14 @@ pub enum Error {
     /// The interface has no NAPI whose settings could be changed.
     #[error("interface {0:?} has no NAPI")]
     NoNapi(String),
+    /// The network work under packing can't run on these cores.
+    #[error("--packing-cores {cores}: {reason}")]
+    PackingCores {
+        /// The requested cores.
+        cores: Cpus,
+        /// What is wrong with them, and what to do.
+        reason: String,
+    },
     /// The server process did not measure what the experiment asked it to.
     #[error("the server process measured no grace times")]
     NoGraceTimes,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::str::FromStr;
 
@@ -66,6 +67,15 @@ impl Cpus {
     /// The error of `sched_getaffinity`.
     pub fn allowed() -> io::Result<Self> {
         Self::of_thread(None)
+    }
+
+    /// The CPUs that are online.
+    ///
+    /// # Errors
+    /// If `/sys/devices/system/cpu/online` can't be read.
+    pub fn online() -> io::Result<Self> {
+        let list = fs::read_to_string("/sys/devices/system/cpu/online")?;
+        list.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
     /// The CPUs that a thread may run on; `None` is the calling thread.

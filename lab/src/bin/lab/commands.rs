@@ -72,6 +72,11 @@ pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {
 }
 
 pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
+    if flags.packing_cores.is_some() {
+        return Err(
+            "--packing-cores has no effect on `lab peers`, which compares no policies; leave it out".into()
+        );
+    }
     let file = create_file(flags.output.as_deref())?;
     let mut config = PeerComparisonConfig::new(flags.quick);
     config.rounds = flags.rounds.map_or(config.rounds, usize::from);
@@ -152,7 +157,11 @@ fn new_comparison(
     if flags.gro_flush_timeout.is_some() || testbed.is_none() {
         config.grace_candidates.clear();
     }
-    Ok(PolicyComparison::new(testbed, CoreAssignment::choose()?, config, grace_time))
+    let mut cores = CoreAssignment::choose()?;
+    if let Some(packing) = &flags.packing_cores {
+        cores = cores.with_packing_cores(packing)?;
+    }
+    Ok(PolicyComparison::new(testbed, cores, config, grace_time))
 }
 
 /// Creates the testbed, or returns `None` without the permission to create namespaces. Any other failure is an error.

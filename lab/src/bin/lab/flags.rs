@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::experiment_process::SUBCOMMAND;
-use policies::GraceTime;
+use policies::{Cpus, GraceTime};
 use runtime::{DriverKind, WaitStrategy};
 
 /// Would kernel polling help this machine, and by how much?
@@ -62,6 +62,9 @@ pub struct ComparisonFlags {
     /// The server's driver under all policies: epoll, uring, hybrid or auto
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
+    /// Core of the network work under packing; not the server's [default: the third core, or else the client's]
+    #[arg(long, value_name = "CORE")]
+    pub packing_cores: Option<Cpus>,
     /// Use loopback instead of the testbed
     #[arg(long)]
     pub loopback: bool,

@@ -214,6 +214,10 @@ pub struct Flags {
     /// Network interface towards the server, for --policy
     #[arg(long, value_name = "NAME", help_heading = "Generator")]
     pub interface: Option<String>,
+    /// Cores that --policy packing concentrates the generator's network processing on [default: the highest core
+    /// without a thread of the generator]
+    #[arg(long, value_name = "CORES", help_heading = "Generator")]
+    pub packing_cores: Option<Cpus>,
     /// I/O driver of the generator: auto, epoll, uring or hybrid
     #[arg(long, help_heading = "Generator")]
     pub driver: Option<DriverKind>,

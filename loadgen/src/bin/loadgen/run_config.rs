@@ -144,6 +144,9 @@ impl Flags {
         if let Some(name) = &self.interface {
             builder = builder.interface(name);
         }
+        if let Some(cores) = &self.packing_cores {
+            builder = builder.packing_cores(cores.clone());
+        }
         if let Some(wait) = self.wait {
             builder = builder.wait(wait);
         }
