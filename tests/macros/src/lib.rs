@@ -8,7 +8,7 @@ use syn::{Ident, ItemFn, LitStr, ReturnType, Token};
 
 /// Runs a test in a separate process: the test harness starts itself again with this test only.
 ///
-/// Goes below `#[test]`, on a function without a return value. The process has `LULL_TEST_ISOLATED` set, and
+/// Goes below `#[test]` and above `#[serial]`, which then covers all of the test's processes, on a function without a return value. The process has `LULL_TEST_ISOLATED` set, and
 /// its arguments select the test, so that it can start itself once more.
 ///
 /// - `drivers = "epoll, hybrid"`: one process for each driver, one after the other, with the driver in

@@ -27,8 +27,17 @@ impl Counted {
 
 /// Starts the server on two workers, one per core.
 pub fn serve(guest: &mut Machine, nic: usize, policy: &str, more: &str) -> String {
+    start(guest, nic, policy, &format!("-t 2 --cores 0-1 {more}"))
+}
+
+/// Starts the server on one worker, on a core.
+pub fn serve_on(guest: &mut Machine, nic: usize, policy: &str, core: usize) -> String {
+    start(guest, nic, policy, &format!("-t 1 --cores {core}"))
+}
+
+fn start(guest: &mut Machine, nic: usize, policy: &str, workers: &str) -> String {
     guest.run(&format!(
-        "memcached -v -u root --policy {policy} -t 2 --cores 0-1 {more} -l 10.9.{nic}.2 >/tmp/memcached 2>&1 &"
+        "memcached -v -u root --policy {policy} {workers} -l 10.9.{nic}.2 >/tmp/memcached 2>&1 &"
     ));
     guest.wait_for("grep -q 'listening on' /tmp/memcached");
     guest.run("cat /tmp/memcached")
@@ -64,6 +73,12 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
         tx_interrupts: after.tx_interrupts - before.tx_interrupts,
         polled: after.polled - before.polled,
     }
+}
+
+/// The packets that each CPU of the guest has handed to protocols: the first column of `softnet_stat`.
+pub fn received_by_cpu(guest: &mut Machine) -> Vec<u64> {
+    let lines = guest.run("cat /proc/net/softnet_stat");
+    lines.lines().map(|line| u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()).collect()
 }
 
 fn counters(guest: &mut Machine, nic: usize) -> Counted {

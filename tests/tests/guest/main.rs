@@ -3,7 +3,7 @@
 mod load;
 mod machine;
 
-use load::{Counted, load, serve, stop};
+use load::{Counted, load, received_by_cpu, serve, serve_on, stop};
 use machine::{Machine, Nic, Shape, prepared};
 use serial_test::serial;
 
@@ -101,6 +101,32 @@ fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
                     assert!(per_interrupt(3) >= 4.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
             }
+        }
+    }
+}
+
+/// What the testbed's kernel threads stand in for: `policies/receiving_core.rs` asserts the same on a veth.
+#[test]
+#[serial]
+fn under_vanilla_a_nics_packets_are_received_on_the_workers_core() {
+    let nics = [Nic::E1000e, Nic::Virtio];
+    let Some(mut guest) = boot(&nics, 1) else { return };
+    for (index, nic) in nics.iter().enumerate() {
+        // Not only the core on which the interrupts are by default.
+        for core in [0, 1] {
+            serve_on(&mut guest, index, "vanilla", core);
+            let before = received_by_cpu(&mut guest);
+            let counted = load(&mut guest, index, 0);
+            let after = received_by_cpu(&mut guest);
+            stop(&mut guest);
+            let received: Vec<u64> = after.iter().zip(&before).map(|(now, then)| now - then).collect();
+            println!("{nic:?}, worker on core {core}: received {received:?}, {} packets", counted.packets);
+            let total: u64 = received.iter().sum();
+            assert!(total > 500, "{nic:?}: {received:?}");
+            assert!(
+                received[core] as f64 >= 0.9 * total as f64,
+                "{nic:?}, worker on core {core}: {received:?}"
+            );
         }
     }
 }

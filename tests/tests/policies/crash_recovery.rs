@@ -103,8 +103,8 @@ fn settings() -> serde_json::Value {
 }
 
 #[test]
-#[serial]
 #[isolated(root)]
+#[serial]
 fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let _testbed = enter(1);
     // Values of an operator, which only a restore brings back.

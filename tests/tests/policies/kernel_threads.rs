@@ -24,8 +24,8 @@ fn apply(policy: Policy, settings: &Settings) -> Guard {
 }
 
 #[test]
-#[serial]
 #[isolated(root)]
+#[serial]
 fn under_every_policy_each_queue_has_a_real_time_thread_on_its_core_and_no_steering() {
     let _testbed = enter(2);
     let last = Cpus::allowed().unwrap().iter().last().unwrap();
@@ -54,8 +54,8 @@ fn under_every_policy_each_queue_has_a_real_time_thread_on_its_core_and_no_steer
 }
 
 #[test]
-#[serial]
 #[isolated(root)]
+#[serial]
 fn the_priority_and_cores_of_a_thread_from_before_the_policy_are_restored() {
     let _testbed = enter(1);
     let id = queues()[0].napi.as_ref().unwrap().id;
@@ -72,8 +72,8 @@ fn the_priority_and_cores_of_a_thread_from_before_the_policy_are_restored() {
 }
 
 #[test]
-#[serial]
 #[isolated(root)]
+#[serial]
 fn without_cap_sys_nice_the_thread_is_ordinary_and_the_step_says_what_follows() {
     let _testbed = enter(1);
     let sets = rustix::thread::capabilities(None).unwrap();

@@ -16,8 +16,8 @@ use tests::memcached::wait_until;
 use tests::testbed::{enter, server_builder, server_runtime};
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn settings_of_a_killed_process_are_restored_at_the_next_start() {
     if let Ok(policy) = std::env::var("APPLY") {
         // In the grandchild, which inherits the namespaces: hold the policy until it is killed.
@@ -77,8 +77,8 @@ fn settings_of_a_killed_process_are_restored_at_the_next_start() {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn a_setting_changed_by_somebody_else_is_not_restored() {
     let _testbed = enter(1);
     let runtime = server_runtime(Policy::KernelPolling, 1);
@@ -93,8 +93,8 @@ fn a_setting_changed_by_somebody_else_is_not_restored() {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
     let _testbed = enter(1);
     let first = server_runtime(Policy::KernelPolling, 1);
@@ -109,8 +109,8 @@ fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
     let _testbed = enter(2);
     let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
@@ -132,8 +132,8 @@ fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
     let _testbed = enter(1);
     let (runtime, changes) = polling_with_changes();
@@ -170,8 +170,8 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn a_grace_time_within_the_bounds_counts_as_tuned_and_is_restored() {
     let _testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
@@ -195,8 +195,8 @@ fn a_grace_time_within_the_bounds_counts_as_tuned_and_is_restored() {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn a_renamed_interface_keeps_its_policy_and_is_restored_under_its_new_name() {
     let _testbed = enter(1);
     let fresh = napi();
@@ -217,8 +217,8 @@ fn a_renamed_interface_keeps_its_policy_and_is_restored_under_its_new_name() {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn an_interface_that_is_moved_away_is_reported_gone_and_needs_no_restore() {
     let testbed = enter(1);
     let (runtime, changes) = polling_with_changes();
@@ -248,8 +248,8 @@ fn ip(arguments: &[&str]) {
 }
 
 #[test]
-#[serial]
 #[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
 fn without_capabilities_kernel_polling_runs_on_a_prepared_host() {
     let _testbed = enter(1);
     let fresh = napi();

@@ -1,0 +1,53 @@
+//! On which core the server's packets are received.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lab::testbed::CLIENT_INTERFACE;
+use policies::{Cpus, JournalDir, Lifetime, Plan, Policy, Settings, host};
+use serial_test::serial;
+use tests::testbed::{enter, server_builder};
+use tests::{isolated, require};
+
+use super::echo::{echo_with, hammer};
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core() {
+    let others = Cpus::online().unwrap().iter().find(|core| *core != 0);
+    let Some(client_core) = require("two cores", others) else { return };
+    let testbed = Arc::new(enter(1));
+    for policy in Policy::ALL {
+        let builder = server_builder(policy, 1).packing_cores(Cpus::one(client_core));
+        let ((requests, client), delta, _) =
+            echo_with(&testbed, builder.build().unwrap(), std::future::ready(()), move |address| {
+                // The client's queue has a thread on the client's core: without one, the server's core would also
+                // receive what the server sends.
+                let interface = host::interface(CLIENT_INTERFACE).unwrap();
+                let settings = Settings { worker_cores: vec![client_core], ..Settings::default() };
+                let plan = Plan::new(Policy::Vanilla, &interface, &settings);
+                let guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+                assert!(guard.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", guard.applied());
+                let before = policies::counters::Snapshot::take(&interface).unwrap();
+                let requests = hammer(address, 16, Duration::from_millis(400));
+                let after = policies::counters::Snapshot::take(&interface).unwrap();
+                (requests, after.since(&before).rx_packets.total())
+            });
+        let server = delta.rx_packets.total();
+        let received = |core: u32| delta.received_by_cpu[core as usize];
+        println!(
+            "{policy}: {requests} requests; {server} packets to the server, {client} to the client; {delta:?}"
+        );
+        assert!(server > 1000, "{policy}: only {server} packets");
+        let (on_worker, elsewhere) = (received(0) as f64, received(client_core) as f64);
+        if policy == Policy::Packing {
+            assert!(elsewhere >= 0.9 * (server + client) as f64, "{policy}: {delta:?}");
+            assert!(on_worker <= 0.1 * server as f64, "{policy}: {delta:?}");
+        } else {
+            assert!(on_worker >= 0.9 * server as f64, "{policy}: {delta:?}");
+            // Not the client's packets instead.
+            assert!(elsewhere <= 1.1 * client as f64, "{policy}: {delta:?}");
+        }
+    }
+}
