@@ -4,6 +4,7 @@ mod contestant;
 mod core_assignment;
 pub mod generator_comparison;
 pub mod grace_time_calibration;
+pub mod machine_check;
 pub mod memcached_cpu;
 mod memcached_process;
 pub mod peer_comparison;

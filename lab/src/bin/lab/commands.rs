@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use lab::experiments::generator_comparison::{self, GeneratorComparisonConfig};
 use lab::experiments::grace_time_calibration::calibrate as calibrate_grace_time;
+use lab::experiments::machine_check::check_machine;
 use lab::experiments::memcached_cpu::{MemcachedCpuComparison, MemcachedCpuConfig, MemcachedLoad};
 use lab::experiments::peer_comparison::{self, PeerComparisonConfig};
 use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison, policy_rows};
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::report::{
-    ComparisonReport, GeneratorReport, Machine, PeerReport, grace_time_text, memcached_cpu_line,
+    ComparisonReport, GeneratorReport, Machine, MachineCheckReport, PeerReport, grace_time_text,
+    memcached_cpu_line,
 };
 use lab::testbed::Testbed;
 use policies::{GraceTime, Settings};
+use runtime::DriverKind;
 
-use crate::flags::{ComparisonFlags, Format, GeneratorFlags, MemcachedCpuFlags};
+use crate::flags::{CheckFlags, ComparisonFlags, Format, GeneratorFlags, MemcachedCpuFlags};
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
@@ -55,6 +58,13 @@ pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<
     bar.finish_and_clear();
     let report = ComparisonReport::new(&comparison, tried, rounds, rate_sweep);
     write_report(flags.format, file, &report, || report.text())
+}
+
+pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
+    let rounds = ComparisonConfig::new(Contestant::policies(DriverKind::Epoll), false).rounds;
+    let check = check_machine(Duration::from_secs(flags.seconds.into()), rounds)?;
+    let report = MachineCheckReport { machine: Machine::read(), check };
+    write_report(flags.format, None, &report, || report.text())
 }
 
 pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {

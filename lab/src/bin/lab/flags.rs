@@ -25,6 +25,8 @@ pub enum Command {
     Drivers(ComparisonFlags),
     /// Compare Lull's echo server with those of tokio, monoio, compio and a bare epoll loop
     Peers(ComparisonFlags),
+    /// Check whether this machine can show differences, and say what to change
+    Check(CheckFlags),
     /// Compare grace times (gro-flush-timeout) under kernel polling, fixed ones with the one that the runtime finds
     Calibrate(ComparisonFlags),
     /// Compare load generators: loadgen, mutilate and mc-crusher
@@ -68,6 +70,16 @@ pub struct ComparisonFlags {
     /// Use loopback instead of the testbed
     #[arg(long)]
     pub loopback: bool,
+}
+
+#[derive(Args, Clone)]
+pub struct CheckFlags {
+    /// Seconds to take
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u8).range(1..=60))]
+    pub seconds: u8,
+    /// Print a table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 #[derive(Args, Clone)]

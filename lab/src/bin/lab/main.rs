@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Some(Command::ExperimentProcess { role, namespace }) => {
             experiment_process::run(&role, namespace.as_deref()).map_err(Into::into)
         }
+        Some(Command::Check(flags)) => commands::check(&flags),
         Some(Command::Calibrate(flags)) => commands::calibrate(&flags),
         Some(Command::Compare(flags)) => commands::compare(&flags, Contestant::policies(flags.driver)),
         Some(Command::Peers(flags)) => commands::compare_peers(&flags),

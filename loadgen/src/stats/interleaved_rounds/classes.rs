@@ -4,6 +4,12 @@ use super::conditions::{CoreDistance, DistanceClass, GAP};
 
 /// A class needs as many turns: a single one is more likely a disturbed reading.
 const MIN_TURNS: usize = 2;
+/// A class needs this share of the turns, the reciprocal: a long run on a busy machine has several disturbed readings,
+/// which must not hide the gap between near and far.
+const MIN_SHARE: usize = 20;
+
+/// Turns by index.
+type Turns = Vec<(usize, CoreDistance)>;
 
 /// The class of each turn, and the border between near and far.
 #[derive(Debug, PartialEq)]
@@ -17,15 +23,17 @@ pub(super) struct Classification {
 impl Classification {
     /// Classifies turns, given in the order of time.
     ///
-    /// Repeatedly splits the readings at their widest gap. If both sides have turns enough, they are the classes. If
-    /// not, the turns of the smaller side are outliers, which are put aside, and so are those that were on both sides.
+    /// Where a gap between readings has too few turns on one side, these are outliers, which are put aside, together
+    /// with the turns that were on both sides. What is left is split at its widest gap.
     pub(super) fn of(turns: &[Option<CoreDistance>]) -> Self {
         let mut classified = vec![None; turns.len()];
-        let mut rest: Vec<(usize, CoreDistance)> =
+        let mut rest: Turns =
             turns.iter().enumerate().filter_map(|(index, distance)| Some((index, (*distance)?))).collect();
+        let min_turns = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
         let latest = rest.last().map(|(_, distance)| distance.after);
         loop {
-            let Some(border) = widest_gap(rest.iter().map(|(_, distance)| *distance)) else {
+            let borders = gaps(&rest);
+            let Some(&widest) = borders.first() else {
                 for (index, _) in rest.iter().filter(|(_, distance)| distance.ratio() <= GAP) {
                     classified[*index] = Some(DistanceClass::Single);
                 }
@@ -35,25 +43,23 @@ impl Classification {
                 }
                 return Self { turns: classified, border: None };
             };
-            let side = |class| {
-                let on_side = |reading| class_of(reading, border) == class;
-                rest.iter()
-                    .copied()
-                    .filter(move |(_, it)| on_side(it.before) && on_side(it.after))
-                    .collect::<Vec<_>>()
-            };
-            let (near, far) = (side(DistanceClass::Near), side(DistanceClass::Far));
-            if near.len().min(far.len()) >= MIN_TURNS {
+            let outliers = borders.into_iter().find_map(|border| {
+                let (near, far) = sides(&rest, border);
+                (near.len().min(far.len()) < min_turns).then_some((border, near, far))
+            });
+            let Some((border, near, far)) = outliers else {
+                let (near, far) = sides(&rest, widest);
                 near.iter().for_each(|(index, _)| classified[*index] = Some(DistanceClass::Near));
                 far.iter().for_each(|(index, _)| classified[*index] = Some(DistanceClass::Far));
-                return Self { turns: classified, border: Some(border) };
-            }
-            // If neither has more, the machine's present distance is the one that can be measured further.
+                return Self { turns: classified, border: Some(widest) };
+            };
+            // If neither side has more, the machine's present distance is the one that can be measured further.
             let near_stays = match near.len().cmp(&far.len()) {
                 std::cmp::Ordering::Greater => true,
                 std::cmp::Ordering::Less => false,
                 std::cmp::Ordering::Equal => latest.is_some_and(|reading| reading < border),
             };
+            // At least one reading is on the other side of each gap, so this comes to an end.
             rest = if near_stays { near } else { far };
         }
     }
@@ -76,14 +82,26 @@ fn class_of(reading: f64, border: f64) -> DistanceClass {
     if reading < border { DistanceClass::Near } else { DistanceClass::Far }
 }
 
-/// The middle of the widest gap between readings, on a logarithmic scale; `None` if no gap is wide enough.
-fn widest_gap(distances: impl Iterator<Item = CoreDistance>) -> Option<f64> {
+/// The turns that were below the border before and after, and those that were above it both times.
+fn sides(turns: &[(usize, CoreDistance)], border: f64) -> (Turns, Turns) {
+    let side = |class| {
+        let both = move |it: &CoreDistance| {
+            class_of(it.before, border) == class && class_of(it.after, border) == class
+        };
+        turns.iter().copied().filter(|(_, distance)| both(distance)).collect()
+    };
+    (side(DistanceClass::Near), side(DistanceClass::Far))
+}
+
+/// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the widest first.
+fn gaps(turns: &[(usize, CoreDistance)]) -> Vec<f64> {
     let mut logarithms: Vec<f64> =
-        distances.flat_map(|distance| [distance.before.ln(), distance.after.ln()]).collect();
+        turns.iter().flat_map(|(_, distance)| [distance.before.ln(), distance.after.ln()]).collect();
     logarithms.sort_by(f64::total_cmp);
     let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
-    let (width, middle) = gaps.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (width >= GAP.ln()).then(|| middle.exp())
+    let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= GAP.ln()).collect();
+    gaps.sort_by(|a, b| b.0.total_cmp(&a.0));
+    gaps.into_iter().map(|(_, middle)| middle.exp()).collect()
 }
 
 #[cfg(test)]
@@ -127,6 +145,14 @@ mod tests {
         assert_eq!(classified(&turns), [Some(Single), Some(Single), None, Some(Single)]);
         let with_classes = [(100.0, 100.0), (105.0, 100.0), (4000.0, 4000.0), (500.0, 510.0), (500.0, 510.0)];
         assert_eq!(classified(&with_classes), [Some(Near), Some(Near), None, Some(Far), Some(Far)]);
+    }
+
+    #[test]
+    fn a_few_disturbed_readings_of_a_long_run_do_not_hide_the_classes() {
+        let mut turns = [[(100.0, 110.0); 30], [(500.0, 510.0); 30]].concat();
+        turns.extend([(2000.0, 2100.0), (2500.0, 2000.0), (4000.0, 4000.0)]);
+        let found = classified(&turns);
+        assert_eq!((found[0], found[30], &found[60..]), (Some(Near), Some(Far), &[None; 3][..]));
     }
 
     #[test]
