@@ -4,4 +4,4 @@ mod namespace;
 mod veth;
 
 pub use namespace::Namespace;
-pub use veth::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+pub use veth::{CLIENT_ADDRESS, CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};

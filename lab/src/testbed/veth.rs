@@ -22,7 +22,8 @@ pub const SERVER_INTERFACE: &str = "lull-server";
 pub const CLIENT_INTERFACE: &str = "lull-client";
 /// The server's address, from the block reserved for benchmarks (RFC 2544).
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+/// The load's address.
+pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const PREFIX_LENGTH: u8 = 30;
 
 /// Two network namespaces joined by a veth pair. The kernel removes both when this is dropped, and when the

@@ -12,7 +12,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use std::time::Duration;
 use mio::unix::SourceFd;
 use mio::{Interest, Poll, Token};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
 use super::epoll_sys::{self, EpollParams, Event};
@@ -36,6 +37,12 @@ const RING: usize = usize::MAX - 3;
 /// The token of a socket from which the instance only learns its NAPI.
 const LEARN: usize = usize::MAX - 4;
 
+/// The token of the eventfd that makes a wait return an event.
+const SUSPEND: usize = usize::MAX - 5;
+
+/// With this many events the kernel copies them for several microseconds, in which the grace timer may wake the
+/// NAPI's thread.
+const LONG_COPY_EVENTS: usize = 8;
 /// The shortest wait that still polls the NAPI.
 const POLL_PASS: Duration = Duration::from_nanos(1);
 
@@ -50,6 +57,12 @@ pub(crate) struct EpollDriver {
     other_armed: Cell<bool>,
     /// The number of sockets in the polling instance.
     in_polling: Cell<usize>,
+    /// The number of events that the last wait in the polling instance returned.
+    last_events: Cell<usize>,
+    /// Written to make a wait return an event. `None` if the policy doesn't poll.
+    suspend: Option<OwnedFd>,
+    /// Whether a kernel thread polls the NAPI while the worker doesn't.
+    has_napi_thread: Cell<bool>,
 }
 
 fn fd(poll: &Poll) -> BorrowedFd<'_> {
@@ -64,6 +77,15 @@ impl EpollDriver {
     pub(crate) fn new(split: bool, max_events: usize, wake: Option<Arc<WakeHandle>>) -> io::Result<Self> {
         let polling = Poll::new()?;
         let other = if split { Some(Poll::new()?) } else { None };
+        let suspend = match split {
+            true => Some(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?),
+            false => None,
+        };
+        if let Some(suspend) = &suspend {
+            // Edge-triggered, so it need not be read.
+            let flags = EventFlags::IN | EventFlags::ET;
+            epoll::add(fd(&polling), suspend, EventData::new_u64(SUSPEND as u64), flags)?;
+        }
         let once = if split { EventFlags::ONESHOT } else { EventFlags::ET };
         if let Some(wake) = &wake {
             epoll::add(fd(&polling), wake.eventfd(), EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
@@ -81,6 +103,9 @@ impl EpollDriver {
             wake_armed: Cell::new(true),
             other_armed: Cell::new(true),
             in_polling: Cell::new(0),
+            last_events: Cell::new(0),
+            suspend,
+            has_napi_thread: Cell::new(false),
         })
     }
 
@@ -184,6 +209,14 @@ impl EpollDriver {
             self.collect_other(&mut outcome)?;
         }
         let network = self.collect(timeout, &mut outcome)?;
+        if self.has_napi_thread.get() && self.last_events.get() >= LONG_COPY_EVENTS {
+            // If the grace timer has woken the NAPI's thread during the wait, the thread polls after the kernel has
+            // suspended the NAPI, and sets the timer again, to the grace time (`napi_complete_done`). This call
+            // is short, and comes after the thread.
+            let again = self.suspend()?;
+            outcome.calls += again.calls;
+            outcome.events += again.events;
+        }
         let nested_only =
             !network && self.other.is_some() && !(self.wake_armed.get() && self.other_armed.get());
         if nested_only && self.in_polling.get() > 0 {
@@ -196,10 +229,34 @@ impl EpollDriver {
         Ok(outcome)
     }
 
+    /// Says that a kernel thread polls the NAPI while the worker doesn't.
+    pub(crate) fn set_napi_thread(&self) {
+        self.has_napi_thread.set(true);
+    }
+
+    /// Whether the kernel has suspended the interrupts of the NAPI, if that has a suspend timeout: the last wait
+    /// returned an event.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.last_events.get() > 0
+    }
+
+    /// Makes the kernel suspend the interrupts of the NAPI without a poll, as it does whenever a wait returns an
+    /// event. Dispatches what else is ready.
+    pub(super) fn suspend(&self) -> io::Result<WaitOutcome> {
+        if let Some(suspend) = &self.suspend {
+            // Fails only if the counter is full (EAGAIN), and then the eventfd is ready already.
+            let _ = rustix::io::write(suspend, &1_u64.to_ne_bytes());
+        }
+        let mut outcome = WaitOutcome { calls: 1, ..WaitOutcome::default() };
+        self.collect(Some(Duration::ZERO), &mut outcome)?;
+        Ok(outcome)
+    }
+
     /// Makes one `epoll_pwait2`. Returns whether it brought network events, or no events at all.
     fn collect(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<bool> {
         let mut events = self.events.borrow_mut();
         let count = epoll_sys::epoll_wait(fd(&self.polling), &mut events, timeout)?;
+        self.last_events.set(count);
         let (mut network, mut other) = (count == 0, false);
         for &event in &events[..count] {
             match event.token() {
@@ -215,7 +272,7 @@ impl EpollDriver {
                     other = true;
                 }
                 // The ring's driver counts what these bring.
-                RING | LEARN => network = true,
+                RING | LEARN | SUSPEND => network = true,
                 key => {
                     network = true;
                     outcome.events += 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::Cpus;
+use policies::{Cpus, Policy};
 
 use super::event_loop::Worker;
 use super::report::ReportInputs;
@@ -46,6 +46,9 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
         let wanted = EpollParams::new(micros, BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
+        if let Some(ring) = driver.ring().filter(|_| config.policy == Policy::KernelPolling) {
+            ring.set_suspends();
+        }
     }
     let report = ReportInputs {
         worker: index,
@@ -61,6 +64,11 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         so_busy_poll: split,
     }
     .report(&driver);
+    if config.policy == Policy::KernelPolling
+        && report.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0))
+    {
+        driver.epoll().set_napi_thread();
+    }
     tracing::debug!(%report, "worker started");
     handle.set_report(report);
     Ok(Worker::new(Arc::clone(runtime), handle, driver, config.wait))

@@ -1,5 +1,6 @@
 //! Policies on the two-namespace testbed.
 
+mod client;
 mod crash_recovery;
 mod delays;
 mod echo;

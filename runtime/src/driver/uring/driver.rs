@@ -76,6 +76,8 @@ pub(crate) struct UringDriver {
     /// Written by the kernel when the ring has work, for the epoll instance: the ring's own descriptor
     /// wakes nobody when work is deferred (`io_uring.c`, `io_req_local_work_add`).
     _completion_eventfd: Option<OwnedFd>,
+    /// Whether waits that return events suspend the queue's interrupts.
+    suspends: Cell<bool>,
     /// Sockets with something to send.
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// Sends that were submitted, and post no completion if they succeed.
@@ -141,6 +143,7 @@ impl UringDriver {
             epoll,
             wake,
             _completion_eventfd: completion_eventfd,
+            suspends: Cell::new(false),
             to_send: RefCell::default(),
             submitted_sends: RefCell::default(),
             starved: RefCell::default(),
@@ -171,6 +174,17 @@ impl UringDriver {
     /// Whether the wait is an epoll instance that polls a NAPI, which it has to learn from its sockets.
     pub(crate) fn polls_by_epoll(&self) -> bool {
         self.mode == Mode::Hybrid && self.epoll.is_split()
+    }
+
+    /// Says that the queue has a suspend timeout, so that each wait in epoll that returns events suspends its
+    /// interrupts.
+    pub(crate) fn set_suspends(&self) {
+        self.suspends.set(self.polls_by_epoll());
+    }
+
+    /// Whether interrupts or the timer bring packets now, although the queue could be suspended.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.suspends.get() && !self.epoll.is_suspended()
     }
 
     pub(crate) fn features(&self) -> &[&'static str] {

@@ -67,23 +67,31 @@ impl UringDriver {
 
     fn wait_on_epoll(&self, mut wait: Wait, sends: usize) -> io::Result<WaitOutcome> {
         let mut calls = 0;
-        let poll_first = sends >= POLL_FIRST_SENDS && self.poll_first.is_allowed();
+        let mut hold = self.is_interrupted() && self.ring.borrow_mut().has_deferred_work();
+        let poll_first = !hold && sends >= POLL_FIRST_SENDS && self.poll_first.is_allowed();
         if poll_first {
             // Packets that this pass brings have to signal the eventfd: a poll without events makes the
             // kernel resume the interrupt (`fs/eventpoll.c`, `ep_busy_loop`).
             self.ring.borrow_mut().arm_eventfd();
             wait = Wait::Pass;
-        } else {
+        } else if !hold {
             // Completions posted before arming don't signal, so the ring is checked after arming.
             while self.ring.borrow_mut().arm_eventfd_unless_work() {
                 calls += self.enter(0, None)?;
                 if self.progress.get() {
+                    // What this pass brings has to signal, as above.
+                    self.ring.borrow_mut().arm_eventfd();
                     wait = Wait::Pass;
+                    hold = self.is_interrupted() && self.received.get() > 0;
                     break;
                 }
             }
         }
-        let outcome = self.epoll.wait(wait);
+        // Where an interrupt or the timer has brought this turn's receives, a poll would find nothing more. The kernel
+        // would take that for the end of the traffic, and go on interrupting the tasks that are about to run; it
+        // would bring all packets that way, and so each of the next polls would find nothing either. The
+        // next wait polls, because after this one the queue is suspended.
+        let outcome = if hold { self.epoll.suspend() } else { self.epoll.wait(wait) };
         self.ring.borrow_mut().disarm_eventfd();
         let mut outcome = outcome?;
         if self.ring.borrow_mut().has_work() {
