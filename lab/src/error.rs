@@ -30,6 +30,9 @@ pub enum Error {
     /// An experiment process exited before it sent what was expected.
     #[error("an experiment process exited early; its error message is above")]
     ProcessExited,
+    /// A fleet could not load its server.
+    #[error(transparent)]
+    Fleet(#[from] crate::fleet::FleetError),
     /// A load process reported an error.
     #[error("load: {0}")]
     LoadProcess(String),

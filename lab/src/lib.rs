@@ -38,6 +38,8 @@ pub mod core_distance;
 mod error;
 pub mod experiment_process;
 pub mod experiments;
+pub mod fleet;
+pub mod idle_cores;
 pub mod peers;
 pub mod report;
 pub mod testbed;

@@ -60,6 +60,7 @@ mod report;
 mod run;
 mod search;
 mod stats;
+pub mod stream;
 mod transport;
 mod workload;
 

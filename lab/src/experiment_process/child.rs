@@ -9,9 +9,10 @@ use std::sync::OnceLock;
 use serde::de::DeserializeOwned;
 
 use super::messages::{
-    BEGIN, END, LoadMeasurement, LoadMessage, ProcessRole, ServerMeasurement, ServerReady,
+    BEGIN, END, FleetMessage, LoadMeasurement, LoadMessage, ProcessRole, ServerMeasurement, ServerReady,
 };
 use super::process_main::SUBCOMMAND;
+use crate::fleet::{FleetLoad, FleetMeasurement};
 use crate::testbed::Namespace;
 use crate::{Error, allocation_counter};
 
@@ -47,6 +48,37 @@ impl ExperimentProcess {
     fn command(&mut self, command: &str) -> io::Result<()> {
         let commands = self.commands.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         writeln!(commands, "{command}")
+    }
+
+    /// Has a fleet process run a load. Calls `measuring` when the warm-up is over.
+    pub(crate) fn run_fleet(
+        &mut self,
+        load: &FleetLoad,
+        measuring: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<FleetMeasurement, Error> {
+        self.command(&serde_json::to_string(load)?)?;
+        let mut measuring = Some(measuring);
+        loop {
+            match self.receive()? {
+                FleetMessage::Ready => {}
+                FleetMessage::Measuring => measuring.take().map_or(Ok(()), |measuring| measuring())?,
+                FleetMessage::Done { measurement } => return Ok(*measurement),
+                FleetMessage::Failed { error } => return Err(Error::LoadProcess(error)),
+            }
+        }
+    }
+
+    /// Waits until a fleet process is connected.
+    pub(crate) fn fleet_ready(&mut self) -> Result<(), Error> {
+        match self.receive()? {
+            FleetMessage::Failed { error } => Err(Error::LoadProcess(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// CPU time of all the process's threads so far, in seconds.
+    pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
+        process_cpu_seconds(self.child.id())
     }
 
     /// Waits for the process's next message.
@@ -116,6 +148,17 @@ impl ExperimentProcess {
         self.child.wait()?;
         Ok(())
     }
+}
+
+/// CPU time of all threads of a process so far, in seconds (`/proc/<pid>/task/*/schedstat`).
+pub(crate) fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    let tasks = procfs::process::Process::new(pid).and_then(|process| process.tasks());
+    let mut nanos = 0;
+    for task in tasks.map_err(io::Error::other)? {
+        nanos += task.and_then(|task| task.schedstat()).map_err(io::Error::other)?.sum_exec_runtime;
+    }
+    Ok(nanos as f64 / 1e9)
 }
 
 impl Drop for ExperimentProcess {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use loadgen::{Arrival, Config, Loop, Report, WarmUp, Workload};
+use loadgen::{Config, Loop, Report, WarmUp, Workload};
 use policies::{Cpus, Policy, host};
 use runtime::{Builder, DriverKind, Runtime};
 use rustix::process::{Pid, setpriority_process};
@@ -32,11 +32,8 @@ pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
     let config = Config {
         servers: vec![spec.server.into()],
         connections: spec.connections,
-        depth: if spec.rate.is_some() { 64 } else { 1 },
-        pacing: match spec.rate {
-            Some(rate) => Loop::Open { rate, arrival: Arrival::EXPONENTIAL },
-            None => Loop::Closed,
-        },
+        depth: 1,
+        pacing: Loop::Closed,
         workload: Workload { records: spec.records, ..Workload::default() },
         warm_up: WarmUp::Fixed(warm_up),
         duration: Duration::from_secs_f64(spec.duration),

@@ -9,6 +9,7 @@ use runtime::{DriverKind, WaitStrategy};
 use serde::{Deserialize, Serialize};
 
 use super::grace_time_turns::GraceTimeTurns;
+use crate::fleet::{FleetConfig, FleetMeasurement};
 use crate::peers::{EchoLoadSpec, EchoServerSpec};
 
 /// What an experiment process does.
@@ -24,6 +25,33 @@ pub enum ProcessRole {
     EchoServer(EchoServerSpec),
     /// Loads an echo server.
     EchoLoad(EchoLoadSpec),
+    /// Loads any server with a fleet.
+    Fleet(FleetSpec),
+}
+
+/// How a fleet process runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FleetSpec {
+    /// The fleet and its server.
+    pub fleet: FleetConfig,
+    /// The core of the fleet's thread.
+    pub core: u32,
+    /// Records to store first.
+    pub records: u64,
+}
+
+/// A fleet process's messages.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub(crate) enum FleetMessage {
+    /// It is connected, and the records are stored.
+    Ready,
+    /// The warm-up is over.
+    Measuring,
+    /// The load is over.
+    Done { measurement: Box<FleetMeasurement> },
+    /// The load could not be generated.
+    Failed { error: String },
 }
 
 /// How a memcached server process runs.
@@ -61,8 +89,6 @@ pub struct LoadSpec {
     pub core: u32,
     /// The number of connections.
     pub connections: usize,
-    /// Requests a second; `None` is a closed loop.
-    pub rate: Option<f64>,
     /// Seconds of load before the measurement.
     pub warm_up: f64,
     /// Seconds of measurement.

@@ -5,6 +5,7 @@
 //! killed when the lab exits (`PR_SET_PDEATHSIG`), and the kernel frees a network namespace with its last process.
 
 mod child;
+mod fleet;
 mod grace_time_turns;
 mod load;
 mod messages;
@@ -13,9 +14,11 @@ mod process_main;
 mod server;
 
 pub use child::ExperimentProcess;
+pub(crate) use child::process_cpu_seconds;
 pub use grace_time_turns::GraceTimeTurns;
 pub(crate) use messages::{EchoLoadReady, EchoServerReady};
 pub use messages::{
-    LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerReady, ServerSpec,
+    FleetSpec, LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerReady,
+    ServerSpec,
 };
 pub use process_main::{SUBCOMMAND, run};

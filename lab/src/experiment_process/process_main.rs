@@ -4,7 +4,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::messages::{EchoLoadReady, EchoServerReady, ProcessRole};
 use super::output::send;
-use super::{load, server};
+use super::{fleet, load, server};
 use crate::testbed::Namespace;
 use crate::{Error, allocation_counter, peers};
 
@@ -24,6 +24,7 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
     match serde_json::from_str(role)? {
         ProcessRole::Server(spec) => server::run(&spec),
         ProcessRole::Load(spec) => load::run(&spec),
+        ProcessRole::Fleet(spec) => fleet::run(&spec),
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address| {
             send(&EchoServerReady { address, allocation_count: allocation_counter::address() })
         })?),

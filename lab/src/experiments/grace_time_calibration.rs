@@ -88,7 +88,7 @@ pub fn calibrate(
     let (measurement, conditions) = loop {
         let guard = ConditionsGuard::begin(comparison.cores)?;
         let turns = Some(turns.clone());
-        let measurement = comparison.measure(polling, grace_time, None, WARM_UP, load_duration, turns)?;
+        let measurement = comparison.measure(polling, grace_time, WARM_UP, load_duration, turns)?;
         let conditions = guard.end()?;
         if !conditions.distance_changed() || left_out.len() == REPEATS {
             break (measurement, conditions);

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use procfs::process::Process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::Error;
+use crate::experiment_process::process_cpu_seconds;
 
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +36,21 @@ impl MemcachedProcess {
     /// Starts the server on a core, and waits until it accepts connections.
     pub(super) fn start(program: &Path, arguments: &[&str], core: u32) -> Result<Self, Error> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        Self::start_at(program, arguments, address, core)
+    }
+
+    /// Starts the server with one thread on a core, in the caller's network namespace, on an address that is free.
+    pub(super) fn start_on(program: &Path, address: SocketAddr, core: u32) -> Result<Self, Error> {
+        let ip = address.ip().to_string();
+        Self::start_at(
+            program,
+            &["-u", "root", "-l", &ip, "-t", "1", "-m", "256", "-c", "20000"],
+            address,
+            core,
+        )
+    }
+
+    fn start_at(program: &Path, arguments: &[&str], address: SocketAddr, core: u32) -> Result<Self, Error> {
         let mut command = Command::new(program);
         command.args(arguments).args(["-p", &address.port().to_string()]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -83,13 +98,7 @@ impl MemcachedProcess {
 
     /// CPU time of all the server's threads so far, in seconds (`/proc/<pid>/task/*/schedstat`).
     pub(super) fn cpu_seconds(&self) -> io::Result<f64> {
-        let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
-        let tasks = Process::new(pid).and_then(|process| process.tasks()).map_err(io::Error::other)?;
-        let mut nanos = 0;
-        for task in tasks {
-            nanos += task.and_then(|task| task.schedstat()).map_err(io::Error::other)?.sum_exec_runtime;
-        }
-        Ok(nanos as f64 / 1e9)
+        process_cpu_seconds(self.child.id())
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod contestant;
 mod core_assignment;
+pub mod fleet_comparison;
 pub mod generator_comparison;
 pub mod grace_time_calibration;
 pub mod machine_check;

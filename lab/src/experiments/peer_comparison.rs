@@ -1,6 +1,7 @@
 //! The comparison of runtimes: every echo server under every load, in interleaved rounds.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use loadgen::interleaved_rounds::{DistanceClass, RepeatPolicy, Round, Rounds, figures};
 use loadgen::medians::{Interval, median, median_interval};
@@ -205,7 +206,14 @@ fn start_server(
     cores: CoreAssignment,
     shape: RequestShape,
 ) -> Result<(ExperimentProcess, EchoServerReady), Error> {
-    let role = ProcessRole::EchoServer(EchoServerSpec { peer, core: cores.server, shape });
+    let role = ProcessRole::EchoServer(EchoServerSpec {
+        peer,
+        core: cores.server,
+        shape,
+        address: Ipv4Addr::LOCALHOST,
+        network: None,
+        work: Duration::ZERO,
+    });
     let mut server = ExperimentProcess::start(&role, None)?;
     let ready = server.receive()?;
     Ok((server, ready))

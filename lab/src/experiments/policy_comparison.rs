@@ -1,9 +1,9 @@
-//! The comparison of policies and drivers, in interleaved rounds.
+//! The comparison of policies and drivers under one kernel client in a closed loop, in interleaved rounds.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::{Conditions, DisturbedTurn, RepeatPolicy, Round, Rounds, figures, ratios};
+use loadgen::interleaved_rounds::{RepeatPolicy, Round, Rounds, figures, ratios};
 use loadgen::medians::{Interval, median, median_interval};
 use policies::{GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use super::contestant::Contestant;
 use super::core_assignment::CoreAssignment;
 use super::steal::STEAL_LIMIT;
+use super::turn_conditions::{ConditionsGuard, MeasuredRounds};
 use crate::Error;
 use crate::experiment_process::{
     ExperimentProcess, GraceTimeTurns, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement,
@@ -22,22 +23,12 @@ use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed
 /// How much is measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct ComparisonConfig {
-    /// Rounds at saturation; each measures every contestant once.
+    /// Rounds; each measures every contestant once.
     pub rounds: usize,
-    /// Seconds of a measurement at saturation.
+    /// Seconds of a measurement.
     pub duration: f64,
     /// Seconds of load before each measurement.
     pub warm_up: f64,
-    /// Rates of the open loop, as shares of the highest throughput at saturation.
-    pub load_shares: Vec<f64>,
-    /// Rounds at each rate.
-    pub load_rounds: usize,
-    /// Seconds of a measurement at a rate.
-    pub load_duration: f64,
-    /// Grace times to choose from.
-    pub grace_candidates: Vec<Duration>,
-    /// Rounds of the grace times.
-    pub grace_rounds: usize,
     /// Connections of the load.
     pub connections: usize,
     /// How the server's worker waits.
@@ -50,27 +41,16 @@ pub struct ComparisonConfig {
 }
 
 impl ComparisonConfig {
-    /// A comparison of five minutes, or of half a minute if `quick`. Rates below saturation are measured if all
-    /// contestants have the same driver.
+    /// A comparison of a minute, or of less if `quick`.
     pub fn new(contestants: Vec<Contestant>, quick: bool) -> Self {
-        let one_driver = contestants.iter().all(|contestant| contestant.driver == contestants[0].driver);
         Self {
-            rounds: if quick { 3 } else { 7 },
-            duration: if quick { 0.8 } else { 2.5 },
-            warm_up: if quick { 0.2 } else { 0.5 },
-            load_shares: match (one_driver, quick) {
-                (false, _) => Vec::new(),
-                (true, true) => vec![0.5],
-                (true, false) => vec![0.2, 0.4, 0.6, 0.8],
-            },
-            load_rounds: if quick { 1 } else { 2 },
-            load_duration: if quick { 0.8 } else { 2.0 },
-            grace_candidates: [50, 100, 200, 400].map(Duration::from_micros).into(),
-            grace_rounds: if quick { 20 } else { 40 },
+            rounds: if quick { 6 } else { 8 },
+            duration: if quick { 0.3 } else { 0.4 },
+            warm_up: 0.1,
             connections: 64,
             wait: WaitStrategy::Block,
             contestants,
-            repeat_budget: if quick { 4.0 } else { 60.0 },
+            repeat_budget: if quick { 4.0 } else { 20.0 },
         }
     }
 }
@@ -91,8 +71,6 @@ pub struct Measurement {
     pub ran: String,
     /// Why it ran something else than the requested policy.
     pub steps_down: Vec<String>,
-    /// Requests a second that were requested; `None` at saturation.
-    pub rate: Option<f64>,
     /// The client's measurement.
     pub load: LoadMeasurement,
     /// The server's measurement.
@@ -123,9 +101,6 @@ pub struct PolicyRow {
     pub driver: DriverKind,
     /// What ran.
     pub ran: String,
-    /// Requests a second that were requested; `None` at saturation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_qps: Option<f64>,
     /// Requests per second.
     pub qps: f64,
     /// Median latency, µs.
@@ -162,10 +137,6 @@ pub struct PolicyComparison {
     pub config: ComparisonConfig,
     /// The grace time under kernel polling.
     pub grace_time: GraceTime,
-    /// Disturbed turns that were repeated, a sentence each.
-    pub repeated: Vec<String>,
-    /// Disturbed turns that were kept because the time for repeating was used up, a sentence each.
-    pub kept_disturbed: Vec<String>,
     /// Time left for repeating disturbed turns.
     repeat_budget: Duration,
 }
@@ -187,8 +158,6 @@ impl PolicyComparison {
             repeat_budget: Duration::from_secs_f64(config.repeat_budget),
             config,
             grace_time,
-            repeated: Vec::new(),
-            kept_disturbed: Vec::new(),
         }
     }
 
@@ -202,7 +171,6 @@ impl PolicyComparison {
         &self,
         contestant: Contestant,
         grace_time: GraceTime,
-        rate: Option<f64>,
         warm_up: f64,
         duration: f64,
         turns: Option<GraceTimeTurns>,
@@ -227,7 +195,6 @@ impl PolicyComparison {
             server: ready.address,
             core: self.cores.client,
             connections: self.config.connections,
-            rate,
             warm_up,
             duration,
             records: 10_000,
@@ -243,49 +210,35 @@ impl PolicyComparison {
             driver: contestant.driver,
             ran: ready.ran.clone(),
             steps_down: ready.steps_down.clone(),
-            rate,
             load: load_measurement,
             server: server_measurement,
             ready,
         })
     }
 
-    /// Measures all contestants in `count` rounds, at saturation or at `rate` requests a second. Calls `progress`
-    /// before each turn.
+    /// Measures all contestants in a closed loop. Calls `progress` before each turn.
     ///
     /// # Errors
     /// If a server or a load can't be run.
-    pub fn compare(
-        &mut self,
-        rate: Option<f64>,
-        count: usize,
-        duration: f64,
-        mut progress: impl FnMut(&str),
-    ) -> Result<Vec<Round<Measurement>>, Error> {
+    pub fn compare(&mut self, mut progress: impl FnMut(&str)) -> Result<MeasuredRounds<Measurement>, Error> {
         let contestants = self.config.contestants.clone();
-        let at = rate.map_or_else(|| "saturated".to_owned(), |rate| format!("{rate:.0}/s"));
+        let ComparisonConfig { rounds: count, duration, warm_up, .. } = self.config;
         let mut rounds = Rounds::new(contestants.len(), count)
             .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(self.repeat_budget));
         while let Some(turn) = rounds.next_turn() {
             let contestant = contestants[turn.contestant()];
             if !turn.is_repeat() {
-                progress(&format!("{contestant}, {at}, round {} of {count}", turn.round() + 1));
+                progress(&format!("{contestant}, closed loop, round {} of {count}", turn.round() + 1));
             }
-            let warm_up = self.config.warm_up;
-            let measurement = self.measure(contestant, self.grace_time, rate, warm_up, duration, None)?;
-            let conditions = Conditions::with_steal(measurement.server.steal);
+            let guard = ConditionsGuard::begin(self.cores)?;
+            let measurement = self.measure(contestant, self.grace_time, warm_up, duration, None)?;
+            let conditions = guard.end()?;
             rounds.finish_turn(turn, Some(measurement), conditions);
         }
         let finished = rounds.finish();
         self.repeat_budget = self.repeat_budget.saturating_sub(finished.repeated_time);
-        let at = rate.map_or_else(String::new, |rate| format!(" at {rate:.0}/s"));
-        for DisturbedTurn { contestant, conditions, repeated, .. } in &finished.disturbed {
-            let percent = conditions.steal * 100.0;
-            let sentence =
-                format!("{}{at}: the hypervisor stole {percent:.1} % of a core", contestants[*contestant]);
-            if *repeated { &mut self.repeated } else { &mut self.kept_disturbed }.push(sentence);
-        }
-        Ok(finished.into_leading().rounds)
+        let contestants = contestants.iter().map(ToString::to_string).collect();
+        Ok(MeasuredRounds { load: "closed loop".to_owned(), contestants, finished })
     }
 }
 
@@ -296,7 +249,7 @@ pub fn policy_rows(contestants: &[Contestant], rounds: &[Round<Measurement>]) ->
 
 fn policy_row(contestant: Contestant, index: usize, rounds: &[Round<Measurement>]) -> Option<PolicyRow> {
     let measurements = || rounds.iter().filter_map(|round| round.value(index));
-    let first = measurements().next()?;
+    measurements().next()?;
     let median_of = |figure: fn(&Measurement) -> f64| median(&figures(rounds, index, figure));
     let ratio_to_first = |figure: fn(&Measurement) -> f64| median_interval(&ratios(rounds, index, 0, figure));
     // If rounds ran different things, the row names all of them.
@@ -307,7 +260,6 @@ fn policy_row(contestant: Contestant, index: usize, rounds: &[Round<Measurement>
         asked: contestant.policy,
         driver: contestant.driver,
         ran: ran.join(" or "),
-        asked_qps: first.rate,
         qps: median_of(|it| it.load.qps),
         p50_us: median_of(|it| it.load.latency.p50),
         p99_us: median_of(|it| it.load.latency.p99),

@@ -2,15 +2,30 @@
 
 use std::io;
 use std::net::TcpListener as StdListener;
+use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
+use policies::Cpus;
 use runtime::{Builder, DriverKind};
 
-use super::request_shape::{RequestCounter, RequestShape};
+use super::request_shape::RequestCounter;
+use super::server::EchoServerSpec;
 
-pub(super) fn serve(listener: StdListener, shape: RequestShape, driver: DriverKind) -> io::Result<()> {
-    let runtime = Builder::new().ignore_environment().workers(1).driver(driver).build();
+/// Serves with the driver of `spec.network`, or with `driver` if it has none.
+pub(super) fn serve(listener: StdListener, spec: &EchoServerSpec, driver: DriverKind) -> io::Result<()> {
+    let mut builder = Builder::new().ignore_environment().workers(1).driver(driver);
+    if let Some(network) = &spec.network {
+        builder = builder
+            .cores(Cpus::one(spec.core))
+            .policy(network.policy)
+            .driver(network.driver)
+            .interface(&network.interface)
+            .packing_cores(Cpus::one(network.packing_core))
+            .grace_time(network.grace_time);
+    }
+    let (shape, work) = (spec.shape, spec.work);
+    let runtime = builder.build();
     runtime.map_err(io::Error::other)?.block_on(async {
         let serving = TcpListener::from_std(listener)?.serve(move |mut stream: TcpStream| async move {
             // Fails only if the connection has been closed.
@@ -18,6 +33,7 @@ pub(super) fn serve(listener: StdListener, shape: RequestShape, driver: DriverKi
             let mut requests = RequestCounter::new(shape);
             while let Ok(length @ 1..) = stream.fill_buf().await.map(<[u8]>::len) {
                 stream.consume_unpin(length);
+                compute(work);
                 if stream.write_all(requests.replies(length)).await.is_err() {
                     break;
                 }
@@ -27,4 +43,14 @@ pub(super) fn serve(listener: StdListener, shape: RequestShape, driver: DriverKi
         drop(serving);
         Ok(())
     })
+}
+
+/// Keeps the core busy for this long.
+fn compute(time: Duration) {
+    if time > Duration::ZERO {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    }
 }

@@ -15,4 +15,4 @@ mod tokio;
 pub use self::load::{EchoLoadSpec, EchoMeasurement, load};
 pub use self::peer::Peer;
 pub use self::request_shape::RequestShape;
-pub use self::server::{EchoServerSpec, serve};
+pub use self::server::{EchoServerNetwork, EchoServerSpec, serve};

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
 
-use policies::Cpus;
+use policies::{Cpus, GraceTime, Policy};
 use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
@@ -21,9 +22,30 @@ pub struct EchoServerSpec {
     pub core: u32,
     /// The sizes of requests and replies.
     pub shape: RequestShape,
+    /// The address to listen on.
+    pub address: Ipv4Addr,
+    /// How Lull's runtime handles the network; `None` leaves everything as it is. Other runtimes have no such choice.
+    pub network: Option<EchoServerNetwork>,
+    /// Time that the server spends computing for each request.
+    pub work: Duration,
 }
 
-/// Serves on a free port of loopback until the process is killed. Calls `ready` with the address once it listens.
+/// How Lull's runtime handles the network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EchoServerNetwork {
+    /// The policy.
+    pub policy: Policy,
+    /// The driver.
+    pub driver: DriverKind,
+    /// The interface.
+    pub interface: String,
+    /// The core that does the network work under the packing policy.
+    pub packing_core: u32,
+    /// The grace time.
+    pub grace_time: GraceTime,
+}
+
+/// Serves on a free port until the process is killed. Calls `ready` with the address once it listens.
 ///
 /// # Errors
 /// If the core or the port can't be had, if the runtime can't be started, or if `ready` fails.
@@ -31,13 +53,13 @@ pub fn serve(spec: &EchoServerSpec, ready: impl FnOnce(SocketAddr) -> io::Result
     descriptor_limit::raise()?;
     Cpus::one(spec.core).pin(None)?;
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.bind(&SocketAddr::from((spec.address, 0)).into())?;
     socket.listen(4096)?;
     let listener: TcpListener = socket.into();
     ready(listener.local_addr()?)?;
     match spec.peer {
-        Peer::LullUring => lull::serve(listener, spec.shape, DriverKind::Uring),
-        Peer::LullEpoll => lull::serve(listener, spec.shape, DriverKind::Epoll),
+        Peer::LullUring => lull::serve(listener, spec, DriverKind::Uring),
+        Peer::LullEpoll => lull::serve(listener, spec, DriverKind::Epoll),
         Peer::Tokio => tokio::serve(listener, spec.shape),
         Peer::Monoio => monoio::serve(listener, spec.shape),
         Peer::Compio => compio::serve(listener, spec.shape),

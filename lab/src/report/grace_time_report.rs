@@ -5,26 +5,15 @@ use std::time::Duration;
 use super::table::{interval_text, plain_table};
 use crate::experiments::grace_time_calibration::GraceTimeCalibration;
 
-fn micros(grace_time: Option<Duration>, unit: &str) -> String {
-    grace_time.map_or_else(|| "adapted".to_owned(), |time| format!("{}{unit}", time.as_micros()))
-}
-
-/// The throughput under each grace time, in one line.
-pub(super) fn grace_time_line(calibration: &GraceTimeCalibration) -> String {
-    let trials = calibration.trials.iter();
-    let trials = trials.map(|trial| format!("{} {:.0}k", micros(trial.grace_time, " µs"), trial.qps / 1e3));
-    trials.collect::<Vec<_>>().join(", ")
+fn micros(grace_time: Option<Duration>) -> String {
+    grace_time.map_or_else(|| "adapted".to_owned(), |time| time.as_micros().to_string())
 }
 
 /// The report as text.
 pub fn grace_time_text(calibration: &GraceTimeCalibration) -> String {
     let header = ["grace time µs", "requests/s", "over the best fixed one"];
     let rows = calibration.trials.iter().map(|trial| {
-        vec![
-            micros(trial.grace_time, ""),
-            format!("{:.0}", trial.qps),
-            interval_text(&trial.ratio_to_best, 3),
-        ]
+        vec![micros(trial.grace_time), format!("{:.0}", trial.qps), interval_text(&trial.ratio_to_best, 3)]
     });
     let mut text = format!(
         "{}\n{} rounds in one server under one load; medians, 95 % intervals; the hypervisor took {:.1} % of a core\n",

@@ -1,21 +1,25 @@
 //! Results for people (tables and sentences) and for programs (JSON).
 
 mod class_tables;
+mod fleet_report;
 mod generator_report;
 mod grace_time_report;
+mod kernel_client_report;
 mod machine;
 mod machine_check_report;
 mod memcached_cpu_report;
 mod notes;
 mod peer_report;
-mod policy_report;
 mod policy_table;
+mod self_test_report;
 mod table;
 
+pub use fleet_report::FleetReport;
 pub use generator_report::GeneratorReport;
 pub use grace_time_report::grace_time_text;
+pub use kernel_client_report::KernelClientReport;
 pub use machine::Machine;
 pub use machine_check_report::MachineCheckReport;
 pub use memcached_cpu_report::memcached_cpu_line;
 pub use peer_report::PeerReport;
-pub use policy_report::ComparisonReport;
+pub use self_test_report::SelfTestReport;

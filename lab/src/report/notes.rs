@@ -1,9 +1,7 @@
 //! What readers of a comparison should know before they rely on it.
 
-use loadgen::interleaved_rounds::Round;
-
-use crate::experiments::CoreAssignment;
 use crate::experiments::policy_comparison::{Measurement, PolicyComparison, PolicyRow};
+use crate::experiments::{CoreAssignment, MeasuredRounds};
 
 /// From this busy share on, the client may be the bottleneck.
 const BUSY_CLIENT: f64 = 0.95;
@@ -29,10 +27,9 @@ pub(super) fn routing(comparison: &PolicyComparison) -> Vec<String> {
 pub(super) fn notes(
     comparison: &PolicyComparison,
     rows: &[PolicyRow],
-    rounds: &[Round<Measurement>],
-    rate_sweep_rounds: &[Round<Measurement>],
+    measured: &MeasuredRounds<Measurement>,
 ) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = vec![measured.summary()];
     if !comparison.has_testbed() {
         notes.push("loopback has no NAPI: no policy has an effect there, and all rows run the same; run as root for the testbed".to_owned());
     }
@@ -54,8 +51,8 @@ pub(super) fn notes(
         ));
     }
     let all = || {
-        let turns = rounds.iter().chain(rate_sweep_rounds).flat_map(|round| &round.turns);
-        turns.filter_map(|turn| turn.value.as_ref())
+        let rounds = measured.finished.classes.iter().flat_map(|class| &class.rounds);
+        rounds.flat_map(|round| &round.turns).filter_map(|turn| turn.value.as_ref())
     };
     let mut steps_down: Vec<String> = all()
         .filter(|it| !it.steps_down.is_empty())
@@ -72,10 +69,8 @@ pub(super) fn notes(
         ));
     }
     for measurement in all().filter(|it| it.load.ring_drops > 0) {
-        let rate = measurement.rate;
-        let at = rate.map_or_else(|| "saturated".to_owned(), |rate| format!("at {rate:.0}/s"));
         notes.push(format!(
-            "{}, {at}: {} packets found the server's receive ring full, and TCP had to send them again (p99 {:.0} µs)",
+            "{}: {} packets found the server's receive ring full, and TCP had to send them again (p99 {:.0} µs)",
             measurement.asked, measurement.load.ring_drops, measurement.load.latency.p99
         ));
     }

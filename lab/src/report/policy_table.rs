@@ -5,9 +5,9 @@ use policies::Policy;
 use super::table::{interval_text, plain_table};
 use crate::experiments::policy_comparison::PolicyRow;
 
-/// Rows as a table; `with_rate` adds the requested rate in front.
-pub(super) fn policy_table(rows: &[PolicyRow], with_rate: bool) -> String {
-    let mut header = vec![
+/// Rows as a table.
+pub(super) fn policy_table(rows: &[PolicyRow]) -> String {
+    let header = [
         "asked",
         "driver",
         "ran",
@@ -21,11 +21,8 @@ pub(super) fn policy_table(rows: &[PolicyRow], with_rate: bool) -> String {
         "ratio to vanilla",
         "CPU ratio",
     ];
-    if with_rate {
-        header.insert(0, "rate");
-    }
     let cells = |row: &PolicyRow| {
-        let mut cells = vec![
+        vec![
             row.asked.to_string(),
             row.driver.to_string(),
             row.ran.clone(),
@@ -38,14 +35,9 @@ pub(super) fn policy_table(rows: &[PolicyRow], with_rate: bool) -> String {
             format!("{:.3}", row.busy_poll_share),
             interval_text(&row.ratio_to_vanilla, 2),
             interval_text(&row.cpu_ratio_to_vanilla, 2),
-        ];
-        if let Some(rate) = row.asked_qps.filter(|_| with_rate) {
-            cells.insert(0, format!("{rate:.0}"));
-        }
-        cells
+        ]
     };
-    let left_aligned: &[usize] = if with_rate { &[1, 2, 3] } else { &[0, 1, 2] };
-    format!("{}\n", plain_table(header, rows.iter().map(cells), left_aligned))
+    format!("{}\n", plain_table(header, rows.iter().map(cells), &[0, 1, 2]))
 }
 
 /// One sentence: would kernel polling help here, and by how much?

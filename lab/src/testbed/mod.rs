@@ -4,4 +4,7 @@ mod namespace;
 mod veth;
 
 pub use namespace::Namespace;
-pub use veth::{CLIENT_ADDRESS, CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+pub use veth::{
+    CLIENT_ADDRESS, CLIENT_INTERFACE, CONGESTION_CONTROL, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS,
+    SERVER_INTERFACE, SERVER_MAC, Testbed,
+};

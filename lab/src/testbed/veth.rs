@@ -1,5 +1,6 @@
 //! The veth pair between two network namespaces, created over netlink.
 
+use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
@@ -9,6 +10,9 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use policies::netlink::ethtool::Ethtool;
@@ -22,9 +26,19 @@ pub const SERVER_INTERFACE: &str = "lull-server";
 pub const CLIENT_INTERFACE: &str = "lull-client";
 /// The server's address, from the block reserved for benchmarks (RFC 2544).
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The load's address.
+/// The address of the kernel in the client's namespace.
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-const PREFIX_LENGTH: u8 = 30;
+/// An address that the server finds behind [`FLEET_MAC`], and that no kernel has: a [`fleet`](crate::fleet)'s.
+pub const FLEET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
+const PREFIX_LENGTH: u8 = 29;
+/// The server's hardware address.
+pub const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
+const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
+/// The fleet's hardware address. No interface has it, so the kernel on the client's side ignores packets for the fleet.
+pub const FLEET_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
+/// The congestion control of both sides. A machine's default may be one that paces (BBR), which sets a timer for each
+/// socket; this one is in every kernel, and allowed in every namespace.
+pub const CONGESTION_CONTROL: &str = "reno";
 
 /// Two network namespaces joined by a veth pair. The kernel removes both when this is dropped, and when the
 /// process exits or is killed.
@@ -49,11 +63,16 @@ impl Testbed {
         server
             .run(|| {
                 create_pair(queues, client_fd).map_err(failed_step("create a veth pair"))?;
-                set_up_interface(SERVER_INTERFACE, SERVER_ADDRESS)
+                let index = set_up_interface(SERVER_INTERFACE, SERVER_ADDRESS)?;
+                add_neighbour(index, FLEET_ADDRESS, FLEET_MAC)
+                    .map_err(failed_step("add the fleet's neighbour entry"))
             })
             .map_err(failed_step("set up the server's end of the veth pair"))?;
         client
-            .run(|| set_up_interface(CLIENT_INTERFACE, CLIENT_ADDRESS))
+            .run(|| {
+                let index = set_up_interface(CLIENT_INTERFACE, CLIENT_ADDRESS)?;
+                receive_single_packets(index).map_err(failed_step("limit merged packets"))
+            })
             .map_err(failed_step("set up the client's end of the veth pair"))?;
         Ok(Self { server, client })
     }
@@ -75,16 +94,17 @@ const OFFLOAD_FEATURES: [(&str, bool); 5] = [
 const CREATE: u16 = 0x400 | 0x200;
 
 fn create_pair(queues: u32, peer_namespace: i32) -> io::Result<()> {
-    let named = |name: &str| {
+    let named = |name: &str, mac: [u8; 6]| {
         let mut link = LinkMessage::default();
+        link.attributes.push(LinkAttribute::Address(mac.to_vec()));
         link.attributes.push(LinkAttribute::IfName(name.to_owned()));
         link.attributes.push(LinkAttribute::NumTxQueues(queues));
         link.attributes.push(LinkAttribute::NumRxQueues(queues));
         link
     };
-    let mut peer = named(CLIENT_INTERFACE);
+    let mut peer = named(CLIENT_INTERFACE, CLIENT_MAC);
     peer.attributes.push(LinkAttribute::NetNsFd(peer_namespace));
-    let mut link = named(SERVER_INTERFACE);
+    let mut link = named(SERVER_INTERFACE, SERVER_MAC);
     link.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::Kind(InfoKind::Veth),
         LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
@@ -94,7 +114,10 @@ fn create_pair(queues: u32, peer_namespace: i32) -> io::Result<()> {
         .map(drop)
 }
 
-fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<()> {
+/// Returns the interface's index.
+fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
+    fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL)
+        .map_err(failed_step("set the congestion control"))?;
     let links = route::links()?;
     let find = |name: &str| links.iter().find(|link| link.name == name).map(|link| link.index);
     let index = find(interface).ok_or(io::ErrorKind::NotFound)?;
@@ -122,5 +145,29 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<()> {
             .request(RouteNetlinkMessage::SetLink(link), Request::Acknowledged(0))
             .map_err(failed_step("bring the interface up"))?;
     }
-    Ok(())
+    Ok(index)
+}
+
+/// A neighbour entry that the kernel neither asks for nor forgets.
+fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.ifindex = interface;
+    message.header.state = NeighbourState::Permanent;
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+    Connection::open(NETLINK_ROUTE)?
+        .request(RouteNetlinkMessage::NewNeighbour(message), Request::Acknowledged(CREATE))
+        .map(drop)
+}
+
+/// Keeps GRO from merging the packets that an interface receives. A fleet reads packets as they come, into slots that
+/// hold one of them; a veth needs GRO to be on, because it has no NAPI without.
+fn receive_single_packets(interface: u32) -> io::Result<()> {
+    let mut link = LinkMessage::default();
+    link.header.index = interface;
+    link.attributes.push(LinkAttribute::GroIpv4MaxSize(1));
+    Connection::open(NETLINK_ROUTE)?
+        .request(RouteNetlinkMessage::SetLink(link), Request::Acknowledged(0))
+        .map(drop)
 }

@@ -9,55 +9,41 @@ use lab::experiments::grace_time_calibration::calibrate as calibrate_grace_time;
 use lab::experiments::machine_check::check_machine;
 use lab::experiments::memcached_cpu::{MemcachedCpuComparison, MemcachedCpuConfig, MemcachedLoad};
 use lab::experiments::peer_comparison::{self, PeerComparisonConfig};
-use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison, policy_rows};
+use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::report::{
-    ComparisonReport, GeneratorReport, Machine, MachineCheckReport, PeerReport, grace_time_text,
+    GeneratorReport, KernelClientReport, Machine, MachineCheckReport, PeerReport, grace_time_text,
     memcached_cpu_line,
 };
 use lab::testbed::Testbed;
-use policies::{GraceTime, Settings};
+use policies::GraceTime;
 use runtime::DriverKind;
 
 use crate::flags::{CheckFlags, ComparisonFlags, Format, GeneratorFlags, MemcachedCpuFlags};
+use crate::fleet_commands;
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
-/// How long a grace time is in force at once when it is compared with other fixed ones.
-const FIXED_TURN: Duration = Duration::from_millis(25);
 /// How long a grace time is in force at once when it is compared with the one that the runtime finds.
 const ADAPTED_TURN: Duration = Duration::from_millis(250);
 
+/// Compares under a fleet on the testbed, or without permission to create one under a kernel client on loopback.
 pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<(), Failure> {
+    let comparison = new_comparison(flags, contestants)?;
+    if comparison.has_testbed() {
+        return fleet_commands::compare_policies(flags, comparison);
+    }
     let file = create_file(flags.output.as_deref())?;
-    let mut comparison = new_comparison(flags, contestants)?;
-    let config = comparison.config.clone();
-    let rounds = config.rounds + config.load_shares.len() * config.load_rounds;
-    let bar = progress_bar(1 + config.contestants.len() * rounds);
-    begin_step(&bar, "grace times");
-    let candidates = &config.grace_candidates;
-    let tried = calibrate_grace_time(&comparison, candidates, false, config.grace_rounds, FIXED_TURN)?;
-    if let Some(best) = tried.as_ref().and_then(|tried| tried.best) {
-        comparison.grace_time = GraceTime::Fixed(best);
-    }
-    let progress = |message: &str| begin_step(&bar, message);
-    let rounds = comparison.compare(None, config.rounds, config.duration, progress)?;
-    let rows = policy_rows(&config.contestants, &rounds);
-    let best = rows.iter().map(|row| row.qps).fold(0.0, f64::max);
-    let mut rate_sweep = Vec::new();
-    for share in &config.load_shares {
-        // Rounded to thousands, for legibility.
-        let rate = ((best * share / 1000.0).round() * 1000.0).max(1000.0);
-        rate_sweep.push(comparison.compare(
-            Some(rate),
-            config.load_rounds,
-            config.load_duration,
-            progress,
-        )?);
-    }
-    bar.finish_and_clear();
-    let report = ComparisonReport::new(&comparison, tried, rounds, rate_sweep);
+    let report = kernel_client_report(comparison)?;
     write_report(flags.format, file, &report, || report.text())
+}
+
+/// Measures the closed loop of one kernel client.
+pub fn kernel_client_report(mut comparison: PolicyComparison) -> Result<KernelClientReport, Failure> {
+    let bar = progress_bar(comparison.config.contestants.len() * comparison.config.rounds);
+    let measured = comparison.compare(|message| begin_step(&bar, message))?;
+    bar.finish_and_clear();
+    Ok(KernelClientReport::new(&comparison, measured))
 }
 
 pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
@@ -158,15 +144,11 @@ fn new_comparison(
     contestants: Vec<Contestant>,
 ) -> Result<PolicyComparison, Failure> {
     let testbed = if flags.loopback { None } else { create_testbed()? };
-    let grace_time = flags.gro_flush_timeout.unwrap_or(Settings::GRO_FLUSH_TIMEOUT);
+    let grace_time = flags.gro_flush_timeout.unwrap_or(GraceTime::ADAPTIVE);
     let mut config = ComparisonConfig::new(contestants, flags.quick);
     config.rounds = flags.rounds.map_or(config.rounds, usize::from);
     config.connections = flags.connections.into();
     config.wait = flags.wait;
-    // Loopback has no NAPI, whose setting the grace time is.
-    if flags.gro_flush_timeout.is_some() || testbed.is_none() {
-        config.grace_candidates.clear();
-    }
     let mut cores = CoreAssignment::choose()?;
     if let Some(packing) = &flags.packing_cores {
         cores = cores.with_packing_cores(packing)?;

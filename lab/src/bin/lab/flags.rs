@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::experiment_process::SUBCOMMAND;
-use policies::{Cpus, GraceTime};
+use lab::experiments::Contestant;
+use policies::{Cpus, GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 
 /// Would kernel polling help this machine, and by how much?
@@ -25,6 +26,8 @@ pub enum Command {
     Drivers(ComparisonFlags),
     /// Compare Lull's echo server with those of tokio, monoio, compio and a bare epoll loop
     Peers(ComparisonFlags),
+    /// Check the method: find no difference between equal servers, and one that was put there
+    SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
     Check(CheckFlags),
     /// Compare grace times (gro-flush-timeout) under kernel polling, fixed ones with the one that the runtime finds
@@ -40,7 +43,7 @@ pub enum Command {
 
 #[derive(Args, Clone)]
 pub struct ComparisonFlags {
-    /// Take half a minute instead of five
+    /// Take one minute instead of five
     #[arg(long)]
     pub quick: bool,
     /// Print a table for people, or JSON for programs
@@ -52,24 +55,59 @@ pub struct ComparisonFlags {
     /// Connections of the load
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
-    /// Rounds at saturation [default: 7, or 3 with --quick; peers: 7 or 6; calibrate: 40 or 10]
+    /// Rounds of each load [default: 12, or 8 with --quick; calibrate: 40 or 10; on loopback: 8 or 6]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
-    /// Grace time (microseconds, or auto:MIN-MAX) [default: on the testbed the best of several that are tried first]
+    /// Grace time (microseconds, or auto:MIN-MAX) [default: auto, as the runtime adapts it]
     #[arg(long, value_name = "US")]
     pub gro_flush_timeout: Option<GraceTime>,
     /// How the server's worker waits: block, spin or spin-then-block
     #[arg(long, default_value_t = WaitStrategy::Block)]
     pub wait: WaitStrategy,
-    /// The server's driver under all policies: epoll, uring, hybrid or auto
+    /// The server's driver under all policies: epoll, uring, hybrid or auto (`drivers` and `peers` choose their own)
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
     /// Core of the network work under packing; not the server's [default: the third core, or else the client's]
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<Cpus>,
+    /// Policies to compare, the first one as the reference; one may be named twice [default: all four]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub policies: Vec<Policy>,
+    /// Path of a memcached to compare, too; it runs as it is, with one thread
+    #[arg(long, value_name = "PATH")]
+    pub memcached: Option<PathBuf>,
+    /// Requests in flight on each connection of the fleet
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub depth: u8,
+    /// Mean think time of the fleet's closed loop (microseconds)
+    #[arg(long, default_value_t = 0, value_name = "US")]
+    pub think: u32,
     /// Use loopback instead of the testbed
     #[arg(long)]
     pub loopback: bool,
+}
+
+impl ComparisonFlags {
+    /// The policies on the driver.
+    pub fn contestants(&self) -> Vec<Contestant> {
+        match &self.policies[..] {
+            [] => Contestant::policies(self.driver),
+            policies => policies.iter().map(|&policy| Contestant { policy, driver: self.driver }).collect(),
+        }
+    }
+}
+
+#[derive(Args, Clone)]
+pub struct SelfTestFlags {
+    /// Print a table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Time that one of the servers computes more for each request (microseconds)
+    #[arg(long, default_value_t = 5, value_name = "US", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub work: u8,
+    /// Rounds
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u8).range(6..=100))]
+    pub rounds: u8,
 }
 
 #[derive(Args, Clone)]

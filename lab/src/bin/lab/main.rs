@@ -4,6 +4,7 @@
 
 mod commands;
 mod flags;
+mod fleet_commands;
 mod output;
 mod progress_bar;
 
@@ -33,14 +34,16 @@ fn main() -> ExitCode {
         Some(Command::ExperimentProcess { role, namespace }) => {
             experiment_process::run(&role, namespace.as_deref()).map_err(Into::into)
         }
+        Some(Command::SelfTest(flags)) => fleet_commands::self_test(&flags),
         Some(Command::Check(flags)) => commands::check(&flags),
         Some(Command::Calibrate(flags)) => commands::calibrate(&flags),
-        Some(Command::Compare(flags)) => commands::compare(&flags, Contestant::policies(flags.driver)),
-        Some(Command::Peers(flags)) => commands::compare_peers(&flags),
+        Some(Command::Compare(flags)) => commands::compare(&flags, flags.contestants()),
+        Some(Command::Peers(flags)) if flags.loopback => commands::compare_peers(&flags),
+        Some(Command::Peers(flags)) => fleet_commands::compare_peers(&flags),
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
         Some(Command::Drivers(flags)) => commands::compare(&flags, Contestant::drivers()),
-        None => commands::compare(&flags.compare, Contestant::policies(flags.compare.driver)),
+        None => commands::compare(&flags.compare, flags.compare.contestants()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

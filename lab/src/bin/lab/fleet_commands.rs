@@ -1,0 +1,97 @@
+//! The subcommands that load servers with a fleet.
+
+use std::time::Duration;
+
+use lab::experiments::CoreAssignment;
+use lab::experiments::fleet_comparison::{
+    Contender, ECHO, FleetComparison, FleetComparisonConfig, Reference,
+};
+use lab::experiments::policy_comparison::PolicyComparison;
+use lab::fleet::FleetRequests;
+use lab::idle_cores::AwakeCores;
+use lab::report::{FleetReport, SelfTestReport};
+use policies::{GraceTime, Policy};
+use runtime::DriverKind;
+
+use crate::commands::kernel_client_report;
+use crate::flags::{ComparisonFlags, SelfTestFlags};
+use crate::output::{Failure, create_file, write_report};
+use crate::progress_bar::{begin_step, progress_bar};
+
+/// Compares this project's memcached server under several policies or drivers.
+pub fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) -> Result<(), Failure> {
+    let file = create_file(flags.output.as_deref())?;
+    let contestants = &kernel_client.config.contestants;
+    let mut contenders = Contender::lull(contestants, kernel_client.grace_time, flags.wait);
+    contenders.extend(flags.memcached.clone().map(|program| Contender::Memcached { program }));
+    let config = FleetComparisonConfig::new(contenders, flags.quick);
+    let mut report = measure(flags, config, kernel_client.cores)?;
+    if !flags.quick {
+        report.kernel_client = Some(kernel_client_report(kernel_client)?);
+    }
+    write_report(flags.format, file, &report, || report.text())
+}
+
+/// Compares the echo servers of other runtimes, as they run, with Lull's under each policy.
+pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
+    let file = create_file(flags.output.as_deref())?;
+    let grace_time = flags.gro_flush_timeout.unwrap_or(GraceTime::ADAPTIVE);
+    let mut config = FleetComparisonConfig::new(Contender::peers(grace_time), flags.quick);
+    config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
+    config.reference = Reference::First;
+    config.shares = if flags.quick { vec![0.5] } else { vec![0.25, 0.5, 0.9] };
+    let cores = cores(flags)?;
+    let report = measure(flags, config, cores)?;
+    write_report(flags.format, file, &report, || report.text())
+}
+
+/// Compares a server with itself, and with one that computes longer for each request.
+pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
+    let work = Duration::from_micros(flags.work.into());
+    let server = |work| Contender::lull_echo(Policy::Vanilla, DriverKind::Epoll, GraceTime::ADAPTIVE, work);
+    let contenders = vec![server(Duration::ZERO), server(Duration::ZERO), server(work)];
+    let mut config = FleetComparisonConfig::new(contenders, true);
+    config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
+    config.reference = Reference::First;
+    config.shares = vec![0.5];
+    config.rounds = flags.rounds.into();
+    let report = SelfTestReport::new(run(config, CoreAssignment::choose()?)?, work);
+    write_report(flags.format, None, &report, || report.text())?;
+    if report.passed() { Ok(()) } else { Err(report.verdict().into()) }
+}
+
+fn cores(flags: &ComparisonFlags) -> Result<CoreAssignment, Failure> {
+    let cores = CoreAssignment::choose()?;
+    Ok(match &flags.packing_cores {
+        Some(packing) => cores.with_packing_cores(packing)?,
+        None => cores,
+    })
+}
+
+/// Runs a comparison with what the flags say of it.
+fn measure(
+    flags: &ComparisonFlags,
+    mut config: FleetComparisonConfig,
+    cores: CoreAssignment,
+) -> Result<FleetReport, Failure> {
+    config.connections = flags.connections.into();
+    config.depth = flags.depth.into();
+    config.think_us = flags.think.into();
+    if let Some(rounds) = flags.rounds {
+        (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
+    }
+    run(config, cores)
+}
+
+fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetReport, Failure> {
+    if cores.server == cores.client {
+        return Err("a fleet needs a core of its own, and this process may use one core only".into());
+    }
+    let awake = AwakeCores::request();
+    let bar =
+        progress_bar((config.loads() * config.rounds + config.capacity_rounds) * config.contenders.len());
+    let comparison = FleetComparison::start(config.clone(), cores)?;
+    let result = comparison.run(|message| begin_step(&bar, message))?;
+    bar.finish_and_clear();
+    Ok(FleetReport::new(config, cores, awake.is_ok(), result))
+}

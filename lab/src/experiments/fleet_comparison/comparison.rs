@@ -1,0 +1,223 @@
+//! The rounds of a comparison under a fleet.
+
+use std::time::Instant;
+
+use loadgen::interleaved_rounds::{ClassRounds, Conditions, RepeatPolicy, Round, Rounds, figures};
+use loadgen::medians::median;
+use serde::Serialize;
+
+use super::super::core_assignment::CoreAssignment;
+use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, name_classes};
+use super::capacity::{Capacity, Start, search};
+use super::config::FleetComparisonConfig;
+use super::contender::{Contender, RunningContender};
+use super::measurement::TurnMeasurement;
+use super::rows::{CapacityRow, ClassRows, FleetRow, capacity_rows, fleet_rows};
+use crate::Error;
+use crate::experiment_process::ServerReady;
+use crate::fleet::{FleetLoad, FleetPacing};
+
+/// Steal, as a share of one core, above which a turn is repeated. A 99th percentile bears 1 % of the time.
+const STEAL_LIMIT: f64 = 0.005;
+/// The first rate that the search for the capacity tries, requests per second.
+const FIRST_RATE: f64 = 100_000.0;
+/// How much longer the search for the capacity takes than the rounds at a rate.
+const SEARCH_WEIGHT: u32 = 3;
+/// The seed of the first contender's due times and requests; the others' follow.
+const SEED: u64 = 1;
+
+/// All contenders under one load.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct LoadResult<R, T> {
+    /// When requests were due; `None` for the search for the capacity.
+    pub pacing: Option<FleetPacing>,
+    /// The share of the reference's capacity, for rates of the open loop.
+    pub share: Option<f64>,
+    /// Rows, a table for each class of distance, that with more rounds first.
+    pub classes: Vec<ClassRows<R>>,
+    /// Every turn.
+    #[serde(flatten)]
+    pub measured: MeasuredRounds<T>,
+    /// The turns that are not valid.
+    pub invalid: Vec<InvalidTurn<T>>,
+}
+
+/// A turn whose measurement is not valid.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct InvalidTurn<T> {
+    /// The index of the contender.
+    pub contender: usize,
+    /// Why it is not valid.
+    pub reason: String,
+    /// Steal and the distance of the cores.
+    pub conditions: Conditions,
+    /// What was measured.
+    pub value: T,
+}
+
+/// The result of a comparison under a fleet.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct FleetComparisonResult {
+    /// The highest rate at which each contender keeps its 99th percentile within the bound.
+    pub capacity: LoadResult<CapacityRow, Capacity>,
+    /// The open loop at each rate, and the closed one.
+    pub loads: Vec<LoadResult<FleetRow, TurnMeasurement>>,
+    /// What each contender's worker reported when it started, if it is Lull's.
+    pub servers: Vec<Option<ServerReady>>,
+}
+
+/// What a turn measured.
+struct Measured<T> {
+    value: T,
+    /// Why it is not valid, if it is not.
+    invalid: Option<String>,
+    /// Steal of the cores that work for the server.
+    steal: f64,
+}
+
+/// A comparison under a fleet. Contenders start once and stay; each has a testbed of its own.
+#[derive(Debug)]
+pub struct FleetComparison {
+    config: FleetComparisonConfig,
+    cores: CoreAssignment,
+    running: Vec<RunningContender>,
+    deadline: Instant,
+    /// Loads that are still to be measured.
+    left: usize,
+}
+
+impl FleetComparison {
+    /// Starts the contenders.
+    ///
+    /// # Errors
+    /// Without the permission to create network namespaces, or if a server or its fleet can't be started.
+    pub fn start(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<Self, Error> {
+        let start = |(index, contender)| {
+            let seed = SEED + index as u64;
+            let FleetComparisonConfig { connections, depth, requests, .. } = &config;
+            RunningContender::start(contender, cores, *connections, *depth, requests, seed)
+        };
+        let running = config.contenders.iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
+        let (deadline, left) = (Instant::now() + config.time_limit, config.loads());
+        Ok(Self { config, cores, running, deadline, left })
+    }
+
+    /// Measures everything. Calls `progress` before each turn.
+    ///
+    /// # Errors
+    /// If a server or a fleet exits.
+    pub fn run(mut self, mut progress: impl FnMut(&str)) -> Result<FleetComparisonResult, Error> {
+        let FleetComparisonConfig { warm_up, duration, trial_duration, rounds, capacity_rounds, .. } =
+            self.config;
+        let mut starts = vec![Start::Guess(FIRST_RATE); self.running.len()];
+        let (capacity, _) = self.rounds(capacity_rounds, "capacity", &mut progress, |contender, index| {
+            let capacity = search(contender, starts[index], warm_up, trial_duration)?;
+            // The next search begins where this one ended.
+            starts[index] = Start::Found(capacity.rate);
+            let steal = capacity.steal();
+            Ok(Measured { value: capacity, invalid: None, steal })
+        })?;
+        let leading = &capacity.finished.leading().rounds;
+        let reference = median(&figures(leading, 0, |capacity: &Capacity| capacity.rate));
+        let mut paces: Vec<(Option<f64>, FleetPacing)> = Vec::new();
+        for &share in &self.config.shares {
+            // Rounded to hundreds, for legibility.
+            let rate = ((reference * share / 100.0).round() * 100.0).max(100.0);
+            paces.push((Some(share), FleetPacing::Open { rate }));
+        }
+        if self.config.closed_loop {
+            paces.push((None, FleetPacing::Closed { think_us: self.config.think_us }));
+        }
+        let (mut measured, mut invalid) = (Vec::new(), Vec::new());
+        for &(_, pacing) in &paces {
+            let load = FleetLoad { pacing, warm_up, duration };
+            let name = match pacing {
+                FleetPacing::Open { rate } => format!("{rate:.0}/s"),
+                FleetPacing::Closed { .. } => "closed loop".to_owned(),
+            };
+            let (turns, left_out) = self.rounds(rounds, &name, &mut progress, |contender, _| {
+                let measurement = contender.measure(&load)?;
+                let (invalid, steal) = (measurement.invalid(), measurement.steal);
+                Ok(Measured { value: measurement, invalid, steal })
+            })?;
+            measured.push(turns);
+            invalid.push(left_out);
+        }
+        name_classes(&mut measured);
+        let config = &self.config;
+        let loads = paces.into_iter().zip(measured).zip(invalid);
+        let loads = loads.map(|(((share, pacing), measured), invalid)| LoadResult {
+            pacing: Some(pacing),
+            share,
+            classes: class_rows(&measured, |rounds| fleet_rows(config, rounds)),
+            measured,
+            invalid,
+        });
+        let loads = loads.collect();
+        let capacity = LoadResult {
+            pacing: None,
+            share: None,
+            classes: class_rows(&capacity, |rounds| capacity_rows(config, rounds)),
+            measured: capacity,
+            invalid: Vec::new(),
+        };
+        let servers = self.running.iter().map(|running| running.ready.clone()).collect();
+        Ok(FleetComparisonResult { capacity, loads, servers })
+    }
+
+    /// Measures all contenders in rounds, within an equal share of the time that is left.
+    #[expect(clippy::type_complexity, reason = "the turns that count, and those that are not valid")]
+    fn rounds<T>(
+        &mut self,
+        count: usize,
+        load: &str,
+        progress: &mut impl FnMut(&str),
+        mut measure: impl FnMut(&mut RunningContender, usize) -> Result<Measured<T>, Error>,
+    ) -> Result<(MeasuredRounds<T>, Vec<InvalidTurn<T>>), Error> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        // The search for the capacity takes several measurements a turn.
+        let weight = if self.left == self.config.loads() { SEARCH_WEIGHT } else { 1 };
+        let loads = u32::try_from(self.left).unwrap_or(u32::MAX) - 1 + weight;
+        let share = left * weight / loads;
+        self.left -= 1;
+        let mut rounds = Rounds::new(self.running.len(), count)
+            .time_limit(share)
+            .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(share / 2));
+        let mut not_valid = Vec::new();
+        while let Some(turn) = rounds.next_turn() {
+            let contender = turn.contestant();
+            let name = self.config.contenders[contender].name();
+            progress(&format!("{load}: {name}, round {} of {count}", turn.round() + 1));
+            let guard = ConditionsGuard::begin(self.cores)?;
+            let Measured { value, invalid, steal } = measure(&mut self.running[contender], contender)?;
+            let mut conditions = guard.end()?;
+            // The fleet's own core looks after itself: it leaves its pauses out.
+            conditions.steal = steal;
+            let value = match invalid {
+                None => Some(value),
+                Some(reason) => {
+                    not_valid.push(InvalidTurn { contender, reason, conditions, value });
+                    None
+                }
+            };
+            rounds.finish_turn(turn, value, conditions);
+        }
+        let contestants = self.config.contenders.iter().map(Contender::name).collect();
+        Ok((MeasuredRounds { load: load.to_owned(), contestants, finished: rounds.finish() }, not_valid))
+    }
+}
+
+fn class_rows<R, T>(measured: &MeasuredRounds<T>, rows: impl Fn(&[Round<T>]) -> Vec<R>) -> Vec<ClassRows<R>> {
+    let classes = measured.finished.classes.iter().filter(|class| !class.rounds.is_empty());
+    let class_rows = |class: &ClassRounds<T>| ClassRows {
+        class: class.class,
+        low: class.low,
+        high: class.high,
+        rounds: class.rounds.len(),
+        rows: rows(&class.rounds),
+    };
+    classes.map(class_rows).collect()
+}

@@ -1,0 +1,94 @@
+//! How much is measured under a fleet.
+
+use std::time::Duration;
+
+use loadgen::Workload;
+use policies::Policy;
+use serde::Serialize;
+
+use super::contender::Contender;
+use crate::fleet::FleetRequests;
+
+/// What a contender's ratios refer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reference {
+    /// The first contender.
+    First,
+    /// Vanilla on the contender's own driver; the first contender if there is none.
+    VanillaOnSameDriver,
+}
+
+impl Reference {
+    /// The index of the contender that a contender is compared with.
+    pub(super) fn of(self, contenders: &[Contender], index: usize) -> usize {
+        let driver = contenders[index].policy().map(|(_, driver)| driver);
+        let is_vanilla = |other: &Contender| {
+            other.policy().is_some_and(|(policy, other)| policy == Policy::Vanilla && Some(other) == driver)
+        };
+        match self {
+            Self::First => 0,
+            Self::VanillaOnSameDriver => contenders.iter().position(is_vanilla).unwrap_or(0),
+        }
+    }
+}
+
+/// How much is measured under a fleet.
+#[derive(Debug, Clone, Serialize)]
+pub struct FleetComparisonConfig {
+    /// What is compared. Rates are shares of the first one's capacity.
+    pub contenders: Vec<Contender>,
+    /// What ratios refer to.
+    pub reference: Reference,
+    /// Connections of the fleet, 1 to 50,000.
+    pub connections: usize,
+    /// Requests in flight on each connection, in the open loop and in the closed one.
+    pub depth: usize,
+    /// What is asked.
+    pub requests: FleetRequests,
+    /// Rates of the open loop, as shares of the first contender's capacity.
+    pub shares: Vec<f64>,
+    /// Rounds at each rate and in the closed loop.
+    pub rounds: usize,
+    /// Rounds of the search for the capacity.
+    pub capacity_rounds: usize,
+    /// Whether the closed loop is measured.
+    pub closed_loop: bool,
+    /// Mean think time of the closed loop, µs.
+    pub think_us: f64,
+    /// Seconds of load before each measurement.
+    pub warm_up: f64,
+    /// Seconds of a measurement.
+    pub duration: f64,
+    /// Seconds of a trial of the search for the capacity.
+    pub trial_duration: f64,
+    /// The time that all rounds may take.
+    pub time_limit: Duration,
+}
+
+impl FleetComparisonConfig {
+    /// Five minutes at most, or one if `quick`.
+    pub fn new(contenders: Vec<Contender>, quick: bool) -> Self {
+        Self {
+            contenders,
+            reference: Reference::VanillaOnSameDriver,
+            connections: 64,
+            depth: 1,
+            requests: FleetRequests::Memcached(Box::<Workload>::default()),
+            shares: if quick { vec![0.1, 0.5, 0.9] } else { vec![0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.1] },
+            rounds: if quick { 8 } else { 12 },
+            capacity_rounds: if quick { 6 } else { 10 },
+            closed_loop: !quick,
+            think_us: 0.0,
+            warm_up: if quick { 0.03 } else { 0.05 },
+            duration: if quick { 0.2 } else { 0.25 },
+            trial_duration: 0.1,
+            time_limit: Duration::from_secs(if quick { 50 } else { 210 }),
+        }
+    }
+
+    /// The number of loads that are measured, the search for the capacity included.
+    pub fn loads(&self) -> usize {
+        1 + self.shares.len() + usize::from(self.closed_loop)
+    }
+}

@@ -1,0 +1,324 @@
+//! A server on a testbed of its own, with a fleet that stays connected to it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use policies::counters::Snapshot;
+use policies::host::Interface;
+use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::{Cpus, GraceTime, Policy, host};
+use runtime::{DriverKind, WaitStrategy};
+use serde::Serialize;
+
+use super::super::contestant::Contestant;
+use super::super::core_assignment::CoreAssignment;
+use super::super::memcached_process::MemcachedProcess;
+use super::measurement::{HostReading, TurnMeasurement};
+use crate::Error;
+use crate::experiment_process::{
+    EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ServerReady, ServerSpec,
+};
+use crate::fleet::{FleetConfig, FleetLoad, FleetRequests};
+use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, RequestShape};
+use crate::testbed::{
+    CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
+};
+
+/// A server that takes part in a comparison under a fleet.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contender {
+    /// This project's memcached server.
+    Lull {
+        /// The policy.
+        policy: Policy,
+        /// The driver.
+        driver: DriverKind,
+        /// The grace time.
+        grace_time: GraceTime,
+        /// How the worker waits.
+        #[serde(serialize_with = "as_text")]
+        wait: WaitStrategy,
+    },
+    /// The echo server on a runtime.
+    Echo {
+        /// The runtime.
+        peer: Peer,
+        /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
+        network: Option<(Policy, DriverKind, GraceTime)>,
+        /// Time that the server spends computing for each request.
+        work: Duration,
+    },
+    /// A memcached, as it is, with one thread.
+    Memcached {
+        /// The program.
+        program: PathBuf,
+    },
+}
+
+fn as_text<S: serde::Serializer>(wait: &WaitStrategy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(wait)
+}
+
+impl Contender {
+    /// Each contestant as this project's memcached server.
+    pub fn lull(contestants: &[Contestant], grace_time: GraceTime, wait: WaitStrategy) -> Vec<Self> {
+        let lull =
+            |&Contestant { policy, driver }: &Contestant| Self::Lull { policy, driver, grace_time, wait };
+        contestants.iter().map(lull).collect()
+    }
+
+    /// Lull's echo server, which computes for `work` with each request.
+    pub fn lull_echo(policy: Policy, driver: DriverKind, grace_time: GraceTime, work: Duration) -> Self {
+        Self::Echo { peer: Peer::LullEpoll, network: Some((policy, driver, grace_time)), work }
+    }
+
+    /// The echo servers of other runtimes, as they run, and Lull's under each policy, on the driver that `auto` chooses
+    /// for it and on epoll.
+    pub fn peers(grace_time: GraceTime) -> Vec<Self> {
+        let others = [Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
+        let others = others.map(|peer| Self::Echo { peer, network: None, work: Duration::ZERO });
+        let lull = [
+            (Policy::Vanilla, DriverKind::Uring),
+            (Policy::Vanilla, DriverKind::Epoll),
+            (Policy::Packing, DriverKind::Uring),
+            (Policy::Suppression, DriverKind::Epoll),
+            (Policy::KernelPolling, DriverKind::Epoll),
+            (Policy::KernelPolling, DriverKind::Hybrid),
+        ];
+        let lull = lull.map(|(policy, driver)| Self::lull_echo(policy, driver, grace_time, Duration::ZERO));
+        others.into_iter().chain(lull).collect()
+    }
+
+    /// The name in tables.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
+            Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
+                format!("lull, {policy}, {driver}")
+            }
+            Self::Echo { network: Some((policy, driver, _)), work, .. } => {
+                format!("lull, {policy}, {driver}, {} µs of work", work.as_micros())
+            }
+            Self::Echo { peer, .. } => peer.name().to_owned(),
+            Self::Memcached { .. } => "memcached".to_owned(),
+        }
+    }
+
+    /// The policy and the driver, if the server is Lull's.
+    pub fn policy(&self) -> Option<(Policy, DriverKind)> {
+        match self {
+            Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
+            Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
+            Self::Memcached { .. } => None,
+        }
+    }
+}
+
+/// What the fleet asks an echo server.
+pub const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
+
+#[derive(Debug)]
+enum ServerProcess {
+    Lab(ExperimentProcess),
+    Memcached(MemcachedProcess),
+}
+
+/// A contender that runs. Dropping it ends its processes and removes its testbed.
+#[derive(Debug)]
+pub(super) struct RunningContender {
+    // The processes end before their testbed.
+    fleet: ExperimentProcess,
+    server: ServerProcess,
+    testbed: Testbed,
+    interface: Interface,
+    cores: CoreAssignment,
+    /// The core that should receive the server's packets.
+    receiver: u32,
+    /// What its worker reported when it started.
+    pub(super) ready: Option<ServerReady>,
+}
+
+impl RunningContender {
+    /// Starts the server and connects the fleet.
+    pub(super) fn start(
+        contender: &Contender,
+        cores: CoreAssignment,
+        connections: usize,
+        depth: usize,
+        requests: &FleetRequests,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let testbed = Testbed::new(1)?;
+        let (server, address, ready) = start_server(contender, &testbed, cores)?;
+        let records = match requests {
+            FleetRequests::Memcached(workload) => workload.records,
+            FleetRequests::Fixed { .. } => 0,
+        };
+        let SocketAddr::V4(address) = address else {
+            return Err(Error::LoadProcess(format!(
+                "a fleet speaks IPv4, and the server listens on {address}"
+            )));
+        };
+        let fleet = FleetConfig {
+            interface: CLIENT_INTERFACE.to_owned(),
+            mac: FLEET_MAC,
+            address: FLEET_ADDRESS,
+            server_mac: SERVER_MAC,
+            server: address,
+            connections,
+            depth,
+            requests: requests.clone(),
+            seed,
+        };
+        let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
+        let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
+        fleet.fleet_ready()?;
+        let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
+        let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
+        let receiver = if packing { cores.packing } else { cores.server };
+        Ok(Self { fleet, server, testbed, interface, cores, receiver, ready })
+    }
+
+    /// Runs a load, and reads what the host did meanwhile.
+    pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<TurnMeasurement, Error> {
+        let Self { fleet, server, testbed, interface, .. } = self;
+        let (server, testbed, interface) = (&*server, &*testbed, &*interface);
+        let read = || -> Result<HostReading, Error> {
+            let cpu = match server {
+                ServerProcess::Lab(process) => process.cpu_seconds()?,
+                ServerProcess::Memcached(process) => process.cpu_seconds()?,
+            };
+            let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
+            let drops = testbed.client.run(|| ring_drops().map_err(io::Error::other))?;
+            Ok(HostReading { cpu, snapshot, retransmitted: server_retransmissions(testbed)?, drops })
+        };
+        let mut before = None;
+        let measurement = fleet.run_fleet(load, || {
+            before = Some(read()?);
+            Ok(())
+        })?;
+        let after = read()?;
+        let before = before.ok_or(Error::ProcessExited)?;
+        Ok(TurnMeasurement::new(*load, measurement, &before, &after, self.cores, self.receiver))
+    }
+}
+
+/// Packets that found the server's receive ring full so far: a veth counts them as dropped by the sender.
+fn ring_drops() -> io::Result<u64> {
+    let links = policies::netlink::route::links()?;
+    Ok(links
+        .into_iter()
+        .find(|link| link.name == CLIENT_INTERFACE)
+        .and_then(|link| link.tx_dropped)
+        .unwrap_or(0))
+}
+
+/// Segments that the server's kernel has sent again so far (`RetransSegs` of `/proc/net/snmp`).
+fn server_retransmissions(testbed: &Testbed) -> Result<u64, Error> {
+    let snmp = testbed.server.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"))?;
+    Ok(tcp_counter(&snmp, "RetransSegs").unwrap_or(0))
+}
+
+/// A counter of TCP from the text of `/proc/net/snmp`: a line of names, then a line of values.
+fn tcp_counter(snmp: &str, name: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+    let index = lines.next()?.split_whitespace().position(|word| word == name)?;
+    lines.next()?.split_whitespace().nth(index)?.parse().ok()
+}
+
+fn start_server(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+) -> Result<(ServerProcess, SocketAddr, Option<ServerReady>), Error> {
+    match contender {
+        Contender::Lull { policy, driver, grace_time, wait } => {
+            let role = ProcessRole::Server(ServerSpec {
+                policy: *policy,
+                driver: *driver,
+                interface: Some(SERVER_INTERFACE.to_owned()),
+                address: IpAddr::V4(SERVER_ADDRESS),
+                core: cores.server,
+                packing_core: cores.packing,
+                grace_time: *grace_time,
+                grace_time_turns: None,
+                wait: *wait,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let ready = server.server_ready()?;
+            Ok((ServerProcess::Lab(server), ready.address, Some(ready)))
+        }
+        Contender::Echo { peer, network, work } => {
+            if network.is_none() {
+                interrupt_by_thread(testbed, cores.server)?;
+            }
+            let network = network.map(|(policy, driver, grace_time)| EchoServerNetwork {
+                policy,
+                driver,
+                interface: SERVER_INTERFACE.to_owned(),
+                packing_core: cores.packing,
+                grace_time,
+            });
+            let role = ProcessRole::EchoServer(EchoServerSpec {
+                peer: *peer,
+                core: cores.server,
+                shape: ECHO,
+                address: SERVER_ADDRESS,
+                network,
+                work: *work,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let EchoServerReady { address, .. } = server.receive()?;
+            Ok((ServerProcess::Lab(server), address, None))
+        }
+        Contender::Memcached { program } => {
+            interrupt_by_thread(testbed, cores.server)?;
+            let address = SocketAddrV4::new(SERVER_ADDRESS, 11211);
+            let start = || {
+                let started = MemcachedProcess::start_on(program, address.into(), cores.server);
+                started.map_err(|error| io::Error::other(error.to_string()))
+            };
+            let server = testbed.server.run(start)?;
+            Ok((ServerProcess::Memcached(server), address.into(), None))
+        }
+    }
+}
+
+/// Has the server's queue polled by a real-time kernel thread on the server's core, as Lull's vanilla policy does on a
+/// device without interrupts: the same for servers that know nothing of policies.
+fn interrupt_by_thread(testbed: &Testbed, core: u32) -> Result<(), Error> {
+    let set = || -> io::Result<()> {
+        let mut netdev = Netdev::open()?;
+        for napi in host::interface(SERVER_INTERFACE)
+            .map_err(io::Error::other)?
+            .queues
+            .into_iter()
+            .filter_map(|queue| queue.napi)
+        {
+            netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
+            let thread = netdev.napi(napi.id)?.pid.and_then(|pid| i32::try_from(pid).ok());
+            if let Some(thread) = thread.and_then(rustix::process::Pid::from_raw) {
+                Cpus::one(core).pin(Some(thread))?;
+                host::scheduler::set_fifo_priority(thread, host::scheduler::INTERRUPT_THREAD_PRIORITY)?;
+            }
+        }
+        Ok(())
+    };
+    Ok(testbed.server.run(set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_of_tcp_is_found_by_its_name() {
+        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoAlgorithm ActiveOpens RetransSegs\nTcp: 1 22 333\n";
+        assert_eq!(tcp_counter(snmp, "RetransSegs"), Some(333));
+        assert_eq!(tcp_counter(snmp, "OutRsts"), None);
+        assert_eq!(tcp_counter("", "RetransSegs"), None);
+    }
+}

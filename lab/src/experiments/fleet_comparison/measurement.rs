@@ -1,0 +1,130 @@
+//! One turn under a fleet: what the fleet measured, and what the host did meanwhile.
+
+use policies::counters::{CpuTime, Snapshot};
+use serde::Serialize;
+
+use super::super::core_assignment::CoreAssignment;
+use crate::fleet::{FleetLoad, FleetMeasurement};
+
+/// Counters of the host at one moment.
+pub(super) struct HostReading {
+    /// CPU time of the server's process, in seconds.
+    pub(super) cpu: f64,
+    pub(super) snapshot: Snapshot,
+    /// Segments that the server's kernel has sent again.
+    pub(super) retransmitted: u64,
+    /// Packets that found the server's receive ring full.
+    pub(super) drops: u64,
+}
+
+/// One contender measured once.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct TurnMeasurement {
+    /// The load.
+    pub load: FleetLoad,
+    /// What the fleet measured.
+    pub fleet: FleetMeasurement,
+    /// CPU time of the server's threads per reply, µs.
+    pub server_cpu_us: f64,
+    /// CPU time of the kernel thread that polls the server's queue, per reply, µs. Busy polls are not part of it: they
+    /// are CPU time of the server's threads.
+    pub kernel_thread_cpu_us: f64,
+    /// Busy time of the server's core over elapsed time, 0 to 1, as the kernel's tick samples it.
+    pub server_core_busy: f64,
+    /// The same of the client's core. The fleet never sleeps; [`FleetMeasurement::busy`] says how much of that is work.
+    pub client_core_busy: f64,
+    /// CPU time that the hypervisor took from the cores that work for the server (steal), as a share of one core.
+    pub steal: f64,
+    /// Packets that the server received per wake-up of the kernel thread that polls its queue.
+    pub packets_per_wake: f64,
+    /// The share of the server's packets that busy polling received, 0 to 1.
+    pub busy_poll_share: f64,
+    /// The packets that the core received that should receive the server's, over those that the server received. Below
+    /// [`RECEIVED_SHARE`] the receiving was done elsewhere.
+    pub received_share: f64,
+    /// Packets that each CPU received, the fleet's included (`/proc/net/softnet_stat`).
+    pub received_by_cpu: Vec<u64>,
+    /// Segments that the server's kernel sent again.
+    pub server_retransmitted: u64,
+    /// Packets that found the server's receive ring full.
+    pub drops: u64,
+}
+
+/// The least share of the server's packets that its own core must have received.
+pub const RECEIVED_SHARE: f64 = 0.9;
+/// The longest 99th percentile of the fleet's own delay with which a turn is valid, µs. Beyond, something else ran on the
+/// fleet's core.
+const LONGEST_SEND_LAG_US: f64 = 500.0;
+
+/// The most of a turn that the fleet's core may be paused, as a share.
+const MOST_PAUSED: f64 = 0.2;
+
+impl TurnMeasurement {
+    pub(super) fn new(
+        load: FleetLoad,
+        fleet: FleetMeasurement,
+        before: &HostReading,
+        after: &HostReading,
+        cores: CoreAssignment,
+        receiver: u32,
+    ) -> Self {
+        let delta = after.snapshot.since(&before.snapshot);
+        let replies = fleet.replies_since_warm_up.max(1) as f64;
+        let seconds = delta.elapsed.as_secs_f64();
+        let busy = |core: u32| {
+            let time = delta.cpus.get(core as usize);
+            time.map_or(0.0, |time: &CpuTime| time.busy.as_secs_f64()) / seconds
+        };
+        let stolen = |core: u32| {
+            let time = delta.cpus.get(core as usize);
+            time.map_or(0.0, |time: &CpuTime| time.steal.as_secs_f64()) / seconds
+        };
+        let received = delta.rx_packets.total();
+        let by_receiver = delta.received_by_cpu.get(receiver as usize).copied().unwrap_or(0);
+        let kernel_threads: f64 = delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).sum();
+        let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
+        Self {
+            load,
+            server_cpu_us: (after.cpu - before.cpu) * 1e6 / replies,
+            kernel_thread_cpu_us: kernel_threads * 1e6 / replies,
+            server_core_busy: busy(cores.server),
+            client_core_busy: busy(cores.client),
+            steal: if receiver == cores.server || receiver == cores.client {
+                stolen(cores.server)
+            } else {
+                stolen(cores.server) + stolen(receiver)
+            },
+            packets_per_wake: received as f64 / wakes.max(1) as f64,
+            busy_poll_share: delta.busy_poll_share(),
+            received_share: (by_receiver as f64 / received.max(1) as f64).min(1.0),
+            received_by_cpu: delta.received_by_cpu.clone(),
+            server_retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
+            drops: after.drops.saturating_sub(before.drops),
+            fleet,
+        }
+    }
+
+    /// CPU time per reply of the server and of the kernel thread that receives for it, µs.
+    pub fn cpu_us(&self) -> f64 {
+        self.server_cpu_us + self.kernel_thread_cpu_us
+    }
+
+    /// Why the turn is not valid, if it is not.
+    pub fn invalid(&self) -> Option<String> {
+        let FleetMeasurement { errors, misses, send_lag, requests, paused, seconds, .. } = &self.fleet;
+        if *requests == 0 {
+            return Some("no request was sent".to_owned());
+        }
+        if *errors + *misses > 0 {
+            return Some(format!("{errors} replies reported errors, and {misses} values were missing"));
+        }
+        if *paused > (*paused + *seconds) * MOST_PAUSED {
+            return Some(format!("the fleet's core was paused for {:.0} ms", *paused * 1e3));
+        }
+        if send_lag.p99 > LONGEST_SEND_LAG_US {
+            return Some(format!("the fleet sent late (99th percentile {:.0} µs)", send_lag.p99));
+        }
+        None
+    }
+}

@@ -1,0 +1,147 @@
+//! What a fleet measures.
+
+use hdrhistogram::Histogram;
+use loadgen::stream::Outcome;
+use serde::{Deserialize, Serialize};
+
+use super::FleetError;
+
+/// The longest latency that is told from longer ones, in ns: one minute.
+const LONGEST: u64 = 60_000_000_000;
+
+/// Latencies of requests, µs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct FleetLatency {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Maximum.
+    pub max: f64,
+}
+
+/// What a fleet measured in one run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FleetMeasurement {
+    /// Seconds measured, pauses excluded.
+    pub seconds: f64,
+    /// Requests that were due in that time; in the closed loop, that were sent.
+    pub requests: u64,
+    /// Replies per second that arrived in that time.
+    pub qps: f64,
+    /// Replies since the warm-up, those after the measured time included.
+    pub replies_since_warm_up: u64,
+    /// From the time at which a request was due to its reply; in the closed loop, from its sending.
+    pub latency: FleetLatency,
+    /// From the time at which a request was due to its sending, for requests that found an idle connection, µs: what
+    /// the fleet itself added. Empty in the closed loop.
+    pub send_lag: FleetLatency,
+    /// Pauses of the fleet's own core: something else ran on it, or the hypervisor took it away.
+    pub pauses: u64,
+    /// Their length, in seconds. What would have been due meanwhile is due later.
+    pub paused: f64,
+    /// Requests that were in flight when a pause began. Their latencies are not counted.
+    pub forgiven: u64,
+    /// Requests that found every connection busy.
+    pub waited: u64,
+    /// Requests without a reply at the end. Their latency counts as the time until then.
+    pub unanswered: u64,
+    /// Replies that reported an error.
+    pub errors: u64,
+    /// Values that were asked for and not found.
+    pub misses: u64,
+    /// Packets that the server's queue had no room for, during the whole run.
+    pub dropped: u64,
+    /// Segments that the fleet sent again, during the whole run.
+    pub retransmitted: u64,
+    /// Packets that the fleet's own ring had no room for, during the whole run.
+    pub ring_drops: u64,
+    /// Acknowledgements that no request carried, during the whole run.
+    pub bare_acks: u64,
+    /// The share of time in which the fleet's thread sent or received, 0 to 1. It never sleeps.
+    pub busy: f64,
+    /// CPU time of the fleet's thread that went into sending and receiving, per reply, µs.
+    pub cpu_us: f64,
+    /// Packets that the fleet found in its ring when it looked and there were any.
+    pub packets_per_look: f64,
+    /// Segments of the server that brought nothing new.
+    pub duplicates: u64,
+}
+
+/// Records the requests of a run.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    latencies: Histogram<u64>,
+    lags: Histogram<u64>,
+    pub(super) requests: u64,
+    pub(super) replies: u64,
+    pub(super) all_replies: u64,
+    pub(super) waited: u64,
+    pub(super) unanswered: u64,
+    pub(super) errors: u64,
+    pub(super) misses: u64,
+    pub(super) forgiven: u64,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Result<Self, FleetError> {
+        let histogram = || Histogram::new_with_bounds(1, LONGEST, 3).map_err(|_| FleetError::Histogram);
+        Ok(Self {
+            latencies: histogram()?,
+            lags: histogram()?,
+            requests: 0,
+            replies: 0,
+            all_replies: 0,
+            waited: 0,
+            unanswered: 0,
+            errors: 0,
+            misses: 0,
+            forgiven: 0,
+        })
+    }
+
+    pub(super) fn latency(&mut self, nanos: u64) {
+        self.latencies.saturating_record(nanos);
+    }
+
+    pub(super) fn lag(&mut self, nanos: u64) {
+        self.lags.saturating_record(nanos);
+    }
+
+    pub(super) fn outcome(&mut self, outcome: Outcome, keys: u16) {
+        match outcome {
+            Outcome::Values(found) => self.misses += u64::from(keys).saturating_sub(found.into()),
+            Outcome::Error => self.errors += 1,
+            Outcome::NotDone => self.misses += 1,
+            _ => {}
+        }
+    }
+
+    pub(super) fn latencies(&self) -> FleetLatency {
+        summary(&self.latencies)
+    }
+
+    pub(super) fn lags(&self) -> FleetLatency {
+        summary(&self.lags)
+    }
+}
+
+fn summary(histogram: &Histogram<u64>) -> FleetLatency {
+    let micros = |nanos: u64| nanos as f64 / 1e3;
+    let at = |quantile: f64| micros(histogram.value_at_quantile(quantile));
+    FleetLatency {
+        mean: histogram.mean() / 1e3,
+        p50: at(0.5),
+        p90: at(0.9),
+        p99: at(0.99),
+        p999: at(0.999),
+        max: micros(histogram.max()),
+    }
+}

@@ -1,0 +1,75 @@
+//! A fleet of clients on one core: the connections of many machines, by a TCP of its own in user space.
+//!
+//! A kernel client on one core batches: what it receives in one wait it answers in one burst, and a server is spared
+//! interrupts that clients on many machines would cause. A fleet sends each request as a packet of its own at the time
+//! that it is due, through a packet socket (packet(7)), without the kernel's TCP. Its thread never sleeps.
+//!
+//! - [`Fleet`]: connections to one server, and runs of load on them.
+//! - [`FleetPacing`]: when requests are due.
+//! - [`FleetRequests`]: what is asked.
+//! - [`FleetMeasurement`]: what a run measured.
+
+mod connection;
+mod engine;
+mod link;
+mod measurement;
+mod pacing;
+mod packet_socket;
+mod polled_queue;
+mod requests;
+mod segment;
+
+use std::io;
+
+pub use engine::{Fleet, FleetConfig, FleetLoad};
+pub use measurement::{FleetLatency, FleetMeasurement};
+pub use pacing::FleetPacing;
+pub use requests::FleetRequests;
+
+/// Why a fleet can't load a server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FleetError {
+    /// A packet socket can't be opened or used.
+    #[error("the fleet's packet socket: {0} (it needs CAP_NET_RAW)")]
+    Socket(#[from] io::Error),
+    /// The receive queue can't be set to busy polling.
+    #[error("the fleet's receive queue: {0}")]
+    Queue(#[from] policies::Error),
+    /// The interface doesn't exist.
+    #[error("the fleet's interface {0} does not exist")]
+    NoInterface(String),
+    /// A configuration that no fleet can have.
+    #[error("{0}")]
+    Config(String),
+    /// Connections were not established in time.
+    #[error("{missing} of {connections} connections were not established within {seconds} s")]
+    NotConnected {
+        /// Connections that were not established.
+        missing: usize,
+        /// All connections.
+        connections: usize,
+        /// Seconds waited.
+        seconds: u64,
+    },
+    /// The server closed connections.
+    #[error("the server closed {0} connections")]
+    Closed(usize),
+    /// The server does not answer.
+    #[error("{0} records could not be stored: the server does not answer")]
+    NotStored(u64),
+    /// A reply that doesn't fit the request.
+    #[error("the server sent a reply without a request")]
+    OutOfStep,
+    /// The replies are not of the protocol.
+    #[error(transparent)]
+    Reply(#[from] loadgen::Error),
+    /// A packet was longer than a slot of the ring.
+    #[error(
+        "a packet of the server is longer than {0} bytes: switch receive merging (GRO) to single packets"
+    )]
+    LongPacket(usize),
+    /// The latency histogram can't be made.
+    #[error("no memory for the latency histogram")]
+    Histogram,
+}

@@ -1,0 +1,124 @@
+//! When requests are due.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// When a fleet sends.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FleetPacing {
+    /// At due times, whatever the server does: a Poisson process over all connections. A request goes to a connection
+    /// that has room for it, drawn at random, and waits if none has.
+    Open {
+        /// Requests per second.
+        rate: f64,
+    },
+    /// When the reply to the previous request has arrived, after an exponentially distributed think time.
+    Closed {
+        /// Mean of the think time, in µs; 0 for none.
+        think_us: f64,
+    },
+}
+
+/// Draws due times and think times.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    pacing: FleetPacing,
+    random: SmallRng,
+    /// When the next request of the open loop is due, in ns.
+    next_due: f64,
+    /// Connections that think, with the time until which they do.
+    thinking: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Pacer {
+    /// Begins at `now`, in ns. In the closed loop the connections begin one after the other within `ramp` ns: if all
+    /// sent at once, they would overflow the server's queue.
+    pub(super) fn new(
+        pacing: FleetPacing,
+        seed: u64,
+        now: u64,
+        connections: usize,
+        depth: usize,
+        ramp: u64,
+    ) -> Self {
+        let mut pacer = Self {
+            pacing,
+            random: SmallRng::seed_from_u64(seed),
+            next_due: now as f64,
+            thinking: BinaryHeap::new(),
+        };
+        match pacing {
+            FleetPacing::Open { .. } => pacer.advance(),
+            FleetPacing::Closed { .. } => {
+                let slots = connections * depth;
+                for slot in 0..slots {
+                    let begin = now + ramp * slot as u64 / slots as u64;
+                    pacer.thinking.push(Reverse((begin, (slot % connections) as u32)));
+                }
+            }
+        }
+        pacer
+    }
+
+    pub(super) fn random(&mut self) -> &mut SmallRng {
+        &mut self.random
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.pacing, FleetPacing::Open { .. })
+    }
+
+    fn exponential(&mut self, mean: f64) -> f64 {
+        // 1 - x, because x can be 0 and 1 - x can't.
+        -(1.0 - self.random.random::<f64>()).ln() * mean
+    }
+
+    /// When the next request of the open loop is due.
+    #[inline]
+    pub(super) fn due(&self) -> u64 {
+        self.next_due as u64
+    }
+
+    /// Draws the next due time of the open loop.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        if let FleetPacing::Open { rate } = self.pacing {
+            self.next_due += self.exponential(1e9 / rate);
+        }
+    }
+
+    /// Makes everything that is due `nanos` later.
+    pub(super) fn postpone(&mut self, nanos: u64) {
+        self.next_due += nanos as f64;
+    }
+
+    /// Has a connection of the closed loop send again, now or when it has thought.
+    #[inline]
+    pub(super) fn think(&mut self, now: u64, connection: u32) -> Option<u32> {
+        match self.pacing {
+            FleetPacing::Closed { think_us } if think_us > 0.0 => {
+                let until = now + self.exponential(think_us * 1e3) as u64;
+                self.thinking.push(Reverse((until, connection)));
+                None
+            }
+            FleetPacing::Closed { .. } => Some(connection),
+            FleetPacing::Open { .. } => None,
+        }
+    }
+
+    /// A connection that has thought until now.
+    #[inline]
+    pub(super) fn thought(&mut self, now: u64) -> Option<u32> {
+        let &Reverse((until, connection)) = self.thinking.peek()?;
+        if until > now {
+            return None;
+        }
+        self.thinking.pop();
+        Some(connection)
+    }
+}

@@ -1,0 +1,75 @@
+//! Busy polling of the fleet's receive queue, by the fleet's own thread.
+//!
+//! Otherwise the server would have to interrupt the fleet's core for what it sends, and would pay for that: with a network
+//! between them it does not. A packet socket knows no queue to poll. A TCP connection of the kernel does, so the fleet
+//! opens one to the server, sends nothing on it, and polls by reading it.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use policies::host;
+use policies::netlink::netdev::{NapiSetting, Netdev};
+
+use super::FleetError;
+use super::packet_socket::busy_poll_on_read;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this time without a poll the kernel polls the queue itself, in ns. Longer than the kernel's tick, so that the
+/// timer is never the next one to expire, and setting it with each poll costs little.
+const TIMEOUT: u64 = 100_000_000;
+
+/// The queues of an interface. Only one of them is polled: an interface for a fleet has one.
+#[derive(Debug)]
+pub(super) struct PolledQueue {
+    socket: TcpStream,
+    netdev: Netdev,
+    napis: Vec<u32>,
+}
+
+impl PolledQueue {
+    /// Connects to the server, whose answers arrive through the queue.
+    pub(super) fn open(interface: &str, server: SocketAddr) -> Result<Self, FleetError> {
+        let napis = host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi);
+        let napis = napis.map(|napi| napi.id).collect();
+        let socket = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
+        socket.set_nonblocking(true)?;
+        busy_poll_on_read(&socket)?;
+        let mut queue = Self { socket, netdev: Netdev::open()?, napis };
+        queue.take()?;
+        Ok(queue)
+    }
+
+    /// Keeps the queue's notifications masked from the first poll on. Without both settings, a poll that finds nothing
+    /// would unmask them.
+    pub(super) fn take(&mut self) -> Result<(), FleetError> {
+        self.set(1, TIMEOUT)
+    }
+
+    /// Leaves the queue to the kernel again.
+    pub(super) fn release(&mut self) -> Result<(), FleetError> {
+        self.set(0, 0)?;
+        // The timer that the last poll has set is as long as the timeout was. This poll sets none, and unmasks.
+        self.poll()?;
+        Ok(())
+    }
+
+    fn set(&mut self, defer_hard_irqs: u64, timeout: u64) -> Result<(), FleetError> {
+        for &napi in &self.napis {
+            self.netdev.set_napi(napi, NapiSetting::DeferHardIrqs, defer_hard_irqs)?;
+            self.netdev.set_napi(napi, NapiSetting::GroFlushTimeout, timeout)?;
+        }
+        Ok(())
+    }
+
+    /// Receives what the queue holds, at most 64 packets. Returns whether the server keeps the connection open.
+    #[inline]
+    pub(super) fn poll(&mut self) -> io::Result<bool> {
+        match self.socket.read(&mut [0]) {
+            Ok(0) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The report on a comparison under a fleet.
+
+use std::fmt::Write;
+
+use loadgen::interleaved_rounds::DistanceClass;
+use policies::Policy;
+use serde::Serialize;
+
+use super::class_tables::class_title;
+use super::kernel_client_report::KernelClientReport;
+use super::machine::Machine;
+use super::table::{interval_text, plain_table};
+use crate::experiments::CoreAssignment;
+use crate::experiments::fleet_comparison::{
+    CAPACITY_P99_US, CapacityRow, ClassRows, FleetComparisonConfig, FleetComparisonResult, FleetRow,
+    LoadResult, TurnMeasurement,
+};
+use crate::testbed::CONGESTION_CONTROL;
+
+/// The share of vanilla's capacity at which the verdict names CPU time and latency.
+const VERDICT_SHARE: f64 = 0.5;
+/// The fleet is the bottleneck from this busy share on.
+const BUSY_FLEET: f64 = 0.95;
+
+/// The report on a comparison under a fleet.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct FleetReport {
+    /// The machine.
+    pub machine: Machine,
+    /// Which core ran what.
+    pub cores: CoreAssignment,
+    /// The congestion control of both sides.
+    pub congestion_control: &'static str,
+    /// Whether idle cores polled instead of sleeping.
+    pub cores_awake: bool,
+    /// What was measured.
+    pub config: FleetComparisonConfig,
+    /// One sentence.
+    pub verdict: String,
+    /// Reasons to doubt the results, a sentence each.
+    pub notes: Vec<String>,
+    /// Everything that was measured.
+    pub result: FleetComparisonResult,
+    /// The closed loop of one kernel client, if it was measured: its batches decide its results.
+    pub kernel_client: Option<KernelClientReport>,
+}
+
+impl FleetReport {
+    /// Summarises a result.
+    pub fn new(
+        config: FleetComparisonConfig,
+        cores: CoreAssignment,
+        cores_awake: bool,
+        result: FleetComparisonResult,
+    ) -> Self {
+        Self {
+            machine: Machine::read(),
+            cores,
+            congestion_control: CONGESTION_CONTROL,
+            cores_awake,
+            verdict: verdict(&config, &result),
+            notes: notes(&config, cores, cores_awake, &result),
+            config,
+            result,
+            kernel_client: None,
+        }
+    }
+
+    /// The report as text.
+    pub fn text(&self) -> String {
+        let Machine { cpu, cores, kernel, .. } = &self.machine;
+        let CoreAssignment { server, client, packing, .. } = self.cores;
+        let idle = if self.cores_awake { "idle cores poll" } else { "idle cores sleep" };
+        let mut text = format!(
+            "{cpu}, {cores} cores, Linux {kernel}; two network namespaces and a veth pair, {}; {idle}\n\
+             server on core {server}, fleet on core {client}, packing on core {packing}; {} connections, {} request in flight on each\n",
+            self.congestion_control, self.config.connections, self.config.depth
+        );
+        let capacity = &self.result.capacity;
+        let _ = writeln!(
+            text,
+            "\nCapacity: the highest rate with a 99th percentile of at most {CAPACITY_P99_US:.0} µs, requests per second"
+        );
+        for class in &capacity.classes {
+            text.push_str(&class_title(class.class));
+            text.push_str(&capacity_table(class));
+        }
+        for class in self.classes() {
+            let _ = writeln!(
+                text,
+                "\nAt given rates, and in the closed loop; latency from the time at which a request was due{}",
+                match class {
+                    DistanceClass::Single => String::new(),
+                    class => format!("; cores {class}"),
+                }
+            );
+            text.push_str(&self.load_table(class));
+        }
+        if let Some(kernel_client) = &self.kernel_client {
+            let _ = write!(text, "\n{}", kernel_client.tables());
+        }
+        let _ = writeln!(text, "\n{}", self.verdict);
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        text
+    }
+
+    /// The classes of the rates, the one with most rounds first.
+    fn classes(&self) -> Vec<DistanceClass> {
+        let rounds = |wanted| -> usize {
+            let classes = self.result.loads.iter().flat_map(|load| &load.classes);
+            classes.filter(|class| class.class == wanted).map(|class| class.rounds).sum()
+        };
+        let mut classes = vec![DistanceClass::Single, DistanceClass::Near, DistanceClass::Far];
+        classes.retain(|&class| rounds(class) > 0);
+        classes.sort_by_key(|&class| std::cmp::Reverse(rounds(class)));
+        classes
+    }
+
+    fn load_table(&self, class: DistanceClass) -> String {
+        let header = [
+            "rate",
+            "server",
+            "p50 µs",
+            "p99 µs",
+            "CPU µs/req",
+            "p50 ratio",
+            "p99 ratio",
+            "CPU ratio",
+            "kernel thread µs",
+            "pkts/wake",
+            "busy-poll",
+            "server busy",
+            "fleet busy",
+        ];
+        let mut rows = Vec::new();
+        for load in &self.result.loads {
+            for class in load.classes.iter().filter(|it| it.class == class) {
+                rows.extend(class.rows.iter().map(|row| load_cells(load, row)));
+            }
+        }
+        format!("{}\n", plain_table(header, rows, &[0, 1]))
+    }
+}
+
+fn capacity_table(class: &ClassRows<CapacityRow>) -> String {
+    let header = ["server", "capacity", "ratio"];
+    let cells =
+        |row: &CapacityRow| vec![row.name.clone(), interval_text(&row.rate, 0), interval_text(&row.ratio, 2)];
+    format!("{}\n", plain_table(header, class.rows.iter().map(cells), &[0]))
+}
+
+fn load_cells(load: &LoadResult<FleetRow, TurnMeasurement>, row: &FleetRow) -> Vec<String> {
+    let rate = match load.share {
+        Some(share) => format!("{:.0} % ({})", share * 100.0, load.measured.load),
+        None => format!("closed ({:.0}/s)", row.qps.median),
+    };
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let elsewhere = if row.received_elsewhere { " (received elsewhere)" } else { "" };
+    vec![
+        rate,
+        format!("{}{elsewhere}", row.name),
+        interval_text(&row.p50_us, 1),
+        interval_text(&row.p99_us, 0),
+        interval_text(&row.cpu_us, 2),
+        interval_text(&row.p50_ratio, 2),
+        interval_text(&row.p99_ratio, 2),
+        interval_text(&row.cpu_ratio, 2),
+        format!("{:.2}", row.kernel_thread_cpu_us),
+        format!("{:.1}", row.packets_per_wake),
+        percent(row.busy_poll_share),
+        percent(row.server_core_busy),
+        percent(row.fleet_busy),
+    ]
+}
+
+/// One sentence: would kernel polling help here, and by how much?
+fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> String {
+    let polling = config
+        .contenders
+        .iter()
+        .rposition(|contender| contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling));
+    let Some(index) = polling else {
+        return "Kernel polling is not among the contenders.".to_owned();
+    };
+    if let Some(Some(ready)) = result.servers.get(index)
+        && ready.ran != Policy::KernelPolling.to_string()
+    {
+        return format!(
+            "Kernel polling could not run here ({} ran instead: {}), so these results say nothing about it.",
+            ready.ran,
+            ready.steps_down.join("; ")
+        );
+    }
+    let Some(class) = result.capacity.classes.first() else { return "Nothing was measured.".to_owned() };
+    let ratio = class.rows[index].ratio;
+    if !ratio.reaches_target() {
+        return format!(
+            "Too few rounds for a verdict: kernel polling had {:.2} times vanilla's capacity in {} of them.",
+            ratio.median, class.rounds
+        );
+    }
+    let judgement = if ratio.low > 1.0 {
+        "Kernel polling helps"
+    } else if ratio.high < 1.0 {
+        "Kernel polling hurts"
+    } else {
+        "Kernel polling makes no difference to the capacity that these rounds can show"
+    };
+    let cores = match class.class {
+        DistanceClass::Single => String::new(),
+        class => format!(" with the cores {class}"),
+    };
+    let mut text = format!(
+        "{judgement}: {:.2} times vanilla's capacity ({:.2} to {:.2}){cores}",
+        ratio.median, ratio.low, ratio.high
+    );
+    let half = result.loads.iter().find(|load| load.share == Some(VERDICT_SHARE));
+    let half = half.and_then(|load| load.classes.iter().find(|it| it.class == class.class));
+    if let Some(row) = half.map(|class| &class.rows[index]) {
+        let range = |name: &str, it: &loadgen::medians::Interval| {
+            format!("{:.2} ({:.2} to {:.2}) of its {name}", it.median, it.low, it.high)
+        };
+        let _ = write!(
+            text,
+            "; at {:.0} % of vanilla's capacity {} and {}",
+            VERDICT_SHARE * 100.0,
+            range("CPU time per request", &row.cpu_ratio),
+            range("99th percentile", &row.p99_ratio)
+        );
+    }
+    text.push_str("; 95 % confidence.");
+    text
+}
+
+/// Reasons to doubt the results, a sentence each.
+fn notes(
+    config: &FleetComparisonConfig,
+    cores: CoreAssignment,
+    cores_awake: bool,
+    result: &FleetComparisonResult,
+) -> Vec<String> {
+    let mut notes = vec![result.capacity.measured.summary()];
+    notes.extend(result.loads.iter().map(|load| load.measured.summary()));
+    if cores.packing == cores.client {
+        notes.push(
+            "without a third core, packing's network work shares the fleet's core, at its expense".to_owned(),
+        );
+    }
+    if !cores_awake {
+        notes.push(
+            "idle cores may sleep (no permission to write to /dev/cpu_dma_latency), which adds to latencies below saturation"
+                .to_owned(),
+        );
+    }
+    for (contender, ready) in config.contenders.iter().zip(&result.servers) {
+        let Some(ready) = ready.as_ref().filter(|ready| !ready.steps_down.is_empty()) else { continue };
+        notes.push(format!("{}: {} ran: {}", contender.name(), ready.ran, ready.steps_down.join("; ")));
+    }
+    for load in &result.loads {
+        for invalid in &load.invalid {
+            let name = config.contenders[invalid.contender].name();
+            notes.push(format!("left out: {}, {name}: {}", load.measured.load, invalid.reason));
+        }
+        let name = &load.measured.load;
+        let classes = &load.measured.finished.classes;
+        let values = || classes.iter().flat_map(|class| &class.rounds).flat_map(|round| &round.turns);
+        let sum = |figure: fn(&TurnMeasurement) -> u64| -> u64 {
+            values().filter_map(|turn| turn.value.as_ref()).map(figure).sum()
+        };
+        let again = sum(|it| it.fleet.retransmitted) + sum(|it| it.server_retransmitted);
+        let drops = sum(|it| it.drops);
+        if again + drops > 0 {
+            notes.push(format!(
+                "{name}: {drops} packets found the server's receive ring full, and {again} segments were sent again"
+            ));
+        }
+        let busy =
+            load.classes.iter().flat_map(|class| &class.rows).filter(|row| row.fleet_busy > BUSY_FLEET);
+        notes.extend(busy.map(|row| {
+            let percent = row.fleet_busy * 100.0;
+            format!(
+                "{name}, {}: the fleet was {percent:.0} % busy, so the server may be capable of more",
+                row.name
+            )
+        }));
+    }
+    notes.sort();
+    notes.dedup();
+    notes
+}

@@ -1,0 +1,102 @@
+//! A workload's requests and their responses as bytes, for load generators that have a transport of their own.
+//!
+//! ```
+//! use loadgen::Workload;
+//! use loadgen::stream::{Outcome, RequestStream, ResponseStream};
+//!
+//! let mut requests = RequestStream::new(&Workload { records: 1, ..Workload::default() }, 7)?;
+//! let mut bytes = Vec::new();
+//! let keys = requests.append_next(&mut bytes);
+//! assert!(bytes.starts_with(b"get 0") && keys == 1);
+//!
+//! let mut outcomes = Vec::new();
+//! ResponseStream::default().feed(b"VALUE k 0 2\r\nhi\r\nEND\r\n", |outcome| outcomes.push(outcome))?;
+//! assert_eq!(outcomes, [Outcome::Values(1)]);
+//! # Ok::<(), loadgen::Error>(())
+//! ```
+
+use crate::error::Error;
+use crate::protocol::request_writer::RequestWriter;
+use crate::protocol::response::{Response, ResponseSink};
+use crate::protocol::text::responses::TextParser;
+use crate::workload::definition::Workload;
+use crate::workload::operation::Operation;
+
+/// Requests of a workload in memcached's text protocol.
+#[derive(Debug)]
+pub struct RequestStream(RequestWriter);
+
+impl RequestStream {
+    /// Requests drawn with `seed`.
+    ///
+    /// # Errors
+    /// If a request of the workload depends on the response to an earlier one (`cas`, `fill`), if responses would have
+    /// to be compared (`verify`), or if the workload is a trace.
+    pub fn new(workload: &Workload, seed: u64) -> Result<Self, Error> {
+        let unsupported = [
+            (workload.mix.contains(Operation::Cas), "cas, which follows a gets"),
+            (workload.fill, "filling, which follows a miss"),
+            (workload.verify, "verifying, which compares responses"),
+            (workload.trace.is_some(), "a trace"),
+        ];
+        match unsupported.iter().find(|(present, _)| *present) {
+            Some((_, what)) => {
+                Err(Error::Config(format!("a stream of requests does not support {what}: leave it out")))
+            }
+            None => Ok(Self(RequestWriter::new(workload, false, seed, 0, 1))),
+        }
+    }
+
+    /// Appends the next request. Returns its number of keys.
+    pub fn append_next(&mut self, out: &mut Vec<u8>) -> u16 {
+        // Only a trace ends.
+        self.0.next(out).map_or(0, |request| request.keys)
+    }
+
+    /// Appends a `set` of a record, from 0.
+    pub fn append_set(&mut self, record: u64, out: &mut Vec<u8>) {
+        self.0.set(record, out);
+    }
+}
+
+/// The outcome of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The end of a `get`, with the number of values before it.
+    Values(u32),
+    /// Success of any other request.
+    Done,
+    /// The record, or the condition of the request, does not exist.
+    NotDone,
+    /// The server reported an error.
+    Error,
+}
+
+/// Splits received bytes into responses.
+#[derive(Debug, Default)]
+pub struct ResponseStream(TextParser);
+
+struct Outcomes<F>(F);
+
+impl<F: FnMut(Outcome)> ResponseSink for Outcomes<F> {
+    fn response(&mut self, response: Response) -> Result<(), Error> {
+        (self.0)(match response {
+            Response::Values(count) => Outcome::Values(count),
+            Response::Done => Outcome::Done,
+            Response::NotFound | Response::Exists | Response::NotStored => Outcome::NotDone,
+            Response::Error => Outcome::Error,
+        });
+        Ok(())
+    }
+}
+
+impl ResponseStream {
+    /// Parses the next bytes of the stream, and reports each response that they complete.
+    ///
+    /// # Errors
+    /// If they are not responses of the text protocol.
+    pub fn feed(&mut self, bytes: &[u8], report: impl FnMut(Outcome)) -> Result<(), Error> {
+        self.0.feed(bytes, &mut Outcomes(report))
+    }
+}
