@@ -11,15 +11,17 @@
 //! let config = ComparisonConfig::new(Contestant::policies(DriverKind::Epoll), true);
 //! // `Some(Testbed::new(1)?)` runs the rounds between two network namespaces; `None` on loopback.
 //! let comparison = PolicyComparison::new(None, cores, config, Settings::GRO_FLUSH_TIMEOUT);
-//! assert_eq!(comparison.config.rounds, 3);
+//! assert_eq!(comparison.config.rounds, 6);
 //! assert!(!comparison.has_testbed());
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
 //! The `lab` command creates two network namespaces joined by a veth pair, runs a memcached-protocol server in one
-//! and the load in the other, and compares the policies in interleaved rounds.
+//! and a fleet of clients in the other, and compares the policies in interleaved rounds.
 //!
 //! - [`testbed`]: two network namespaces and the veth pair between them.
+//! - [`fleet`]: the connections of many clients on one core, by a TCP in user space.
+//! - [`idle_cores`]: keeps idle cores awake.
 //! - [`core_distance`]: how long a cache line takes between two cores.
 //! - [`peers`]: the same echo server on several runtimes, and its load.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
