@@ -18,6 +18,10 @@ use super::grace_time_turns::GraceTimeTurns;
 use super::messages::{BEGIN, END, ServerMeasurement, ServerReady, ServerSpec};
 use super::output::send;
 use crate::Error;
+use crate::peers::descriptor_limit;
+
+/// The most connections that the server accepts: those of the largest load, and those that observe it.
+const MOST_CONNECTIONS: usize = 10_100;
 
 /// Serves until the lab closes this process's standard input.
 pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
@@ -42,7 +46,13 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
     });
     let mut runtime = builder.build()?;
     let applied = runtime.applied().to_vec();
-    let config = Config { listen: vec![(spec.address, None)], port: Some(0), ..Config::default() };
+    descriptor_limit::raise()?;
+    let config = Config {
+        listen: vec![(spec.address, None)],
+        port: Some(0),
+        max_connections: MOST_CONNECTIONS,
+        ..Config::default()
+    };
     let (stop, stopped) = UnixStream::pair()?;
     let interface = spec.interface.clone().unwrap_or_else(|| "lo".to_owned());
     let observer = Observer { interface, core: spec.core, turns: spec.grace_time_turns.clone(), grace_time };

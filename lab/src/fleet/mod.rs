@@ -17,14 +17,16 @@ mod pacing;
 mod packet_socket;
 mod polled_queue;
 mod requests;
+mod run;
 mod segment;
 
 use std::io;
 
-pub use engine::{Fleet, FleetConfig, FleetLoad};
+pub use engine::{Fleet, FleetConfig};
 pub use measurement::{FleetLatency, FleetMeasurement};
 pub use pacing::FleetPacing;
 pub use requests::FleetRequests;
+pub use run::FleetLoad;
 
 /// Why a fleet can't load a server.
 #[derive(Debug, thiserror::Error)]

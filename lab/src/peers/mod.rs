@@ -3,7 +3,7 @@
 
 mod bare_epoll;
 mod compio;
-mod descriptor_limit;
+pub(crate) mod descriptor_limit;
 mod load;
 mod lull;
 mod monoio;

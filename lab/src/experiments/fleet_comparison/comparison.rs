@@ -37,7 +37,6 @@ pub struct LoadResult<R, T> {
     /// Rows, a table for each class of distance, that with more rounds first.
     pub classes: Vec<ClassRows<R>>,
     /// Every turn.
-    #[serde(flatten)]
     pub measured: MeasuredRounds<T>,
     /// The turns that are not valid.
     pub invalid: Vec<InvalidTurn<T>>,
