@@ -5,7 +5,6 @@
 
 use std::io;
 
-use super::link::Link;
 use super::segment::{ACK, FIN, PSH, RST, ReceivedSegment, SEGMENT_PAYLOAD, SYN, Segment};
 
 /// How long an acknowledgement waits for a request to carry it, in ns; as Linux does (`TCP_DELACK_MIN`).
@@ -24,6 +23,16 @@ pub(super) enum State {
     Established,
     /// The server has closed or reset it.
     Lost,
+}
+
+/// Where a connection's segments go.
+pub(super) trait SegmentSink {
+    /// # Errors
+    /// If nothing can be sent any more. A segment that is lost is no error.
+    fn send(&mut self, segment: &Segment<'_>) -> io::Result<()>;
+
+    /// Counts a segment that is sent again.
+    fn count_retransmission(&mut self);
 }
 
 /// What a segment brought.
@@ -90,7 +99,7 @@ impl Connection {
     }
 
     /// Sends the first segment.
-    pub(super) fn connect(&mut self, link: &mut Link, now: u64) -> io::Result<()> {
+    pub(super) fn connect(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         self.state = State::SynSent;
         self.next = self.unacknowledged.wrapping_add(1);
         self.progress = now;
@@ -98,7 +107,7 @@ impl Connection {
     }
 
     /// Resets the connection.
-    pub(super) fn reset(&mut self, link: &mut Link, now: u64) -> io::Result<()> {
+    pub(super) fn reset(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         if matches!(self.state, State::SynSent | State::Established) {
             self.state = State::Closed;
             self.emit(link, now, self.next, RST | ACK, 0..0)?;
@@ -110,7 +119,7 @@ impl Connection {
     #[inline]
     fn emit(
         &mut self,
-        link: &mut Link,
+        link: &mut impl SegmentSink,
         now: u64,
         sequence: u32,
         flags: u8,
@@ -143,7 +152,7 @@ impl Connection {
 
     /// Sends what the windows allow of `out`.
     #[inline]
-    pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> io::Result<()> {
+    pub(super) fn flush(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         loop {
             let sent = self.in_flight() as usize;
             let allowed = self.window.min(CONGESTION_WINDOW) as usize;
@@ -164,14 +173,21 @@ impl Connection {
     #[inline]
     pub(super) fn receive(
         &mut self,
-        link: &mut Link,
+        link: &mut impl SegmentSink,
         now: u64,
         segment: &ReceivedSegment<'_>,
     ) -> io::Result<Arrived> {
         if segment.flags & RST != 0 {
-            let known = matches!(self.state, State::SynSent | State::Established);
+            let lost = match self.state {
+                State::SynSent => segment.flags & ACK != 0 && segment.acknowledged == self.next,
+                State::Established => true,
+                State::Closed | State::Lost => false,
+            };
+            if !lost {
+                return Ok(Arrived::Nothing);
+            }
             self.state = State::Lost;
-            return Ok(if known { Arrived::Lost } else { Arrived::Nothing });
+            return Ok(Arrived::Lost);
         }
         match self.state {
             State::Closed | State::Lost => Ok(Arrived::Nothing),
@@ -183,8 +199,20 @@ impl Connection {
         }
     }
 
-    fn establish(&mut self, link: &mut Link, now: u64, segment: &ReceivedSegment<'_>) -> io::Result<Arrived> {
-        if segment.flags & (SYN | ACK) != SYN | ACK || segment.acknowledged != self.next {
+    fn establish(
+        &mut self,
+        link: &mut impl SegmentSink,
+        now: u64,
+        segment: &ReceivedSegment<'_>,
+    ) -> io::Result<Arrived> {
+        if segment.flags & ACK != 0 && segment.acknowledged != self.next {
+            // The server still has a connection of this port, of a fleet that ended without resetting it. RFC 9293,
+            // 3.10.7.3: a reset ends it. The server has ignored the first segment, so it follows again.
+            self.emit(link, now, segment.acknowledged, RST, 0..0)?;
+            self.emit(link, now, self.unacknowledged, SYN, 0..0)?;
+            return Ok(Arrived::Nothing);
+        }
+        if segment.flags & (SYN | ACK) != SYN | ACK {
             return Ok(Arrived::Nothing);
         }
         self.state = State::Established;
@@ -199,13 +227,22 @@ impl Connection {
     }
 
     #[inline]
-    fn acknowledge(&mut self, link: &mut Link, now: u64, segment: &ReceivedSegment<'_>) -> io::Result<()> {
-        if segment.flags & ACK == 0 || before(self.next, segment.acknowledged) {
+    fn acknowledge(
+        &mut self,
+        link: &mut impl SegmentSink,
+        now: u64,
+        segment: &ReceivedSegment<'_>,
+    ) -> io::Result<()> {
+        // The handshake's second segment, repeated, has a window that is not scaled. One from before the last
+        // acknowledgement has an old window.
+        let acceptable =
+            !before(self.next, segment.acknowledged) && !before(segment.acknowledged, self.unacknowledged);
+        if segment.flags & (SYN | ACK) != ACK || !acceptable {
             return Ok(());
         }
         let window = u32::from(segment.window) << self.window_scale;
         let acknowledged = segment.acknowledged.wrapping_sub(self.unacknowledged) as usize;
-        if before(self.unacknowledged, segment.acknowledged) && acknowledged <= self.out.len() {
+        if acknowledged > 0 {
             self.unacknowledged = segment.acknowledged;
             if acknowledged == self.out.len() {
                 self.out.clear();
@@ -214,12 +251,8 @@ impl Connection {
             }
             self.progress = now;
             self.duplicates = 0;
-        } else if acknowledged == 0
-            && self.in_flight() > 0
-            && segment.payload.is_empty()
-            && window == self.window
-        {
-            self.duplicates += 1;
+        } else if self.in_flight() > 0 && segment.payload.is_empty() && window == self.window {
+            self.duplicates = self.duplicates.saturating_add(1);
             if self.duplicates == DUPLICATES {
                 self.retransmit(link, now)?;
             }
@@ -231,7 +264,7 @@ impl Connection {
     #[inline]
     fn take_payload(
         &mut self,
-        link: &mut Link,
+        link: &mut impl SegmentSink,
         now: u64,
         segment: &ReceivedSegment<'_>,
     ) -> io::Result<Arrived> {
@@ -272,7 +305,7 @@ impl Connection {
     }
 
     /// Acknowledges what has arrived, if that is outstanding.
-    pub(super) fn acknowledge_now(&mut self, link: &mut Link, now: u64) -> io::Result<()> {
+    pub(super) fn acknowledge_now(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         if self.ack_deadline > 0 && self.state == State::Established {
             self.emit(link, now, self.next, ACK, 0..0)?;
         }
@@ -286,8 +319,8 @@ impl Connection {
     }
 
     /// Sends the oldest unacknowledged segment again.
-    pub(super) fn retransmit(&mut self, link: &mut Link, now: u64) -> io::Result<()> {
-        link.counts.retransmitted += 1;
+    pub(super) fn retransmit(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
+        link.count_retransmission();
         self.progress = now;
         if self.state == State::SynSent {
             return self.emit(link, now, self.unacknowledged, SYN, 0..0);
@@ -296,3 +329,6 @@ impl Connection {
         self.emit(link, now, self.unacknowledged, ACK | PSH, 0..length)
     }
 }
+
+#[cfg(test)]
+mod tests;

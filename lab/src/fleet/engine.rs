@@ -56,8 +56,12 @@ const PACKETS_PER_LOOK: usize = 64;
 pub(super) struct InFlight {
     pub(super) due: u64,
     pub(super) keys: u16,
-    pub(super) measured: bool,
+    /// The part of a run in which it is measured, or [`UNMEASURED`].
+    pub(super) epoch: u64,
 }
+
+/// The epoch of requests that are not measured.
+pub(super) const UNMEASURED: u64 = 0;
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -195,7 +199,7 @@ impl Fleet {
                     self.free.push(index);
                     return Ok(());
                 }
-                self.dispatch(index, InFlight { due: now, keys: 0, measured: false }, now)?;
+                self.dispatch(index, InFlight { due: now, keys: 0, epoch: UNMEASURED }, now)?;
                 record += 1;
             }
             self.receive(now, &mut |_, outcome, _| {
@@ -243,7 +247,7 @@ impl Fleet {
             let mut outcome = Ok(());
             // The ring is lent out of the fleet meanwhile.
             let Some(mut ring) = self.ring.take() else { break };
-            let some = ring.receive(|packet| outcome = self.handle(packet.bytes, now, report));
+            let some = ring.receive(|packet| outcome = self.handle(packet, now, report));
             self.ring = Some(ring);
             outcome?;
             if !some {
@@ -272,7 +276,11 @@ impl Fleet {
             Err(Unreadable::NotTcp) => return Ok(()),
         };
         let server = self.config.server;
-        if segment.source != *server.ip() || segment.source_port != server.port() {
+        // The kernel of this side has connections to the server, too.
+        let address = self.config.address;
+        if (segment.source, segment.source_port) != (*server.ip(), server.port())
+            || segment.destination != address
+        {
             return Ok(());
         }
         let index = segment.port.wrapping_sub(FIRST_PORT);

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Instant;
 
+use super::connection::SegmentSink;
 use super::packet_socket::{PacketSender, SendOutcome};
 use super::segment::{Ends, Segment, SegmentWriter};
 
@@ -43,14 +44,20 @@ impl Link {
     pub(super) fn now(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
     }
+}
 
+impl SegmentSink for Link {
     #[inline]
-    pub(super) fn send(&mut self, segment: &Segment<'_>) -> io::Result<()> {
+    fn send(&mut self, segment: &Segment<'_>) -> io::Result<()> {
         self.counts.sent += 1;
         self.counts.bare += u64::from(segment.payload.is_empty());
         if self.sender.send(self.writer.write(segment))? == SendOutcome::Dropped {
             self.counts.dropped += 1;
         }
         Ok(())
+    }
+
+    fn count_retransmission(&mut self) {
+        self.counts.retransmitted += 1;
     }
 }

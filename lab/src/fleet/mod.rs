@@ -21,6 +21,7 @@ mod run;
 mod segment;
 
 use std::io;
+use std::net::SocketAddr;
 
 pub use engine::{Fleet, FleetConfig};
 pub use measurement::{FleetLatency, FleetMeasurement};
@@ -44,6 +45,14 @@ pub enum FleetError {
     /// A configuration that no fleet can have.
     #[error("{0}")]
     Config(String),
+    /// There is no connection to the server.
+    #[error("no connection to the server at {server}: {error}")]
+    Unreachable {
+        /// The server's address.
+        server: SocketAddr,
+        /// Why there is none.
+        error: io::Error,
+    },
     /// Connections were not established in time.
     #[error("{missing} of {connections} connections were not established within {seconds} s")]
     NotConnected {

@@ -143,18 +143,6 @@ struct RingRequest {
 const CAPTURED_LENGTH: usize = 8;
 const NETWORK_OFFSET: usize = 14;
 const MAC_OFFSET: usize = 12;
-const SECONDS: usize = 16;
-const NANOSECONDS: usize = 20;
-
-/// A received packet.
-#[derive(Debug)]
-pub(super) struct ReceivedPacket<'a> {
-    /// From the IPv4 header on.
-    pub(super) bytes: &'a [u8],
-    /// When the kernel received it, in nanoseconds since the epoch.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the capture in the tests reads it"))]
-    pub(super) time: u64,
-}
 
 impl PacketRing {
     /// # Errors
@@ -194,9 +182,9 @@ impl PacketRing {
         Ok(Self { socket, memory, next: 0 })
     }
 
-    /// Gives the next packet to `handle`, if there is one.
+    /// Gives the next packet to `handle`, from its IPv4 header on, if there is one.
     #[inline]
-    pub(super) fn receive(&mut self, handle: impl FnOnce(ReceivedPacket<'_>)) -> bool {
+    pub(super) fn receive(&mut self, handle: impl FnOnce(&[u8])) -> bool {
         // SAFETY: `next` is below SLOTS, so the slot lies within the mapping.
         let slot = unsafe { self.memory.add(self.next * SLOT) };
         // SAFETY: a slot begins with the 32-bit status word, aligned because slots are. Kernel and program hand the
@@ -215,8 +203,7 @@ impl PacketRing {
         let mac = half(MAC_OFFSET);
         let start = half(NETWORK_OFFSET);
         let end = (mac + captured).min(SLOT);
-        let time = u64::from(word(SECONDS)) * 1_000_000_000 + u64::from(word(NANOSECONDS));
-        handle(ReceivedPacket { bytes: bytes.get(start..end).unwrap_or_default(), time });
+        handle(bytes.get(start..end).unwrap_or_default());
         // Release: the kernel must not reuse the slot before its bytes were read.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % SLOTS;

@@ -32,7 +32,8 @@ impl PolledQueue {
     pub(super) fn open(interface: &str, server: SocketAddr) -> Result<Self, FleetError> {
         let napis = host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi);
         let napis = napis.map(|napi| napi.id).collect();
-        let socket = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
+        let socket = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
+            .map_err(|error| FleetError::Unreachable { server, error })?;
         socket.set_nonblocking(true)?;
         busy_poll_on_read(&socket)?;
         let mut queue = Self { socket, netdev: Netdev::open()?, napis };
@@ -68,8 +69,11 @@ impl PolledQueue {
         match self.socket.read(&mut [0]) {
             Ok(0) => Ok(false),
             Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
-            Err(error) => Err(error),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(true),
+                io::ErrorKind::ConnectionReset => Ok(false),
+                _ => Err(error),
+            },
         }
     }
 }

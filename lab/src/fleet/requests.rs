@@ -23,6 +23,7 @@ pub enum FleetRequests {
 
 /// Writes requests.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a fleet has one")]
 pub(super) enum RequestSource {
     Memcached(RequestStream),
     Fixed(Vec<u8>),

@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::FleetError;
-use super::engine::{Fleet, InFlight, nanos};
+use super::engine::{Fleet, InFlight, UNMEASURED, nanos};
 use super::measurement::{FleetMeasurement, Recorder};
 use super::pacing::{FleetPacing, Pacer};
 
@@ -43,6 +43,9 @@ struct Run {
     from: u64,
     to: u64,
     sending: bool,
+    /// Begins at 1. Each pause begins a new one: requests that were in flight then are not measured. Comparing numbers
+    /// costs the same with any number of connections; a walk over them would itself be a pause.
+    epoch: u64,
     /// Measured requests in flight.
     awaited: u64,
     /// Whether the next request of the open loop waits for a connection.
@@ -80,6 +83,7 @@ impl Fleet {
             from,
             to,
             sending: true,
+            epoch: UNMEASURED + 1,
             awaited: 0,
             blocked: false,
             pauses: 0,
@@ -98,7 +102,7 @@ impl Fleet {
             let worked = self.step(now, &mut run)?;
             let after = self.link.now();
             if after - now > PAUSE {
-                self.forgive_pause(now, after, &mut run);
+                forgive_pause(now, after, &mut run);
             } else if worked {
                 busy += after - now;
             }
@@ -155,32 +159,17 @@ impl Fleet {
         })
     }
 
-    /// Keeps a pause of the fleet's own core out of the measurement: requests in flight are not measured, because their
-    /// replies were not seen in time, and what was due meanwhile is due after it.
-    fn forgive_pause(&mut self, from: u64, to: u64, run: &mut Run) {
-        if to > run.from && from < run.to {
-            run.pauses += 1;
-            run.paused += to.min(run.to) - from.max(run.from);
-        }
-        run.pacer.postpone(to - from);
-        for client in &mut self.clients {
-            for request in client.in_flight.iter_mut().filter(|request| request.measured) {
-                request.measured = false;
-                run.awaited -= 1;
-                run.recorder.forgiven += 1;
-            }
-        }
-    }
-
     /// Ends the load: counts what was due and has no reply, and awaits the replies that are outstanding, so that the
     /// next run begins with idle connections.
     fn finish(&mut self, run: &mut Run, now: u64) -> Result<(), FleetError> {
         run.sending = false;
         for client in &mut self.clients {
-            for request in client.in_flight.iter_mut().filter(|request| request.measured) {
-                request.measured = false;
-                run.recorder.unanswered += 1;
-                run.recorder.latency(now.saturating_sub(request.due));
+            for request in &mut client.in_flight {
+                if request.epoch == run.epoch {
+                    run.recorder.unanswered += 1;
+                    run.recorder.latency(now.saturating_sub(request.due));
+                }
+                request.epoch = UNMEASURED;
             }
         }
         while run.pacer.is_open() && run.pacer.due() < run.to {
@@ -197,7 +186,6 @@ impl Fleet {
             self.step(now, run)?;
             now = self.link.now();
         }
-        self.free.clear();
         for index in 0..self.clients.len() {
             if index % ACKS_AT_A_TIME == ACKS_AT_A_TIME - 1 {
                 // The server's queue has room for some hundred packets, and its core has to get there.
@@ -206,8 +194,11 @@ impl Fleet {
                     self.receive(now, &mut |_, _, _| {})?;
                 }
             }
-            let client = &mut self.clients[index];
-            client.tcp.acknowledge_now(&mut self.link, now)?;
+            self.clients[index].tcp.acknowledge_now(&mut self.link, now)?;
+        }
+        // After everything that was received, so that each connection is in there once.
+        self.free.clear();
+        for (index, client) in self.clients.iter().enumerate() {
             if client.in_flight.len() < self.config.depth {
                 self.free.push(index as u32);
             }
@@ -263,18 +254,19 @@ impl Fleet {
             run.recorder.requests += 1;
             run.awaited += 1;
         }
-        self.dispatch(index, InFlight { due, keys, measured }, now)
+        let epoch = if measured { run.epoch } else { UNMEASURED };
+        self.dispatch(index, InFlight { due, keys, epoch }, now)
     }
 
     #[inline]
     fn receive_run(&mut self, now: u64, run: &mut Run) -> Result<bool, FleetError> {
-        let Run { pacer, recorder, from, to, sending, awaited, .. } = run;
+        let Run { pacer, recorder, from, to, sending, epoch, awaited, .. } = run;
         let mut again = std::mem::take(&mut self.again);
         let received = self.receive(now, &mut |index, outcome, request: InFlight| {
             recorder.all_replies += 1;
             recorder.replies += u64::from((*from..*to).contains(&now));
             recorder.outcome(outcome, request.keys);
-            if request.measured {
+            if request.epoch == *epoch {
                 *awaited -= 1;
                 recorder.latency(now.saturating_sub(request.due));
             }
@@ -289,6 +281,19 @@ impl Fleet {
         self.again = again;
         Ok(received)
     }
+}
+
+/// Keeps a pause of the fleet's own core out of the measurement: requests in flight are not measured, because their
+/// replies were not seen in time, and what was due meanwhile is due after it.
+fn forgive_pause(from: u64, to: u64, run: &mut Run) {
+    if to > run.from && from < run.to {
+        run.pauses += 1;
+        run.paused += to.min(run.to) - from.max(run.from);
+    }
+    run.pacer.postpone(to - from);
+    run.recorder.forgiven += run.awaited;
+    run.awaited = 0;
+    run.epoch += 1;
 }
 
 /// CPU time of this thread, in seconds.

@@ -144,6 +144,7 @@ fn fold(mut sum: u32) -> u16 {
 pub(super) struct ReceivedSegment<'a> {
     pub(super) source: Ipv4Addr,
     pub(super) source_port: u16,
+    pub(super) destination: Ipv4Addr,
     pub(super) port: u16,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -211,6 +212,7 @@ pub(super) fn parse(packet: &[u8]) -> Result<ReceivedSegment<'_>, Unreadable> {
     Ok(ReceivedSegment {
         source: Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]),
         source_port: word(tcp, 0),
+        destination: Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]),
         port: word(tcp, 2),
         sequence: long(tcp, 4),
         acknowledged: long(tcp, 8),
@@ -250,6 +252,7 @@ mod tests {
             let parsed = parse(packet).unwrap();
             assert_eq!(parsed.payload, payload);
             assert_eq!((parsed.port, parsed.source_port), (11211, 1025));
+            assert_eq!((parsed.source.octets()[3], parsed.destination.octets()[3]), (3, 1));
             assert_eq!((parsed.sequence, parsed.acknowledged, parsed.flags), (u32::MAX, 77, flags));
             assert_eq!((parsed.timestamp, parsed.window_scale), (Some(5), scale));
         }

@@ -168,7 +168,6 @@ impl FleetComparison {
     }
 
     /// Measures all contenders in rounds, within an equal share of the time that is left.
-    #[expect(clippy::type_complexity, reason = "the turns that count, and those that are not valid")]
     fn rounds<T>(
         &mut self,
         count: usize,
