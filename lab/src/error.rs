@@ -30,6 +30,14 @@ pub enum Error {
     /// An experiment process exited before it sent what was expected.
     #[error("an experiment process exited early; its error message is above")]
     ProcessExited,
+    /// No contender has a capacity that rates could be shares of.
+    #[error("no round of the search for the capacity was completed: {0}")]
+    NoCapacity(String),
+    /// A server that spins would take the core from those that are measured.
+    #[error(
+        "under a fleet all servers share one core, and one that spins would slow the others down: compare one policy with --wait spin, or another way to wait"
+    )]
+    SpinningContenders,
     /// A fleet could not load its server.
     #[error(transparent)]
     Fleet(#[from] crate::fleet::FleetError),

@@ -50,18 +50,12 @@ impl ExperimentProcess {
         writeln!(commands, "{command}")
     }
 
-    /// Has a fleet process run a load. Calls `measuring` when the warm-up is over.
-    pub(crate) fn run_fleet(
-        &mut self,
-        load: &FleetLoad,
-        measuring: impl FnOnce() -> Result<(), Error>,
-    ) -> Result<FleetMeasurement, Error> {
+    /// Has a fleet process run a load.
+    pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
         self.command(&serde_json::to_string(load)?)?;
-        let mut measuring = Some(measuring);
         loop {
             match self.receive()? {
                 FleetMessage::Ready => {}
-                FleetMessage::Measuring => measuring.take().map_or(Ok(()), |measuring| measuring())?,
                 FleetMessage::Done { measurement } => return Ok(*measurement),
                 FleetMessage::Failed { error } => return Err(Error::LoadProcess(error)),
             }

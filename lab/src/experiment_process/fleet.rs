@@ -7,7 +7,7 @@ use policies::Cpus;
 use super::messages::{FleetMessage, FleetSpec};
 use super::output::send;
 use crate::Error;
-use crate::fleet::{Fleet, FleetError, FleetLoad, FleetMeasurement};
+use crate::fleet::{Fleet, FleetLoad};
 
 /// Connects, and runs loads until the lab closes this process's standard input.
 pub(super) fn run(spec: &FleetSpec) -> Result<(), Error> {
@@ -23,16 +23,11 @@ pub(super) fn run(spec: &FleetSpec) -> Result<(), Error> {
     send(&FleetMessage::Ready)?;
     for line in io::stdin().lock().lines() {
         let load: FleetLoad = serde_json::from_str(&line?)?;
-        match measure(&mut fleet, &load) {
+        match fleet.run(&load) {
             Ok(measurement) => send(&FleetMessage::Done { measurement: Box::new(measurement) })?,
             Err(error) => return Ok(send(&FleetMessage::Failed { error: error.to_string() })?),
         }
     }
     fleet.close()?;
     Ok(())
-}
-
-fn measure(fleet: &mut Fleet, load: &FleetLoad) -> Result<FleetMeasurement, FleetError> {
-    // Fails only if the lab has exited, and then this process is killed.
-    fleet.run(load, || drop(send(&FleetMessage::Measuring)))
 }

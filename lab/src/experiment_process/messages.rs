@@ -1,6 +1,7 @@
 //! What the lab and its experiment processes tell each other.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use loadgen::interleaved_rounds::Round;
@@ -27,6 +28,19 @@ pub enum ProcessRole {
     EchoLoad(EchoLoadSpec),
     /// Loads any server with a fleet.
     Fleet(FleetSpec),
+    /// Becomes another program.
+    Program(ProgramSpec),
+}
+
+/// Another program as an experiment process: it ends with the lab.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ProgramSpec {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The core of its threads.
+    pub core: u32,
 }
 
 /// How a fleet process runs.
@@ -46,8 +60,6 @@ pub struct FleetSpec {
 pub(crate) enum FleetMessage {
     /// It is connected, and the records are stored.
     Ready,
-    /// The warm-up is over.
-    Measuring,
     /// The load is over.
     Done { measurement: Box<FleetMeasurement> },
     /// The load could not be generated.
@@ -116,12 +128,16 @@ pub struct ServerReady {
 }
 
 /// An echo server's first message.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EchoServerReady {
     /// The address it listens on.
     pub(crate) address: SocketAddr,
     /// The address of its allocation count, in its memory.
     pub(crate) allocation_count: u64,
+    /// What its worker runs, if it is Lull's.
+    pub(crate) ran: Option<String>,
+    /// Why its worker runs something else than the requested policy.
+    pub(crate) steps_down: Vec<String>,
 }
 
 /// The message of an echo load at the beginning of the measurement, or when the idle connections are open.

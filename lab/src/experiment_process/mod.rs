@@ -18,7 +18,7 @@ pub(crate) use child::process_cpu_seconds;
 pub use grace_time_turns::GraceTimeTurns;
 pub(crate) use messages::{EchoLoadReady, EchoServerReady};
 pub use messages::{
-    FleetSpec, LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerReady,
-    ServerSpec,
+    FleetSpec, LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ProgramSpec, ServerMeasurement,
+    ServerReady, ServerSpec,
 };
 pub use process_main::{SUBCOMMAND, run};

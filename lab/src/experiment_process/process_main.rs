@@ -1,5 +1,9 @@
 //! The experiment process's side: runs the role that the lab assigned.
 
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use policies::Cpus;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::messages::{EchoLoadReady, EchoServerReady, ProcessRole};
@@ -25,8 +29,15 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
         ProcessRole::Server(spec) => server::run(&spec),
         ProcessRole::Load(spec) => load::run(&spec),
         ProcessRole::Fleet(spec) => fleet::run(&spec),
-        ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address| {
-            send(&EchoServerReady { address, allocation_count: allocation_counter::address() })
+        ProcessRole::Program(spec) => {
+            Cpus::one(spec.core).pin(None)?;
+            // The signal on the lab's death stays set.
+            let error = Command::new(&spec.program).args(&spec.arguments).stdout(Stdio::null()).exec();
+            Err(Error::program(&spec.program, error))
+        }
+        ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
+            let allocation_count = allocation_counter::address();
+            send(&EchoServerReady { address, allocation_count, ran, steps_down })
         })?),
         ProcessRole::EchoLoad(spec) => {
             let measurement = peers::load(&spec, || send(&EchoLoadReady {}))?;

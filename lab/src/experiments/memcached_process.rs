@@ -36,21 +36,6 @@ impl MemcachedProcess {
     /// Starts the server on a core, and waits until it accepts connections.
     pub(super) fn start(program: &Path, arguments: &[&str], core: u32) -> Result<Self, Error> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        Self::start_at(program, arguments, address, core)
-    }
-
-    /// Starts the server with one thread on a core, in the caller's network namespace, on an address that is free.
-    pub(super) fn start_on(program: &Path, address: SocketAddr, core: u32) -> Result<Self, Error> {
-        let ip = address.ip().to_string();
-        Self::start_at(
-            program,
-            &["-u", "root", "-l", &ip, "-t", "1", "-m", "256", "-c", "20000"],
-            address,
-            core,
-        )
-    }
-
-    fn start_at(program: &Path, arguments: &[&str], address: SocketAddr, core: u32) -> Result<Self, Error> {
         let mut command = Command::new(program);
         command.args(arguments).args(["-p", &address.port().to_string()]);
         command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -109,22 +109,48 @@ fn counted(count: usize, noun: &str) -> String {
 /// Names the class of loads that met one distance only, if other loads of the same run met two: what was one class to
 /// them is near or far beside the others.
 pub(super) fn name_classes<T>(runs: &mut [MeasuredRounds<T>]) {
-    let ends = |class| runs.iter().flat_map(|run| &run.finished.classes).filter(move |it| it.class == class);
-    let near = ends(DistanceClass::Near).filter_map(|it| it.high).reduce(f64::max);
-    let far = ends(DistanceClass::Far).filter_map(|it| it.low).reduce(f64::min);
-    let (Some(near), Some(far)) = (near, far) else { return };
-    for class in runs.iter_mut().flat_map(|run| &mut run.finished.classes) {
-        let (DistanceClass::Single, Some(low), Some(high)) = (class.class, class.low, class.high) else {
-            continue;
-        };
-        // A border between the two, in the middle on a logarithmic scale.
-        let border = (near * far).sqrt();
-        class.class = match (high < border, low > border) {
-            (true, _) => DistanceClass::Near,
-            (_, true) => DistanceClass::Far,
-            _ => continue,
-        };
-        class.rounds.iter_mut().flat_map(|round| &mut round.turns).for_each(|turn| turn.class = class.class);
+    if let Some(border) = border(runs.iter().flat_map(MeasuredRounds::ranges)) {
+        runs.iter_mut().for_each(|run| run.name_classes(border));
+    }
+}
+
+/// The distance between near and far, in ns, if some of these classes are near and some far: in the middle on a
+/// logarithmic scale.
+pub(super) fn border(classes: impl Iterator<Item = (DistanceClass, f64, f64)>) -> Option<f64> {
+    let (mut near, mut far): (Option<f64>, Option<f64>) = (None, None);
+    for (class, low, high) in classes {
+        match class {
+            DistanceClass::Near => near = Some(near.map_or(high, |near| near.max(high))),
+            DistanceClass::Far => far = Some(far.map_or(low, |far| far.min(low))),
+            _ => {}
+        }
+    }
+    Some((near? * far?).sqrt())
+}
+
+impl<T> MeasuredRounds<T> {
+    /// Each class with the shortest and the longest distance in it, in ns.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (DistanceClass, f64, f64)> {
+        self.finished.classes.iter().filter_map(|class| Some((class.class, class.low?, class.high?)))
+    }
+
+    /// Names a single class by the side of the border on which it lies.
+    pub(super) fn name_classes(&mut self, border: f64) {
+        for class in &mut self.finished.classes {
+            let (DistanceClass::Single, Some(low), Some(high)) = (class.class, class.low, class.high) else {
+                continue;
+            };
+            class.class = match (high < border, low > border) {
+                (true, _) => DistanceClass::Near,
+                (_, true) => DistanceClass::Far,
+                _ => continue,
+            };
+            class
+                .rounds
+                .iter_mut()
+                .flat_map(|round| &mut round.turns)
+                .for_each(|turn| turn.class = class.class);
+        }
     }
 }
 

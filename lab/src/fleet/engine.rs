@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::FleetError;
 use super::connection::{Arrived, Connection, RETRANSMISSION_TIMEOUT};
 use super::link::Link;
-use super::measurement::Recorder;
 use super::packet_socket::PacketRing;
 use super::polled_queue::PolledQueue;
 use super::requests::{FleetRequests, ReplyParser, RequestSource};
@@ -29,7 +28,7 @@ pub struct FleetConfig {
     pub server_mac: [u8; 6],
     /// The server's address.
     pub server: SocketAddrV4,
-    /// The number of connections, 1 to 50,000.
+    /// The number of connections, 1 to 20,000.
     pub connections: usize,
     /// Requests in flight on each connection, at least 1.
     pub depth: usize,
@@ -41,14 +40,19 @@ pub struct FleetConfig {
 
 /// The port of the first connection. The others follow.
 const FIRST_PORT: u16 = 10_000;
-const MOST_CONNECTIONS: usize = 50_000;
+/// Below the ports that the kernel chooses for its own connection.
+const MOST_CONNECTIONS: usize = 20_000;
 /// Handshakes at a time, well below a listener's backlog.
 const HANDSHAKES: usize = 64;
 /// Records that are stored at a time.
 const STORES: usize = 32;
+/// How long a reply is awaited when records are stored, in ns.
+const STORE_TIMEOUT: u64 = 2_000_000_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often timers are looked at, in ns.
 const TIMER_INTERVAL: u64 = 1_000_000;
+/// Timers that one pass of the loop handles at most, so that it is short.
+const TIMERS_PER_PASS: usize = 8;
 /// Packets that are received before due requests are looked at again.
 const PACKETS_PER_LOOK: usize = 64;
 
@@ -122,8 +126,10 @@ impl Fleet {
             server_port: config.server.port(),
         };
         // The ring first: it must not miss an answer.
-        let ring = PacketRing::open(interface)?;
-        let link = Link::open(interface, ends)?;
+        let open_error =
+            |step| move |source| FleetError::Open { step, needs: "it needs CAP_NET_RAW", source };
+        let ring = PacketRing::open(interface).map_err(open_error("open the fleet's receive ring"))?;
+        let link = Link::open(interface, ends).map_err(open_error("open the fleet's packet socket"))?;
         let queue = PolledQueue::open(&config.interface, config.server.into())?;
         let client = |index: usize| Client {
             tcp: Connection::new(
@@ -162,8 +168,8 @@ impl Fleet {
         let mut now = self.link.now();
         let deadline = now + nanos(CONNECT_TIMEOUT.as_secs_f64());
         let mut started = 0;
-        while self.established + self.lost < self.clients.len() && now < deadline {
-            while started < self.clients.len() && started - self.established - self.lost < HANDSHAKES {
+        while self.established < self.clients.len() && self.lost == 0 && now < deadline {
+            while started < self.clients.len() && started - self.established < HANDSHAKES {
                 self.clients[started].tcp.connect(&mut self.link, now)?;
                 self.queue_retransmission(now, started as u32);
                 started += 1;
@@ -171,6 +177,9 @@ impl Fleet {
             self.receive(now, &mut |_, _, _| {})?;
             self.keep_timers(now)?;
             now = self.link.now();
+        }
+        if self.lost > 0 {
+            return Err(FleetError::Closed(self.lost));
         }
         match self.clients.len() - self.established {
             0 => Ok(()),
@@ -187,10 +196,10 @@ impl Fleet {
     /// # Errors
     /// If the server closes connections, answers with errors, or doesn't answer.
     pub fn store_records(&mut self, records: u64) -> Result<(), FleetError> {
-        let mut recorder = Recorder::new()?;
+        let mut replies = 0;
         let mut now = self.link.now();
-        let deadline = now + nanos(CONNECT_TIMEOUT.as_secs_f64());
-        let mut record = 0;
+        let mut deadline = now + STORE_TIMEOUT;
+        let (mut record, mut refused) = (0, 0);
         while (record < records || self.outstanding > 0) && now < deadline {
             // Few at a time, so that the server's queue does not overflow.
             while record < records && self.outstanding < STORES {
@@ -202,17 +211,20 @@ impl Fleet {
                 self.dispatch(index, InFlight { due: now, keys: 0, epoch: UNMEASURED }, now)?;
                 record += 1;
             }
-            self.receive(now, &mut |_, outcome, _| {
-                recorder.replies += 1;
-                recorder.outcome(outcome, 0);
+            let received = self.receive(now, &mut |_, outcome, _| {
+                replies += 1;
+                refused += u64::from(outcome != Outcome::Done);
             })?;
+            if received {
+                deadline = now + STORE_TIMEOUT;
+            }
             self.keep_timers(now)?;
             now = self.link.now();
         }
         if self.lost > 0 {
             return Err(FleetError::Closed(self.lost));
         }
-        match records.saturating_sub(recorder.replies) + recorder.errors {
+        match records.saturating_sub(replies) + refused {
             0 => Ok(()),
             missing => Err(FleetError::NotStored(missing)),
         }
@@ -234,14 +246,28 @@ impl Fleet {
 
     /// Receives packets, at most [`PACKETS_PER_LOOK`]. Returns whether there were any.
     #[inline]
-    pub(super) fn receive(
+    fn receive(
         &mut self,
         now: u64,
         report: &mut impl FnMut(u32, Outcome, InFlight),
     ) -> Result<bool, FleetError> {
-        if !self.queue.poll()? {
-            return Err(FleetError::Closed(1));
-        }
+        self.poll()?;
+        self.drain(now, report)
+    }
+
+    /// Has the kernel receive what has arrived.
+    #[inline]
+    pub(super) fn poll(&mut self) -> Result<(), FleetError> {
+        if self.queue.poll()? { Ok(()) } else { Err(FleetError::Closed(1)) }
+    }
+
+    /// Handles packets that were received, at most [`PACKETS_PER_LOOK`]. Returns whether there were any.
+    #[inline]
+    pub(super) fn drain(
+        &mut self,
+        now: u64,
+        report: &mut impl FnMut(u32, Outcome, InFlight),
+    ) -> Result<bool, FleetError> {
         let mut received = 0;
         while received < PACKETS_PER_LOOK {
             let mut outcome = Ok(());
@@ -286,7 +312,12 @@ impl Fleet {
         let index = segment.port.wrapping_sub(FIRST_PORT);
         let Some(client) = self.clients.get_mut(usize::from(index)) else { return Ok(()) };
         let index = u32::from(index);
-        match client.tcp.receive(&mut self.link, now, &segment)? {
+        let arrived = client.tcp.receive(&mut self.link, now, &segment)?;
+        if client.tcp.is_unacknowledged() && !client.tcp.in_retransmission_queue {
+            client.tcp.in_retransmission_queue = true;
+            self.retransmission_queue.push_back((now + RETRANSMISSION_TIMEOUT, index));
+        }
+        match arrived {
             Arrived::Nothing => self.duplicates += u64::from(!segment.payload.is_empty()),
             Arrived::Established => {
                 self.established += 1;
@@ -329,11 +360,17 @@ impl Fleet {
         }
     }
 
-    /// Sends acknowledgements and retransmissions whose time has come. All delays of a queue are equal, so a queue is in
-    /// the order of its times. A connection whose deadline has moved is queued again.
-    pub(super) fn keep_timers(&mut self, now: u64) -> Result<(), FleetError> {
-        self.timers_at = now + TIMER_INTERVAL;
-        while let Some(index) = pop_due(&mut self.ack_queue, now) {
+    /// Sends acknowledgements and retransmissions whose time has come, at most [`TIMERS_PER_PASS`]. Returns
+    /// whether there were any.
+    ///
+    /// A connection whose deadline has moved is queued again, behind those that were queued meanwhile: it may be late by
+    /// as much as the delay itself.
+    pub(super) fn keep_timers(&mut self, now: u64) -> Result<bool, FleetError> {
+        let mut left = TIMERS_PER_PASS;
+        while left > 0
+            && let Some(index) = pop_due(&mut self.ack_queue, now)
+        {
+            left -= 1;
             let tcp = &mut self.clients[index as usize].tcp;
             match tcp.ack_deadline() {
                 Some(deadline) if deadline > now => {
@@ -345,7 +382,10 @@ impl Fleet {
             }
             tcp.in_ack_queue = false;
         }
-        while let Some(index) = pop_due(&mut self.retransmission_queue, now) {
+        while left > 0
+            && let Some(index) = pop_due(&mut self.retransmission_queue, now)
+        {
+            left -= 1;
             let tcp = &mut self.clients[index as usize].tcp;
             if tcp.retransmission_deadline().is_some_and(|deadline| deadline <= now) {
                 tcp.retransmit(&mut self.link, now)?;
@@ -355,7 +395,9 @@ impl Fleet {
                 None => tcp.in_retransmission_queue = false,
             }
         }
-        Ok(())
+        // With more to do, the next pass goes on.
+        self.timers_at = if left == 0 { now } else { now + TIMER_INTERVAL };
+        Ok(left < TIMERS_PER_PASS)
     }
 
     pub(super) fn ring_drops(&self) -> Result<u64, FleetError> {

@@ -36,8 +36,8 @@ pub struct FleetMeasurement {
     pub requests: u64,
     /// Replies per second that arrived in that time.
     pub qps: f64,
-    /// Replies since the warm-up, those after the measured time included.
-    pub replies_since_warm_up: u64,
+    /// Replies of the whole run, warm-up and end included.
+    pub all_replies: u64,
     /// From the time at which a request was due to its reply; in the closed loop, from its sending.
     pub latency: FleetLatency,
     /// From the time at which a request was due to its sending, for requests that found an idle connection, µs: what

@@ -33,9 +33,22 @@ pub use run::FleetLoad;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FleetError {
-    /// A packet socket can't be opened or used.
-    #[error("the fleet's packet socket: {0} (it needs CAP_NET_RAW)")]
+    /// A socket can't be opened.
+    #[error("cannot {step}: {source} ({needs})")]
+    Open {
+        /// What was to be opened.
+        step: &'static str,
+        /// What it needs.
+        needs: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Sending or receiving failed.
+    #[error("the fleet's sockets: {0}")]
     Socket(#[from] io::Error),
+    /// The interface has no queue that could be polled.
+    #[error("the fleet's interface {0} has no NAPI: a veth has one while GRO is on")]
+    NoNapi(String),
     /// The receive queue can't be set to busy polling.
     #[error("the fleet's receive queue: {0}")]
     Queue(#[from] policies::Error),

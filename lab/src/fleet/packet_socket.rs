@@ -19,6 +19,9 @@ const BLOCK: usize = 1 << 16;
 /// Bytes of `struct virtio_net_hdr` in front of each frame that is sent.
 pub(super) const OFFLOAD_HEADER: usize = 10;
 
+/// Bytes of the send buffer.
+const SEND_BUFFER: libc::c_int = 16 << 20;
+
 const ETH_P_IP: u16 = 0x0800;
 /// `linux/if_packet.h`; not in `libc`.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
@@ -83,19 +86,21 @@ pub(super) struct PacketSender(OwnedFd);
 pub(super) enum SendOutcome {
     /// The device took it.
     Sent,
-    /// The receiving queue was full (`ENOBUFS`): the packet is lost, as on a network.
+    /// The receiving queue or the send buffer was full: the packet is lost, as on a network.
     Dropped,
 }
 
 impl PacketSender {
     /// # Errors
-    /// `EPERM` without `CAP_NET_RAW`.
+    /// `EPERM` without `CAP_NET_RAW` and `CAP_NET_ADMIN`.
     pub(super) fn open(interface: u32) -> io::Result<Self> {
         open(interface, 0, |socket| {
             // A header for offloads in front of each frame. As a device that checks checksums would, it spares the
             // receiver the sum over the payload.
             set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1i32)?;
-            set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32)
+            set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32)?;
+            // Packets in the server's queue count against the buffer; they must not make a send wait.
+            set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
         })
         .map(Self)
     }
@@ -107,14 +112,16 @@ impl PacketSender {
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<SendOutcome> {
         loop {
             // SAFETY: the pointer and the length are those of a live slice, which the kernel only reads.
-            let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+            let sent = unsafe {
+                libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT)
+            };
             if sent >= 0 {
                 return Ok(SendOutcome::Sent);
             }
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                Some(libc::ENOBUFS) => return Ok(SendOutcome::Dropped),
-                Some(libc::EINTR | libc::EAGAIN) => {}
+                Some(libc::ENOBUFS | libc::EAGAIN) => return Ok(SendOutcome::Dropped),
+                Some(libc::EINTR) => {}
                 _ => return Err(error),
             }
         }

@@ -31,11 +31,16 @@ impl PolledQueue {
     /// Connects to the server, whose answers arrive through the queue.
     pub(super) fn open(interface: &str, server: SocketAddr) -> Result<Self, FleetError> {
         let napis = host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi);
-        let napis = napis.map(|napi| napi.id).collect();
+        let napis: Vec<u32> = napis.map(|napi| napi.id).collect();
+        if napis.is_empty() {
+            return Err(FleetError::NoNapi(interface.to_owned()));
+        }
+        let open_error = |step, needs| move |source| FleetError::Open { step, needs, source };
         let socket = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
             .map_err(|error| FleetError::Unreachable { server, error })?;
         socket.set_nonblocking(true)?;
-        busy_poll_on_read(&socket)?;
+        busy_poll_on_read(&socket)
+            .map_err(open_error("busy-poll the fleet's queue", "it needs CAP_NET_ADMIN"))?;
         let mut queue = Self { socket, netdev: Netdev::open()?, napis };
         queue.take()?;
         Ok(queue)

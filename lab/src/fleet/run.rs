@@ -20,8 +20,9 @@ pub struct FleetLoad {
     pub duration: f64,
 }
 
-/// Load between the announcement of a measurement and its beginning, in ns: the server's counters are read meanwhile.
-const GUARD: u64 = 15_000_000;
+/// The highest rate (requests per second) and think time (µs) of a load, and the longest warm-up and duration (s).
+const HIGHEST: f64 = 1e9;
+const LONGEST: f64 = 86_400.0;
 /// How long replies to measured requests are awaited after the measurement, in ns, while the load goes on.
 const DRAIN: u64 = 30_000_000;
 /// How long replies are awaited after the load has ended, in ns.
@@ -35,10 +36,34 @@ const SENDS_PER_PASS: usize = 8;
 const ACKS_AT_A_TIME: usize = 32;
 const ACK_INTERVAL: u64 = 200_000;
 
+impl FleetLoad {
+    fn validate(&self) -> Result<(), FleetError> {
+        let (name, value) = match self.pacing {
+            FleetPacing::Open { rate } => ("rate", rate),
+            // One more, so that no think time is valid.
+            FleetPacing::Closed { think_us } => ("think time", think_us + 1.0),
+        };
+        for (name, value, most) in [
+            (name, value, HIGHEST),
+            ("warm-up", self.warm_up + 1e-9, LONGEST),
+            ("duration", self.duration, LONGEST),
+        ] {
+            if !(value > 0.0 && value <= most) {
+                return Err(FleetError::Config(format!(
+                    "the {name} of a fleet's load must be positive and at most {most}, not {value}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The load in progress.
 struct Run {
     pacer: Pacer,
     recorder: Recorder,
+    /// The clock's last reading, in ns.
+    now: u64,
     /// The measured time, in ns.
     from: u64,
     to: u64,
@@ -56,18 +81,15 @@ struct Run {
 }
 
 impl Fleet {
-    /// Loads the server. Calls `measuring` when the warm-up is over, 15 ms before the measurement.
+    /// Loads the server.
     ///
     /// # Errors
-    /// If the server closes connections, or if its replies can't be parsed.
-    pub fn run(
-        &mut self,
-        load: &FleetLoad,
-        mut measuring: impl FnMut(),
-    ) -> Result<FleetMeasurement, FleetError> {
+    /// If a rate or a time is not a number of its kind, if the server closes connections, or if its replies can't be
+    /// parsed.
+    pub fn run(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, FleetError> {
+        load.validate()?;
         let begin = self.link.now();
-        let announce = begin + nanos(load.warm_up);
-        let from = announce + GUARD;
+        let from = begin + nanos(load.warm_up);
         let to = from + nanos(load.duration);
         self.runs += 1;
         let mut run = Run {
@@ -80,6 +102,7 @@ impl Fleet {
                 nanos(load.warm_up) / 2,
             ),
             recorder: Recorder::new()?,
+            now: begin,
             from,
             to,
             sending: true,
@@ -94,51 +117,40 @@ impl Fleet {
         let counts = self.link.counts;
         self.ring_drops()?;
         (self.duplicates, self.looks, self.packets) = (0, 0, 0);
-        let (mut announced, mut begun) = (false, None);
-        let (mut busy, mut measured_busy) = (0, (0, 0));
-        let mut cpu = 0.0;
-        let mut now = begin;
+        let (mut busy, mut cpu_before, mut cpu) = (0, None, 0.0);
         loop {
-            let worked = self.step(now, &mut run)?;
-            let after = self.link.now();
-            if after - now > PAUSE {
-                forgive_pause(now, after, &mut run);
-            } else if worked {
-                busy += after - now;
+            let (before, pauses) = (run.now, run.pauses);
+            let worked = self.step(&mut run)?;
+            self.tick(&mut run);
+            let now = run.now;
+            if worked && run.pauses == pauses && before >= from && now <= to {
+                busy += now - before;
             }
-            now = after;
-            if !announced && now >= announce {
-                announced = true;
-                run.recorder.all_replies = 0;
-                measuring();
+            if cpu_before.is_none() && now >= from {
+                cpu_before = Some(thread_cpu());
             }
-            if begun.is_none() && now >= from {
-                begun = Some((now, thread_cpu()));
-                measured_busy.0 = busy;
-            }
-            if now >= to && measured_busy.1 == 0 {
-                measured_busy.1 = busy;
-                if let Some((_, before)) = begun {
+            if now >= to {
+                if let Some(before) = cpu_before.filter(|_| cpu == 0.0) {
                     cpu = thread_cpu() - before;
                 }
-            }
-            let over = now >= to && (run.awaited == 0 || now >= to + DRAIN);
-            if over && !(run.pacer.is_open() && run.pacer.due() < to && now < to + DRAIN) {
-                break;
+                let answered = run.awaited == 0 && !(run.pacer.is_open() && run.pacer.due() < to);
+                if answered || now >= to + DRAIN {
+                    break;
+                }
             }
         }
-        self.finish(&mut run, now)?;
+        self.finish(&mut run)?;
         if self.lost > 0 {
             return Err(FleetError::Closed(self.lost));
         }
         let Run { recorder, pauses, paused, .. } = run;
         let seconds = (to - from).saturating_sub(paused).max(1) as f64 / 1e9;
-        let busy = ((measured_busy.1 - measured_busy.0) as f64 / 1e9 / seconds).min(1.0);
+        let busy = (busy as f64 / 1e9 / seconds).min(1.0);
         Ok(FleetMeasurement {
             seconds,
             requests: recorder.requests,
             qps: recorder.replies as f64 / seconds,
-            replies_since_warm_up: recorder.all_replies,
+            all_replies: recorder.all_replies,
             latency: recorder.latencies(),
             send_lag: recorder.lags(),
             pauses,
@@ -159,10 +171,23 @@ impl Fleet {
         })
     }
 
+    /// Reads the clock. A pause of the fleet's own core since the last reading is kept out of the measurement: requests
+    /// in flight are not measured, because their replies were not seen in time, and what was due meanwhile is due after
+    /// it.
+    #[inline]
+    fn tick(&mut self, run: &mut Run) {
+        let (before, now) = (run.now, self.link.now());
+        run.now = now;
+        if now - before > PAUSE {
+            forgive_pause(before, now, run);
+        }
+    }
+
     /// Ends the load: counts what was due and has no reply, and awaits the replies that are outstanding, so that the
     /// next run begins with idle connections.
-    fn finish(&mut self, run: &mut Run, now: u64) -> Result<(), FleetError> {
+    fn finish(&mut self, run: &mut Run) -> Result<(), FleetError> {
         run.sending = false;
+        let now = run.now;
         for client in &mut self.clients {
             for request in &mut client.in_flight {
                 if request.epoch == run.epoch {
@@ -181,17 +206,17 @@ impl Fleet {
             }
             run.pacer.advance();
         }
-        let (mut now, deadline) = (now, now + QUIET);
-        while self.outstanding > 0 && self.lost == 0 && now < deadline {
-            self.step(now, run)?;
-            now = self.link.now();
+        while self.outstanding > 0 && self.lost == 0 && run.now < now + QUIET {
+            self.step(run)?;
+            run.now = self.link.now();
         }
+        let now = run.now;
         for index in 0..self.clients.len() {
             if index % ACKS_AT_A_TIME == ACKS_AT_A_TIME - 1 {
                 // The server's queue has room for some hundred packets, and its core has to get there.
                 let until = self.link.now() + ACK_INTERVAL;
                 while self.link.now() < until {
-                    self.receive(now, &mut |_, _, _| {})?;
+                    self.poll()?;
                 }
             }
             self.clients[index].tcp.acknowledge_now(&mut self.link, now)?;
@@ -210,44 +235,56 @@ impl Fleet {
 
     /// Sends what is due, receives, and looks after timers. Returns whether there was anything to do.
     #[inline]
-    fn step(&mut self, now: u64, run: &mut Run) -> Result<bool, FleetError> {
-        let mut worked = false;
-        if run.sending {
-            if run.pacer.is_open() {
-                let due = run.pacer.due();
-                if due <= now && !self.free.is_empty() {
-                    if (run.from..run.to).contains(&due) {
-                        if run.blocked {
-                            run.recorder.waited += 1;
-                        } else {
-                            run.recorder.lag(now - due);
-                        }
-                    }
-                    let slot = run.pacer.random().random_range(0..self.free.len());
-                    let index = self.free.swap_remove(slot);
-                    run.pacer.advance();
-                    self.send(index, due, now, run)?;
-                    worked = true;
-                    // A request that is late because those before it waited has waited, too.
-                    run.blocked &= run.pacer.due() <= now;
-                } else if due <= now {
-                    run.blocked = true;
-                }
-            } else if let Some(index) = run.pacer.thought(now) {
-                self.send(index, now, now, run)?;
-                worked = true;
-            }
+    fn step(&mut self, run: &mut Run) -> Result<bool, FleetError> {
+        let mut worked = run.sending && self.send_due(run)?;
+        if worked {
+            self.tick(run);
         }
-        worked |= self.receive_run(now, run)?;
-        if now >= self.timers_at {
-            self.keep_timers(now)?;
+        self.poll()?;
+        self.tick(run);
+        worked |= self.receive_run(run)?;
+        if run.now >= self.timers_at {
+            worked |= self.keep_timers(run.now)?;
         }
         Ok(worked)
     }
 
+    /// Sends the request that is due, if there is one.
+    #[inline]
+    fn send_due(&mut self, run: &mut Run) -> Result<bool, FleetError> {
+        let now = run.now;
+        if !run.pacer.is_open() {
+            let Some(index) = run.pacer.thought(now) else { return Ok(false) };
+            self.send(index, now, run)?;
+            return Ok(true);
+        }
+        let due = run.pacer.due();
+        if due > now {
+            return Ok(false);
+        }
+        if self.free.is_empty() {
+            run.blocked = true;
+            return Ok(false);
+        }
+        if (run.from..run.to).contains(&due) {
+            if run.blocked {
+                run.recorder.waited += 1;
+            } else {
+                run.recorder.lag(now - due);
+            }
+        }
+        let slot = run.pacer.random().random_range(0..self.free.len());
+        let index = self.free.swap_remove(slot);
+        run.pacer.advance();
+        self.send(index, due, run)?;
+        // A request that is late because those before it waited has waited, too.
+        run.blocked &= run.pacer.due() <= now;
+        Ok(true)
+    }
+
     /// Sends a request of the run on a connection that has room for it.
     #[inline]
-    fn send(&mut self, index: u32, due: u64, now: u64, run: &mut Run) -> Result<(), FleetError> {
+    fn send(&mut self, index: u32, due: u64, run: &mut Run) -> Result<(), FleetError> {
         let keys = self.source.append_next(&mut self.clients[index as usize].tcp.out);
         let measured = (run.from..run.to).contains(&due);
         if measured {
@@ -255,14 +292,15 @@ impl Fleet {
             run.awaited += 1;
         }
         let epoch = if measured { run.epoch } else { UNMEASURED };
-        self.dispatch(index, InFlight { due, keys, epoch }, now)
+        self.dispatch(index, InFlight { due, keys, epoch }, run.now)
     }
 
     #[inline]
-    fn receive_run(&mut self, now: u64, run: &mut Run) -> Result<bool, FleetError> {
-        let Run { pacer, recorder, from, to, sending, epoch, awaited, .. } = run;
+    fn receive_run(&mut self, run: &mut Run) -> Result<bool, FleetError> {
+        let Run { pacer, recorder, from, to, sending, epoch, awaited, now, .. } = run;
+        let now = *now;
         let mut again = std::mem::take(&mut self.again);
-        let received = self.receive(now, &mut |index, outcome, request: InFlight| {
+        let received = self.drain(now, &mut |index, outcome, request: InFlight| {
             recorder.all_replies += 1;
             recorder.replies += u64::from((*from..*to).contains(&now));
             recorder.outcome(outcome, request.keys);
@@ -274,12 +312,14 @@ impl Fleet {
                 again.push(index);
             }
         })?;
-        let now_sent = again.len().min(SENDS_PER_PASS);
-        for index in again.drain(..now_sent) {
-            self.send(index, now, now, run)?;
+        let count = again.len().min(SENDS_PER_PASS);
+        for index in again.drain(..count) {
+            self.tick(run);
+            let now = run.now;
+            self.send(index, now, run)?;
         }
         self.again = again;
-        Ok(received)
+        Ok(received || count > 0)
     }
 }
 

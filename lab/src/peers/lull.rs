@@ -12,8 +12,14 @@ use runtime::{Builder, DriverKind};
 use super::request_shape::RequestCounter;
 use super::server::EchoServerSpec;
 
-/// Serves with the driver of `spec.network`, or with `driver` if it has none.
-pub(super) fn serve(listener: StdListener, spec: &EchoServerSpec, driver: DriverKind) -> io::Result<()> {
+/// Serves with the driver of `spec.network`, or with `driver` if it has none. Calls `ready` with what the worker runs, and
+/// why it runs something else than the requested policy.
+pub(super) fn serve(
+    listener: StdListener,
+    spec: &EchoServerSpec,
+    driver: DriverKind,
+    ready: impl FnOnce(String, Vec<String>) -> io::Result<()>,
+) -> io::Result<()> {
     let mut builder = Builder::new().ignore_environment().workers(1).driver(driver);
     if let Some(network) = &spec.network {
         builder = builder
@@ -39,6 +45,9 @@ pub(super) fn serve(listener: StdListener, spec: &EchoServerSpec, driver: Driver
                 }
             }
         })?;
+        let report = runtime::reports().into_iter().next();
+        let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
+        ready(report.running.to_string(), report.steps_down)?;
         std::future::pending::<()>().await;
         drop(serving);
         Ok(())

@@ -45,21 +45,33 @@ pub struct EchoServerNetwork {
     pub grace_time: GraceTime,
 }
 
-/// Serves on a free port until the process is killed. Calls `ready` with the address once it listens.
+/// Serves on a free port until the process is killed. Calls `ready` once it listens, with the address, and for Lull with
+/// what its worker runs and why it runs something else than the requested policy.
 ///
 /// # Errors
 /// If the core or the port can't be had, if the runtime can't be started, or if `ready` fails.
-pub fn serve(spec: &EchoServerSpec, ready: impl FnOnce(SocketAddr) -> io::Result<()>) -> io::Result<()> {
+pub fn serve(
+    spec: &EchoServerSpec,
+    ready: impl FnOnce(SocketAddr, Option<String>, Vec<String>) -> io::Result<()>,
+) -> io::Result<()> {
     descriptor_limit::raise()?;
     Cpus::one(spec.core).pin(None)?;
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((spec.address, 0)).into())?;
     socket.listen(4096)?;
     let listener: TcpListener = socket.into();
-    ready(listener.local_addr()?)?;
+    let address = listener.local_addr()?;
+    let lull_driver = match spec.peer {
+        Peer::LullUring => Some(DriverKind::Uring),
+        Peer::LullEpoll => Some(DriverKind::Epoll),
+        _ => None,
+    };
+    if let Some(driver) = lull_driver {
+        return lull::serve(listener, spec, driver, |ran, steps_down| ready(address, Some(ran), steps_down));
+    }
+    ready(address, None, Vec::new())?;
     match spec.peer {
-        Peer::LullUring => lull::serve(listener, spec, DriverKind::Uring),
-        Peer::LullEpoll => lull::serve(listener, spec, DriverKind::Epoll),
+        Peer::LullUring | Peer::LullEpoll => Ok(()),
         Peer::Tokio => tokio::serve(listener, spec.shape),
         Peer::Monoio => monoio::serve(listener, spec.shape),
         Peer::Compio => compio::serve(listener, spec.shape),

@@ -74,7 +74,7 @@ impl FleetReport {
         let idle = if self.cores_awake { "idle cores poll" } else { "idle cores sleep" };
         let mut text = format!(
             "{cpu}, {cores} cores, Linux {kernel}; two network namespaces and a veth pair, {}; {idle}\n\
-             server on core {server}, fleet on core {client}, packing on core {packing}; {} connections, {} request in flight on each\n",
+             server on core {server}, fleet on core {client}, packing on core {packing}; {} connections, {} in flight on each\n",
             self.congestion_control, self.config.connections, self.config.depth
         );
         let capacity = &self.result.capacity;
@@ -99,6 +99,9 @@ impl FleetReport {
         }
         if let Some(kernel_client) = &self.kernel_client {
             let _ = write!(text, "\n{}", kernel_client.tables());
+            for note in &kernel_client.notes {
+                let _ = writeln!(text, "note: {note}");
+            }
         }
         let _ = writeln!(text, "\n{}", self.verdict);
         for note in &self.notes {
@@ -196,9 +199,15 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
     }
     let Some(class) = result.capacity.classes.first() else { return "Nothing was measured.".to_owned() };
     let ratio = class.rows[index].ratio;
+    // Named by the policy alone where that is enough.
+    let short = |index: usize| match config.contenders[index].policy() {
+        Some((policy, _)) => policy.to_string(),
+        None => config.contenders[index].name(),
+    };
+    let (first, reference) = (short(0), short(config.reference_of(index)));
     if !ratio.reaches_target() {
         return format!(
-            "Too few rounds for a verdict: kernel polling had {:.2} times vanilla's capacity in {} of them.",
+            "Too few rounds for a verdict: kernel polling had {:.2} times {reference}'s capacity in {} of them.",
             ratio.median, class.rounds
         );
     }
@@ -214,7 +223,7 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
         class => format!(" with the cores {class}"),
     };
     let mut text = format!(
-        "{judgement}: {:.2} times vanilla's capacity ({:.2} to {:.2}){cores}",
+        "{judgement}: {:.2} times {reference}'s capacity ({:.2} to {:.2}){cores}",
         ratio.median, ratio.low, ratio.high
     );
     let half = result.loads.iter().find(|load| load.share == Some(VERDICT_SHARE));
@@ -225,7 +234,7 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
         };
         let _ = write!(
             text,
-            "; at {:.0} % of vanilla's capacity {} and {}",
+            "; at {:.0} % of {first}'s capacity {} and {}",
             VERDICT_SHARE * 100.0,
             range("CPU time per request", &row.cpu_ratio),
             range("99th percentile", &row.p99_ratio)
@@ -258,6 +267,10 @@ fn notes(
     for (contender, ready) in config.contenders.iter().zip(&result.servers) {
         let Some(ready) = ready.as_ref().filter(|ready| !ready.steps_down.is_empty()) else { continue };
         notes.push(format!("{}: {} ran: {}", contender.name(), ready.ran, ready.steps_down.join("; ")));
+    }
+    for invalid in &result.capacity.invalid {
+        let name = config.contenders[invalid.contender].name();
+        notes.push(format!("left out: capacity, {name}: {}", invalid.reason));
     }
     for load in &result.loads {
         for invalid in &load.invalid {

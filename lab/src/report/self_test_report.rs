@@ -42,9 +42,9 @@ impl SelfTestReport {
     /// Whether the equal servers are found to be equal, and the difference to be what it is.
     pub fn passed(&self) -> bool {
         let within = |interval: &Interval, value: f64| interval.low <= value && value <= interval.high;
-        let equal = self.equal.is_some_and(|ratio| {
-            ratio.reaches_target() && within(&ratio, 1.0) && (ratio.median - 1.0).abs() <= EQUAL_WITHIN
-        });
+        let equal = self
+            .equal
+            .is_some_and(|ratio| ratio.reaches_target() && (ratio.median - 1.0).abs() <= EQUAL_WITHIN);
         let found = self.difference_us.is_some_and(|difference| {
             difference.reaches_target() && within(&difference, self.work_us) && difference.low > 0.0
         });

@@ -33,6 +33,9 @@ pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<
     if comparison.has_testbed() {
         return fleet_commands::compare_policies(flags, comparison);
     }
+    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 {
+        return Err("--memcached, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
+    }
     let file = create_file(flags.output.as_deref())?;
     let report = kernel_client_report(comparison)?;
     write_report(flags.format, file, &report, || report.text())

@@ -70,7 +70,8 @@ pub struct ComparisonFlags {
     /// Core of the network work under packing; not the server's [default: the third core, or else the client's]
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<Cpus>,
-    /// Policies to compare, the first one as the reference; one may be named twice [default: all four]
+    /// Policies to compare; ratios refer to vanilla, or without it to the first, whose capacity rates are shares of; one
+    /// may be named twice [default: all four]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub policies: Vec<Policy>,
     /// Path of a memcached to compare, too; it runs as it is, with one thread

@@ -21,11 +21,12 @@ use crate::progress_bar::{begin_step, progress_bar};
 /// Compares this project's memcached server under several policies or drivers.
 pub fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) -> Result<(), Failure> {
     let file = create_file(flags.output.as_deref())?;
+    let awake = AwakeCores::request();
     let contestants = &kernel_client.config.contestants;
     let mut contenders = Contender::lull(contestants, kernel_client.grace_time, flags.wait);
     contenders.extend(flags.memcached.clone().map(|program| Contender::Memcached { program }));
     let config = FleetComparisonConfig::new(contenders, flags.quick);
-    let mut report = measure(flags, config, kernel_client.cores)?;
+    let mut report = measure(flags, config, kernel_client.cores, awake.is_ok())?;
     if !flags.quick {
         report.kernel_client = Some(kernel_client_report(kernel_client)?);
     }
@@ -35,13 +36,17 @@ pub fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison
 /// Compares the echo servers of other runtimes, as they run, with Lull's under each policy.
 pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
     let file = create_file(flags.output.as_deref())?;
+    if !flags.policies.is_empty() || flags.memcached.is_some() {
+        return Err("--policies and --memcached have no effect on `lab peers`, whose servers are given; leave them out".into());
+    }
     let grace_time = flags.gro_flush_timeout.unwrap_or(GraceTime::ADAPTIVE);
     let mut config = FleetComparisonConfig::new(Contender::peers(grace_time), flags.quick);
     config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
     config.reference = Reference::First;
     config.shares = if flags.quick { vec![0.5] } else { vec![0.25, 0.5, 0.9] };
     let cores = cores(flags)?;
-    let report = measure(flags, config, cores)?;
+    let awake = AwakeCores::request();
+    let report = measure(flags, config, cores, awake.is_ok())?;
     write_report(flags.format, file, &report, || report.text())
 }
 
@@ -53,9 +58,11 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
     let mut config = FleetComparisonConfig::new(contenders, true);
     config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
     config.reference = Reference::First;
-    config.shares = vec![0.5];
+    // Low enough that the slowest server is far from saturated: a busier server batches more.
+    config.shares = vec![0.25];
     config.rounds = flags.rounds.into();
-    let report = SelfTestReport::new(run(config, CoreAssignment::choose()?)?, work);
+    let awake = AwakeCores::request();
+    let report = SelfTestReport::new(run(config, CoreAssignment::choose()?, awake.is_ok())?, work);
     write_report(flags.format, None, &report, || report.text())?;
     if report.passed() { Ok(()) } else { Err(report.verdict().into()) }
 }
@@ -73,6 +80,7 @@ fn measure(
     flags: &ComparisonFlags,
     mut config: FleetComparisonConfig,
     cores: CoreAssignment,
+    awake: bool,
 ) -> Result<FleetReport, Failure> {
     config.connections = flags.connections.into();
     config.depth = flags.depth.into();
@@ -80,18 +88,18 @@ fn measure(
     if let Some(rounds) = flags.rounds {
         (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
     }
-    run(config, cores)
+    run(config, cores, awake)
 }
 
-fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetReport, Failure> {
+fn run(config: FleetComparisonConfig, cores: CoreAssignment, awake: bool) -> Result<FleetReport, Failure> {
     if cores.server == cores.client {
         return Err("a fleet needs a core of its own, and this process may use one core only".into());
     }
-    let awake = AwakeCores::request();
-    let bar =
-        progress_bar((config.loads() * config.rounds + config.capacity_rounds) * config.contenders.len());
+    let bar = progress_bar(
+        ((config.loads() - 1) * config.rounds + config.capacity_rounds) * config.contenders.len(),
+    );
     let comparison = FleetComparison::start(config.clone(), cores)?;
     let result = comparison.run(|message| begin_step(&bar, message))?;
     bar.finish_and_clear();
-    Ok(FleetReport::new(config, cores, awake.is_ok(), result))
+    Ok(FleetReport::new(config, cores, awake, result))
 }

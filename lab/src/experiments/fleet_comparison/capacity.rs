@@ -48,6 +48,8 @@ pub struct Capacity {
     pub rate: f64,
     /// The rates that were tried, in order.
     pub trials: Vec<CapacityTrial>,
+    /// Why the search is not valid, if a trial was disturbed again and again.
+    pub invalid: Option<String>,
 }
 
 impl Capacity {
@@ -66,25 +68,28 @@ pub(super) enum Start {
     Found(f64),
 }
 
-/// Searches from `start` on. `warm_up` and `duration` are those of each trial, in seconds.
+/// Searches from `start` on, moved by a share of a step between 0 and 1. `warm_up` and `duration` are those of each trial, in seconds.
 pub(super) fn search(
     contender: &mut RunningContender,
     start: Start,
+    shift: f64,
     warm_up: f64,
     duration: f64,
 ) -> Result<Capacity, Error> {
-    let mut trials = Vec::new();
+    let (mut trials, mut not_valid) = (Vec::new(), None);
     let mut trial = |rate: f64| -> Result<bool, Error> {
         let load = FleetLoad { pacing: FleetPacing::Open { rate }, warm_up, duration };
         for attempt in 0..=STOLEN_TRIALS {
             let measurement = contender.measure(&load)?;
             let steal = measurement.steal;
-            let disturbed = steal > STEAL_LIMIT || measurement.invalid().is_some();
+            let invalid = measurement.invalid();
+            let disturbed = steal > STEAL_LIMIT || invalid.is_some();
             let counts = !disturbed || attempt == STOLEN_TRIALS;
             let (qps, p99) = (measurement.fleet.qps, measurement.fleet.latency.p99);
             let holds = p99 <= CAPACITY_P99_US && qps >= rate * ANSWERED_SHARE;
             trials.push(CapacityTrial { rate, qps, p99, steal, holds: counts.then_some(holds) });
             if counts {
+                not_valid = not_valid.take().or(invalid);
                 return Ok(holds);
             }
         }
@@ -100,9 +105,10 @@ pub(super) fn search(
     };
     let rate = match start {
         Start::Guess(rate) => bisect(rate, FIRST_STEP, &mut holds)?,
-        Start::Found(rate) => bisect(rate, STEP, &mut holds)?,
+        // Elsewhere within the step each time: otherwise all results would lie on one grid.
+        Start::Found(rate) => bisect(rate * STEP.powf(shift - 0.5), STEP, &mut holds)?,
     };
-    Ok(Capacity { rate, trials })
+    Ok(Capacity { rate, trials, invalid: not_valid })
 }
 
 /// The rate from which on `holds` is false.

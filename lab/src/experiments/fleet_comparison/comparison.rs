@@ -4,17 +4,18 @@ use std::time::Instant;
 
 use loadgen::interleaved_rounds::{ClassRounds, Conditions, RepeatPolicy, Round, Rounds, figures};
 use loadgen::medians::median;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
 use super::super::core_assignment::CoreAssignment;
-use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, name_classes};
+use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, border};
 use super::capacity::{Capacity, Start, search};
 use super::config::FleetComparisonConfig;
-use super::contender::{Contender, RunningContender};
+use super::contender::{Contender, RunningContender, RunningPolicy};
 use super::measurement::TurnMeasurement;
 use super::rows::{CapacityRow, ClassRows, FleetRow, capacity_rows, fleet_rows};
 use crate::Error;
-use crate::experiment_process::ServerReady;
 use crate::fleet::{FleetLoad, FleetPacing};
 
 /// Steal, as a share of one core, above which a turn is repeated. A 99th percentile bears 1 % of the time.
@@ -64,8 +65,8 @@ pub struct FleetComparisonResult {
     pub capacity: LoadResult<CapacityRow, Capacity>,
     /// The open loop at each rate, and the closed one.
     pub loads: Vec<LoadResult<FleetRow, TurnMeasurement>>,
-    /// What each contender's worker reported when it started, if it is Lull's.
-    pub servers: Vec<Option<ServerReady>>,
+    /// What each contender's worker runs, if it is Lull's.
+    pub servers: Vec<Option<RunningPolicy>>,
 }
 
 /// What a turn measured.
@@ -94,6 +95,9 @@ impl FleetComparison {
     /// # Errors
     /// Without the permission to create network namespaces, or if a server or its fleet can't be started.
     pub fn start(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<Self, Error> {
+        if config.contenders.iter().any(Contender::spins) && config.contenders.len() > 1 {
+            return Err(Error::SpinningContenders);
+        }
         let start = |(index, contender)| {
             let seed = SEED + index as u64;
             let FleetComparisonConfig { connections, depth, requests, .. } = &config;
@@ -111,16 +115,24 @@ impl FleetComparison {
     pub fn run(mut self, mut progress: impl FnMut(&str)) -> Result<FleetComparisonResult, Error> {
         let FleetComparisonConfig { warm_up, duration, trial_duration, rounds, capacity_rounds, .. } =
             self.config;
+        let mut random = SmallRng::seed_from_u64(SEED);
         let mut starts = vec![Start::Guess(FIRST_RATE); self.running.len()];
-        let (capacity, _) = self.rounds(capacity_rounds, "capacity", &mut progress, |contender, index| {
-            let capacity = search(contender, starts[index], warm_up, trial_duration)?;
-            // The next search begins where this one ended.
-            starts[index] = Start::Found(capacity.rate);
-            let steal = capacity.steal();
-            Ok(Measured { value: capacity, invalid: None, steal })
-        })?;
+        let (mut capacity, capacity_invalid) =
+            self.rounds(capacity_rounds, "capacity", &mut progress, |contender, index| {
+                let capacity = search(contender, starts[index], random.random(), warm_up, trial_duration)?;
+                // The next search begins where this one ended.
+                starts[index] = Start::Found(capacity.rate);
+                let (invalid, steal) = (capacity.invalid.clone(), capacity.steal());
+                Ok(Measured { value: capacity, invalid, steal })
+            })?;
         let leading = &capacity.finished.leading().rounds;
-        let reference = median(&figures(leading, 0, |capacity: &Capacity| capacity.rate));
+        let capacities = figures(leading, 0, |capacity: &Capacity| capacity.rate);
+        if capacities.is_empty() {
+            let mut reasons = vec![capacity.summary()];
+            reasons.extend(capacity_invalid.into_iter().map(|turn| turn.reason));
+            return Err(Error::NoCapacity(reasons.join("; ")));
+        }
+        let reference = median(&capacities);
         let mut paces: Vec<(Option<f64>, FleetPacing)> = Vec::new();
         for &share in &self.config.shares {
             // Rounded to hundreds, for legibility.
@@ -145,7 +157,11 @@ impl FleetComparison {
             measured.push(turns);
             invalid.push(left_out);
         }
-        name_classes(&mut measured);
+        let ranges = measured.iter().flat_map(MeasuredRounds::ranges).chain(capacity.ranges());
+        if let Some(border) = border(ranges.collect::<Vec<_>>().into_iter()) {
+            measured.iter_mut().for_each(|measured| measured.name_classes(border));
+            capacity.name_classes(border);
+        }
         let config = &self.config;
         let loads = paces.into_iter().zip(measured).zip(invalid);
         let loads = loads.map(|(((share, pacing), measured), invalid)| LoadResult {
@@ -161,9 +177,9 @@ impl FleetComparison {
             share: None,
             classes: class_rows(&capacity, |rounds| capacity_rows(config, rounds)),
             measured: capacity,
-            invalid: Vec::new(),
+            invalid: capacity_invalid,
         };
-        let servers = self.running.iter().map(|running| running.ready.clone()).collect();
+        let servers = self.running.iter().map(|running| running.policy.clone()).collect();
         Ok(FleetComparisonResult { capacity, loads, servers })
     }
 

@@ -40,7 +40,7 @@ pub struct FleetComparisonConfig {
     pub contenders: Vec<Contender>,
     /// What ratios refer to.
     pub reference: Reference,
-    /// Connections of the fleet, 1 to 50,000.
+    /// Connections of the fleet, 1 to 20,000.
     pub connections: usize,
     /// Requests in flight on each connection, in the open loop and in the closed one.
     pub depth: usize,
@@ -67,8 +67,9 @@ pub struct FleetComparisonConfig {
 }
 
 impl FleetComparisonConfig {
-    /// Five minutes at most, or one if `quick`.
+    /// For four contenders five minutes at most, or one if `quick`; more contenders take proportionally longer.
     pub fn new(contenders: Vec<Contender>, quick: bool) -> Self {
+        let fours = contenders.len() as f64 / 4.0;
         Self {
             contenders,
             reference: Reference::VanillaOnSameDriver,
@@ -83,8 +84,13 @@ impl FleetComparisonConfig {
             warm_up: if quick { 0.03 } else { 0.05 },
             duration: if quick { 0.2 } else { 0.25 },
             trial_duration: 0.1,
-            time_limit: Duration::from_secs(if quick { 50 } else { 210 }),
+            time_limit: Duration::from_secs_f64(if quick { 52.0 } else { 220.0 } * fours.max(1.0)),
         }
+    }
+
+    /// The index of the contender that a contender's ratios refer to.
+    pub fn reference_of(&self, index: usize) -> usize {
+        self.reference.of(&self.contenders, index)
     }
 
     /// The number of loads that are measured, the search for the capacity included.

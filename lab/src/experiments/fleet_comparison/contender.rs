@@ -1,9 +1,9 @@
 //! A server on a testbed of its own, with a fleet that stays connected to it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use policies::counters::Snapshot;
 use policies::host::Interface;
@@ -14,11 +14,10 @@ use serde::Serialize;
 
 use super::super::contestant::Contestant;
 use super::super::core_assignment::CoreAssignment;
-use super::super::memcached_process::MemcachedProcess;
 use super::measurement::{HostReading, TurnMeasurement};
 use crate::Error;
 use crate::experiment_process::{
-    EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ServerReady, ServerSpec,
+    EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
 };
 use crate::fleet::{FleetConfig, FleetLoad, FleetRequests};
 use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, RequestShape};
@@ -107,6 +106,11 @@ impl Contender {
         }
     }
 
+    /// Whether its worker never sleeps, and so disturbs the other contenders on its core.
+    pub(super) fn spins(&self) -> bool {
+        matches!(self, Self::Lull { wait: WaitStrategy::Spin, .. })
+    }
+
     /// The policy and the driver, if the server is Lull's.
     pub fn policy(&self) -> Option<(Policy, DriverKind)> {
         match self {
@@ -117,13 +121,22 @@ impl Contender {
     }
 }
 
+/// How long a program may take until it accepts connections.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What the fleet asks an echo server.
 pub const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
 
-#[derive(Debug)]
-enum ServerProcess {
-    Lab(ExperimentProcess),
-    Memcached(MemcachedProcess),
+/// What a Lull server's worker runs.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct RunningPolicy {
+    /// The policy that runs.
+    pub ran: String,
+    /// Why it is not the requested one.
+    pub steps_down: Vec<String>,
+    /// The first message of a memcached server: its worker's report, and the knobs read back.
+    pub ready: Option<ServerReady>,
 }
 
 /// A contender that runs. Dropping it ends its processes and removes its testbed.
@@ -131,14 +144,15 @@ enum ServerProcess {
 pub(super) struct RunningContender {
     // The processes end before their testbed.
     fleet: ExperimentProcess,
-    server: ServerProcess,
+    server: ExperimentProcess,
     testbed: Testbed,
     interface: Interface,
     cores: CoreAssignment,
     /// The core that should receive the server's packets.
     receiver: u32,
-    /// What its worker reported when it started.
-    pub(super) ready: Option<ServerReady>,
+    depth: usize,
+    /// What its worker runs, if it is Lull's.
+    pub(super) policy: Option<RunningPolicy>,
 }
 
 impl RunningContender {
@@ -152,7 +166,7 @@ impl RunningContender {
         seed: u64,
     ) -> Result<Self, Error> {
         let testbed = Testbed::new(1)?;
-        let (server, address, ready) = start_server(contender, &testbed, cores)?;
+        let (server, address, policy) = start_server(contender, &testbed, cores)?;
         let records = match requests {
             FleetRequests::Memcached(workload) => workload.records,
             FleetRequests::Fixed { .. } => 0,
@@ -179,7 +193,7 @@ impl RunningContender {
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
         let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
         let receiver = if packing { cores.packing } else { cores.server };
-        Ok(Self { fleet, server, testbed, interface, cores, receiver, ready })
+        Ok(Self { fleet, server, testbed, interface, cores, receiver, depth, policy })
     }
 
     /// Runs a load, and reads what the host did meanwhile.
@@ -187,22 +201,16 @@ impl RunningContender {
         let Self { fleet, server, testbed, interface, .. } = self;
         let (server, testbed, interface) = (&*server, &*testbed, &*interface);
         let read = || -> Result<HostReading, Error> {
-            let cpu = match server {
-                ServerProcess::Lab(process) => process.cpu_seconds()?,
-                ServerProcess::Memcached(process) => process.cpu_seconds()?,
-            };
+            let cpu = server.cpu_seconds()?;
             let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
             let drops = testbed.client.run(|| ring_drops().map_err(io::Error::other))?;
             Ok(HostReading { cpu, snapshot, retransmitted: server_retransmissions(testbed)?, drops })
         };
-        let mut before = None;
-        let measurement = fleet.run_fleet(load, || {
-            before = Some(read()?);
-            Ok(())
-        })?;
+        // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
+        let before = read()?;
+        let measurement = fleet.run_fleet(load)?;
         let after = read()?;
-        let before = before.ok_or(Error::ProcessExited)?;
-        Ok(TurnMeasurement::new(*load, measurement, &before, &after, self.cores, self.receiver))
+        Ok(TurnMeasurement::new(*load, measurement, &before, &after, self.cores, self.receiver, self.depth))
     }
 }
 
@@ -233,7 +241,7 @@ fn start_server(
     contender: &Contender,
     testbed: &Testbed,
     cores: CoreAssignment,
-) -> Result<(ServerProcess, SocketAddr, Option<ServerReady>), Error> {
+) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
     match contender {
         Contender::Lull { policy, driver, grace_time, wait } => {
             let role = ProcessRole::Server(ServerSpec {
@@ -249,7 +257,9 @@ fn start_server(
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
             let ready = server.server_ready()?;
-            Ok((ServerProcess::Lab(server), ready.address, Some(ready)))
+            let address = ready.address;
+            let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
+            Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
         }
         Contender::Echo { peer, network, work } => {
             if network.is_none() {
@@ -271,18 +281,29 @@ fn start_server(
                 work: *work,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let EchoServerReady { address, .. } = server.receive()?;
-            Ok((ServerProcess::Lab(server), address, None))
+            let EchoServerReady { address, ran, steps_down, .. } = server.receive()?;
+            Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
         }
         Contender::Memcached { program } => {
             interrupt_by_thread(testbed, cores.server)?;
             let address = SocketAddrV4::new(SERVER_ADDRESS, 11211);
-            let start = || {
-                let started = MemcachedProcess::start_on(program, address.into(), cores.server);
-                started.map_err(|error| io::Error::other(error.to_string()))
-            };
-            let server = testbed.server.run(start)?;
-            Ok((ServerProcess::Memcached(server), address.into(), None))
+            let ip = SERVER_ADDRESS.to_string();
+            let arguments = ["-u", "root", "-l", &ip, "-p", "11211", "-t", "1", "-m", "256", "-c", "20100"];
+            let role = ProcessRole::Program(ProgramSpec {
+                program: program.clone(),
+                arguments: arguments.map(str::to_owned).into(),
+                core: cores.server,
+            });
+            let server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let deadline = Instant::now() + START_TIMEOUT;
+            while testbed.server.run(|| TcpStream::connect(address)).is_err() {
+                if Instant::now() > deadline {
+                    let seconds = START_TIMEOUT.as_secs();
+                    return Err(Error::program(program, format!("does not listen after {seconds} s")));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok((server, address.into(), None))
         }
     }
 }

@@ -41,8 +41,9 @@ pub struct TurnMeasurement {
     /// The share of the server's packets that busy polling received, 0 to 1.
     pub busy_poll_share: f64,
     /// The packets that the core received that should receive the server's, over those that the server received. Below
-    /// [`RECEIVED_SHARE`] the receiving was done elsewhere.
-    pub received_share: f64,
+    /// [`RECEIVED_SHARE`] the receiving was done elsewhere. `None` where the kernel's counters can't tell: on the fleet's
+    /// core, whose own packets count there, too, and with several requests in flight, which GRO merges.
+    pub received_share: Option<f64>,
     /// Packets that each CPU received, the fleet's included (`/proc/net/softnet_stat`).
     pub received_by_cpu: Vec<u64>,
     /// Segments that the server's kernel sent again.
@@ -68,9 +69,10 @@ impl TurnMeasurement {
         after: &HostReading,
         cores: CoreAssignment,
         receiver: u32,
+        depth: usize,
     ) -> Self {
         let delta = after.snapshot.since(&before.snapshot);
-        let replies = fleet.replies_since_warm_up.max(1) as f64;
+        let replies = fleet.all_replies.max(1) as f64;
         let seconds = delta.elapsed.as_secs_f64();
         let busy = |core: u32| {
             let time = delta.cpus.get(core as usize);
@@ -97,7 +99,8 @@ impl TurnMeasurement {
             },
             packets_per_wake: received as f64 / wakes.max(1) as f64,
             busy_poll_share: delta.busy_poll_share(),
-            received_share: (by_receiver as f64 / received.max(1) as f64).min(1.0),
+            received_share: (receiver != cores.client && depth == 1)
+                .then(|| (by_receiver as f64 / received.max(1) as f64).min(1.0)),
             received_by_cpu: delta.received_by_cpu.clone(),
             server_retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
             drops: after.drops.saturating_sub(before.drops),

@@ -86,7 +86,7 @@ pub(super) fn capacity_rows(config: &FleetComparisonConfig, rounds: &[Round<Capa
     let row = |(index, contender): (usize, &Contender)| CapacityRow {
         name: contender.name(),
         rate: median_interval(&figures(rounds, index, |it| it.rate)),
-        ratio: median_interval(&ratios(rounds, index, config.reference.of(contenders, index), |it| it.rate)),
+        ratio: median_interval(&ratios(rounds, index, config.reference_of(index), |it| it.rate)),
     };
     contenders.iter().enumerate().map(row).collect()
 }
@@ -94,7 +94,7 @@ pub(super) fn capacity_rows(config: &FleetComparisonConfig, rounds: &[Round<Capa
 pub(super) fn fleet_rows(config: &FleetComparisonConfig, rounds: &[Round<TurnMeasurement>]) -> Vec<FleetRow> {
     let contenders = &config.contenders;
     let row = |(index, contender): (usize, &Contender)| {
-        let reference = config.reference.of(contenders, index);
+        let reference = config.reference_of(index);
         let interval = |figure: fn(&TurnMeasurement) -> f64| median_interval(&figures(rounds, index, figure));
         let middle = |figure: fn(&TurnMeasurement) -> f64| median(&figures(rounds, index, figure));
         let ratio =
@@ -121,7 +121,8 @@ pub(super) fn fleet_rows(config: &FleetComparisonConfig, rounds: &[Round<TurnMea
             packets_per_wake: middle(|it| it.packets_per_wake),
             packets_per_look: middle(|it| it.fleet.packets_per_look),
             busy_poll_share: middle(|it| it.busy_poll_share),
-            received_elsewhere: middle(|it| it.received_share) < RECEIVED_SHARE,
+            received_elsewhere: rounds.iter().any(|round| round.value(index).is_some())
+                && middle(|it| it.received_share.unwrap_or(1.0)) < RECEIVED_SHARE,
         }
     };
     contenders.iter().enumerate().map(row).collect()
