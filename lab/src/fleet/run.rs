@@ -197,6 +197,7 @@ impl Fleet {
                 request.epoch = UNMEASURED;
             }
         }
+        run.awaited = 0;
         while run.pacer.is_open() && run.pacer.due() < run.to {
             if run.pacer.due() >= run.from {
                 run.recorder.requests += 1;

@@ -23,6 +23,9 @@ pub(super) fn plain_table(
 /// median and how many values it is of.
 pub(super) fn interval_text(interval: &Interval, digits: usize) -> String {
     let Interval { median, low, high, count, .. } = interval;
+    if *count == 0 {
+        return "not measured".to_owned();
+    }
     if !interval.reaches_target() {
         let rounds = if *count == 1 { "round" } else { "rounds" };
         return format!("{median:.digits$} (no interval, {count} {rounds})");

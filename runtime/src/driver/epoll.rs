@@ -247,7 +247,8 @@ impl EpollDriver {
             // Fails only if the counter is full (EAGAIN), and then the eventfd is ready already.
             let _ = rustix::io::write(suspend, &1_u64.to_ne_bytes());
         }
-        let mut outcome = WaitOutcome { calls: 1, ..WaitOutcome::default() };
+        // The write, and the wait.
+        let mut outcome = WaitOutcome { calls: 2, ..WaitOutcome::default() };
         self.collect(Some(Duration::ZERO), &mut outcome)?;
         Ok(outcome)
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::{Cpus, Policy};
+use policies::Cpus;
 
 use super::event_loop::Worker;
-use super::report::ReportInputs;
+use super::report::{ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
@@ -46,9 +46,6 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
         let wanted = EpollParams::new(micros, BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
-        if let Some(ring) = driver.ring().filter(|_| config.policy == Policy::KernelPolling) {
-            ring.set_suspends();
-        }
     }
     let report = ReportInputs {
         worker: index,
@@ -64,8 +61,12 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         so_busy_poll: split,
     }
     .report(&driver);
-    if config.policy == Policy::KernelPolling
-        && report.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0))
+    // As it runs, not as it was requested: without a suspend timeout nothing is suspended.
+    let suspends = report.running == Running::KernelPolling;
+    if let Some(ring) = driver.ring().filter(|_| suspends) {
+        ring.set_suspends();
+    }
+    if suspends && report.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0))
     {
         driver.epoll().set_napi_thread();
     }

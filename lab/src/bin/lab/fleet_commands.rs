@@ -43,7 +43,9 @@ pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
     let mut config = FleetComparisonConfig::new(Contender::peers(grace_time), flags.quick);
     config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
     config.reference = Reference::First;
-    config.shares = if flags.quick { vec![0.5] } else { vec![0.25, 0.5, 0.9] };
+    if !flags.quick {
+        config.shares = vec![0.25, 0.5, 0.9];
+    }
     let cores = cores(flags)?;
     let awake = AwakeCores::request();
     let report = measure(flags, config, cores, awake.is_ok())?;
@@ -60,6 +62,7 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
     config.reference = Reference::First;
     // Low enough that the slowest server is far from saturated: a busier server batches more.
     config.shares = vec![0.25];
+    config.capacity_share = 0.3;
     config.rounds = flags.rounds.into();
     let awake = AwakeCores::request();
     let report = SelfTestReport::new(run(config, CoreAssignment::choose()?, awake.is_ok())?, work);

@@ -18,7 +18,7 @@ const STEP: f64 = 1.12;
 const RESOLUTION: f64 = 1.06;
 /// Steal, as a share of one core, above which a trial is repeated, and how often.
 const STEAL_LIMIT: f64 = 0.005;
-const STOLEN_TRIALS: usize = 4;
+const STOLEN_TRIALS: usize = 1;
 /// How often a rate is tried before it counts as too high: a pause of the machine fails a rate that is none.
 const ATTEMPTS: usize = 2;
 /// Lowest and highest rate that are tried.

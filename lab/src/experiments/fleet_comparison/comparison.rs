@@ -22,8 +22,6 @@ use crate::fleet::{FleetLoad, FleetPacing};
 const STEAL_LIMIT: f64 = 0.005;
 /// The first rate that the search for the capacity tries, requests per second.
 const FIRST_RATE: f64 = 100_000.0;
-/// How much longer the search for the capacity takes than the rounds at a rate.
-const SEARCH_WEIGHT: u32 = 3;
 /// The seed of the first contender's due times and requests; the others' follow.
 const SEED: u64 = 1;
 
@@ -183,7 +181,7 @@ impl FleetComparison {
         Ok(FleetComparisonResult { capacity, loads, servers })
     }
 
-    /// Measures all contenders in rounds, within an equal share of the time that is left.
+    /// Measures all contenders in rounds, within the load's share of the time that is left.
     fn rounds<T>(
         &mut self,
         count: usize,
@@ -192,10 +190,11 @@ impl FleetComparison {
         mut measure: impl FnMut(&mut RunningContender, usize) -> Result<Measured<T>, Error>,
     ) -> Result<(MeasuredRounds<T>, Vec<InvalidTurn<T>>), Error> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        // The search for the capacity takes several measurements a turn.
-        let weight = if self.left == self.config.loads() { SEARCH_WEIGHT } else { 1 };
-        let loads = u32::try_from(self.left).unwrap_or(u32::MAX) - 1 + weight;
-        let share = left * weight / loads;
+        let share = if self.left == self.config.loads() {
+            left.mul_f64(self.config.capacity_share)
+        } else {
+            left / u32::try_from(self.left).unwrap_or(u32::MAX)
+        };
         self.left -= 1;
         let mut rounds = Rounds::new(self.running.len(), count)
             .time_limit(share)

@@ -64,6 +64,8 @@ pub struct FleetComparisonConfig {
     pub trial_duration: f64,
     /// The time that all rounds may take.
     pub time_limit: Duration,
+    /// The search for the capacity's share of that time, 0 to 1. The loads share the rest equally.
+    pub capacity_share: f64,
 }
 
 impl FleetComparisonConfig {
@@ -76,14 +78,15 @@ impl FleetComparisonConfig {
             connections: 64,
             depth: 1,
             requests: FleetRequests::Memcached(Box::<Workload>::default()),
-            shares: if quick { vec![0.1, 0.5, 0.9] } else { vec![0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.1] },
-            rounds: if quick { 8 } else { 12 },
-            capacity_rounds: if quick { 6 } else { 10 },
+            shares: if quick { vec![0.5] } else { vec![0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.1] },
+            rounds: if quick { 16 } else { 12 },
+            capacity_rounds: if quick { 8 } else { 12 },
             closed_loop: !quick,
             think_us: 0.0,
             warm_up: if quick { 0.03 } else { 0.05 },
             duration: if quick { 0.2 } else { 0.25 },
             trial_duration: 0.1,
+            capacity_share: if quick { 0.6 } else { 0.4 },
             time_limit: Duration::from_secs_f64(if quick { 52.0 } else { 220.0 } * fours.max(1.0)),
         }
     }

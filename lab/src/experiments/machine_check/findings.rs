@@ -54,6 +54,9 @@ impl Finding {
     }
 }
 
+/// A wake-up that takes longer shows in latencies below saturation, µs.
+const SLOW_WAKE_UP_US: f64 = 10.0;
+
 pub(super) fn usable_cores(count: usize) -> Finding {
     let (level, advice) = match count {
         0 | 1 => (Level::Bad, "server and load need a core each: allow this process a second core"),
@@ -83,6 +86,20 @@ pub(super) fn distance(observed: &Observation) -> Finding {
     let found = format!("{}; changed {} times, every {every:.1} s", classes.join("; "), observed.changes);
     let advice = "the hypervisor moves the cores: pin virtual cores or use a dedicated host; lab keeps the classes apart, at the cost of repeated turns";
     Finding::new("core distance", Level::Warning, found, advice)
+}
+
+/// `asleep` and `awake` are wake-ups in µs as the machine is, and as experiments run; `None` without permission.
+pub(super) fn wake_up(asleep: f64, awake: Option<f64>) -> Finding {
+    let found = match awake {
+        Some(awake) => format!("{asleep:.1} µs; {awake:.1} µs while idle cores poll, as in experiments"),
+        None => format!("{asleep:.1} µs; idle cores can't be kept awake (/dev/cpu_dma_latency)"),
+    };
+    let in_experiments = awake.unwrap_or(asleep);
+    if in_experiments <= SLOW_WAKE_UP_US {
+        return Finding::new("wake-up of the server's core", Level::Good, found, "");
+    }
+    let advice = "each interrupt of an idle server costs that much latency, and on a virtual machine the sender's time, too: run as root, or boot with idle=poll, or use hardware";
+    Finding::new("wake-up of the server's core", Level::Warning, found, advice)
 }
 
 pub(super) fn steal(observed: &Observation) -> Finding {

@@ -3,6 +3,7 @@
 mod findings;
 mod observation;
 mod system;
+mod wake_up;
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use super::core_assignment::CoreAssignment;
 use crate::Error;
+use crate::idle_cores::AwakeCores;
 pub use findings::{Finding, Level};
 pub use observation::Observation;
 
@@ -36,6 +38,13 @@ pub fn check_machine(duration: Duration, rounds: usize) -> Result<MachineCheck, 
     let usable = policies::Cpus::allowed()?.len();
     let mut findings = vec![findings::usable_cores(usable)];
     findings.push(system::other_load(duration / 10)?);
+    if cores.server != cores.client {
+        let asleep = wake_up::wake_up_us(cores.client, cores.server)?;
+        // As experiments run.
+        let awake =
+            AwakeCores::request().and_then(|_awake| wake_up::wake_up_us(cores.client, cores.server)).ok();
+        findings.push(findings::wake_up(asleep, awake));
+    }
     let observed = if cores.server == cores.client {
         None
     } else {
