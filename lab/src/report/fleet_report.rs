@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use loadgen::interleaved_rounds::DistanceClass;
+use loadgen::medians::Interval;
 use policies::Policy;
 use serde::Serialize;
 
@@ -197,47 +198,59 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
             ready.steps_down.join("; ")
         );
     }
-    let Some(class) = result.capacity.classes.first() else { return "Nothing was measured.".to_owned() };
-    let ratio = class.rows[index].ratio;
     // Named by the policy alone where that is enough.
     let short = |index: usize| match config.contenders[index].policy() {
         Some((policy, _)) => policy.to_string(),
         None => config.contenders[index].name(),
     };
     let (first, reference) = (short(0), short(config.reference_of(index)));
-    if !ratio.reaches_target() {
-        return format!(
-            "Too few rounds for a verdict: kernel polling had {:.2} times {reference}'s capacity in {} of them.",
-            ratio.median, class.rounds
-        );
-    }
-    let judgement = if ratio.low > 1.0 {
-        "Kernel polling helps"
-    } else if ratio.high < 1.0 {
-        "Kernel polling hurts"
-    } else {
-        "Kernel polling makes no difference to the capacity that these rounds can show"
-    };
-    let cores = match class.class {
+    let Some(class) = result.capacity.classes.first() else { return "Nothing was measured.".to_owned() };
+    let cores = |class: DistanceClass| match class {
         DistanceClass::Single => String::new(),
         class => format!(" with the cores {class}"),
     };
-    let mut text = format!(
-        "{judgement}: {:.2} times {reference}'s capacity ({:.2} to {:.2}){cores}",
-        ratio.median, ratio.low, ratio.high
-    );
+    let ratio = class.rows[index].ratio;
+    let mut text = if !ratio.reaches_target() {
+        format!(
+            "Too few rounds to compare capacities: kernel polling had {:.2} times {reference}'s in {} of them{}",
+            ratio.median,
+            ratio.count,
+            cores(class.class)
+        )
+    } else {
+        let judgement = if ratio.low > 1.0 {
+            "Kernel polling helps"
+        } else if ratio.high < 1.0 {
+            "Kernel polling hurts"
+        } else {
+            "Kernel polling makes no difference to the capacity that these rounds can show"
+        };
+        format!(
+            "{judgement}: {:.2} times {reference}'s capacity ({:.2} to {:.2}){}",
+            ratio.median,
+            ratio.low,
+            ratio.high,
+            cores(class.class)
+        )
+    };
     let half = result.loads.iter().find(|load| load.share == Some(VERDICT_SHARE));
-    let half = half.and_then(|load| load.classes.iter().find(|it| it.class == class.class));
-    if let Some(row) = half.map(|class| &class.rows[index]) {
-        let range = |name: &str, it: &loadgen::medians::Interval| {
-            format!("{:.2} ({:.2} to {:.2}) of its {name}", it.median, it.low, it.high)
+    if let Some(class) = half.and_then(|load| load.classes.first()) {
+        let row = &class.rows[index];
+        let range = |name: &str, it: &Interval| {
+            let Interval { median, low, high, .. } = it;
+            if it.reaches_target() {
+                format!("{median:.2} ({low:.2} to {high:.2}) of its {name}")
+            } else {
+                format!("{median:.2} (no interval) of its {name}")
+            }
         };
         let _ = write!(
             text,
-            "; at {:.0} % of {first}'s capacity {} and {}",
+            "; at {:.0} % of {first}'s capacity {} and {}{}",
             VERDICT_SHARE * 100.0,
             range("CPU time per request", &row.cpu_ratio),
-            range("99th percentile", &row.p99_ratio)
+            range("99th percentile", &row.p99_ratio),
+            cores(class.class)
         );
     }
     text.push_str("; 95 % confidence.");
@@ -268,15 +281,23 @@ fn notes(
         let Some(ready) = ready.as_ref().filter(|ready| !ready.steps_down.is_empty()) else { continue };
         notes.push(format!("{}: {} ran: {}", contender.name(), ready.ran, ready.steps_down.join("; ")));
     }
-    for invalid in &result.capacity.invalid {
-        let name = config.contenders[invalid.contender].name();
-        notes.push(format!("left out: capacity, {name}: {}", invalid.reason));
-    }
-    for load in &result.loads {
-        for invalid in &load.invalid {
-            let name = config.contenders[invalid.contender].name();
-            notes.push(format!("left out: {}, {name}: {}", load.measured.load, invalid.reason));
+    let invalid = result.capacity.invalid.iter().map(|turn| ("capacity", turn.contender, &turn.reason));
+    let others = result.loads.iter().flat_map(|load| {
+        load.invalid.iter().map(|turn| (load.measured.load.as_str(), turn.contender, &turn.reason))
+    });
+    let mut counts: Vec<(String, usize, &str)> = Vec::new();
+    for (load, contender, reason) in invalid.chain(others) {
+        let what = format!("{load}, {}", config.contenders[contender].name());
+        match counts.iter_mut().find(|(other, ..)| *other == what) {
+            Some((_, count, _)) => *count += 1,
+            None => counts.push((what, 1, reason)),
         }
+    }
+    notes.extend(counts.into_iter().map(|(what, count, reason)| {
+        let others = if count > 1 { format!("; {} more", count - 1) } else { String::new() };
+        format!("invalid: {what}: {reason}{others}")
+    }));
+    for load in &result.loads {
         let name = &load.measured.load;
         let classes = &load.measured.finished.classes;
         let values = || classes.iter().flat_map(|class| &class.rounds).flat_map(|round| &round.turns);

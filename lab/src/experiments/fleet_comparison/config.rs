@@ -86,7 +86,7 @@ impl FleetComparisonConfig {
             warm_up: if quick { 0.03 } else { 0.05 },
             duration: if quick { 0.2 } else { 0.25 },
             trial_duration: 0.1,
-            capacity_share: if quick { 0.6 } else { 0.4 },
+            capacity_share: if quick { 0.65 } else { 0.45 },
             time_limit: Duration::from_secs_f64(if quick { 52.0 } else { 220.0 } * fours.max(1.0)),
         }
     }
