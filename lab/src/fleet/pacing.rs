@@ -31,8 +31,10 @@ pub(super) struct Pacer {
     random: SmallRng,
     /// When the next request of the open loop is due, in ns.
     next_due: f64,
-    /// Connections that think, with the time until which they do.
+    /// Connections that think, with the time until which they do, less `postponed`.
     thinking: BinaryHeap<Reverse<(u64, u32)>>,
+    /// By how much everything has been postponed, in ns.
+    postponed: u64,
 }
 
 impl Pacer {
@@ -51,6 +53,7 @@ impl Pacer {
             random: SmallRng::seed_from_u64(seed),
             next_due: now as f64,
             thinking: BinaryHeap::new(),
+            postponed: 0,
         };
         match pacing {
             FleetPacing::Open { .. } => pacer.advance(),
@@ -95,6 +98,7 @@ impl Pacer {
     /// Makes everything that is due `nanos` later.
     pub(super) fn postpone(&mut self, nanos: u64) {
         self.next_due += nanos as f64;
+        self.postponed += nanos;
     }
 
     /// Has a connection of the closed loop send again, now or when it has thought.
@@ -103,7 +107,7 @@ impl Pacer {
         match self.pacing {
             FleetPacing::Closed { think_us } if think_us > 0.0 => {
                 let until = now + self.exponential(think_us * 1e3) as u64;
-                self.thinking.push(Reverse((until, connection)));
+                self.thinking.push(Reverse((until - self.postponed, connection)));
                 None
             }
             FleetPacing::Closed { .. } => Some(connection),
@@ -115,10 +119,56 @@ impl Pacer {
     #[inline]
     pub(super) fn thought(&mut self, now: u64) -> Option<u32> {
         let &Reverse((until, connection)) = self.thinking.peek()?;
-        if until > now {
+        if until + self.postponed > now {
             return None;
         }
         self.thinking.pop();
         Some(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pacer(pacing: FleetPacing) -> Pacer {
+        Pacer::new(pacing, 1, 1000, 4, 1, 400)
+    }
+
+    #[test]
+    fn the_gaps_of_the_open_loop_have_the_mean_of_the_rate() {
+        let mut pacer = pacer(FleetPacing::Open { rate: 1000.0 });
+        for _ in 0..10_000 {
+            pacer.advance();
+        }
+        let mean = (pacer.due() - 1000) as f64 / 10_001.0;
+        assert!((mean / 1e6 - 1.0).abs() < 0.05, "{mean}");
+    }
+
+    #[test]
+    fn the_connections_of_the_closed_loop_begin_one_after_the_other() {
+        let mut pacer = pacer(FleetPacing::Closed { think_us: 0.0 });
+        assert_eq!((pacer.thought(999), pacer.thought(1000), pacer.thought(1000)), (None, Some(0), None));
+        assert_eq!(
+            (pacer.thought(1100), pacer.thought(1300), pacer.thought(1300)),
+            (Some(1), Some(2), Some(3))
+        );
+        // Without a think time a connection sends at once.
+        assert_eq!(pacer.think(1400, 3), Some(3));
+    }
+
+    #[test]
+    fn a_pause_postpones_due_times_and_think_times_of_before_and_not_those_of_after() {
+        let mut open = pacer(FleetPacing::Open { rate: 1e6 });
+        let due = open.due();
+        open.postpone(5000);
+        assert_eq!(open.due(), due + 5000);
+        let mut closed = pacer(FleetPacing::Closed { think_us: 1.0 });
+        closed.postpone(5000);
+        assert_eq!((closed.thought(5999), closed.thought(6000)), (None, Some(0)));
+        while closed.thought(7000).is_some() {}
+        // An exponential think time of 1 µs is over after 30 µs.
+        assert_eq!(closed.think(7000, 2), None);
+        assert_eq!((closed.thought(6999), closed.thought(37_000)), (None, Some(2)));
     }
 }
