@@ -325,3 +325,119 @@ fn notes(
     notes.dedup();
     notes
 }
+
+#[cfg(test)]
+mod tests {
+    use loadgen::medians::{Interval, median_interval};
+
+    use super::super::sample_results::{config, equal, interval, result, row, running};
+    use super::*;
+
+    fn verdict_of(ratio: Interval) -> String {
+        verdict(&config(), &result(DistanceClass::Single, ratio))
+    }
+
+    #[test]
+    fn the_verdict_is_that_kernel_polling_helps_if_the_whole_interval_is_above_1() {
+        assert_eq!(
+            verdict_of(interval(1.2, 1.4, 1.5)),
+            "Kernel polling helps: 1.40 times vanilla's capacity (1.20 to 1.50); at 50 % of vanilla's capacity \
+             1.00 (1.00 to 1.00) of its CPU time per request and 1.00 (1.00 to 1.00) of its 99th percentile; 95 % \
+             confidence."
+        );
+    }
+
+    #[test]
+    fn the_verdict_is_that_kernel_polling_hurts_if_the_whole_interval_is_below_1() {
+        let verdict = verdict_of(interval(0.7, 0.8, 0.9));
+        assert!(
+            verdict.starts_with("Kernel polling hurts: 0.80 times vanilla's capacity (0.70 to 0.90);"),
+            "{verdict}"
+        );
+    }
+
+    #[test]
+    fn the_verdict_is_no_difference_if_the_interval_contains_1() {
+        for ratio in [interval(0.9, 1.4, 1.5), interval(0.5, 0.8, 1.1), interval(1.0, 1.2, 1.5), equal()] {
+            let verdict = verdict_of(ratio);
+            let expected = "Kernel polling makes no difference to the capacity that these rounds can show: ";
+            assert!(verdict.starts_with(expected), "{verdict}");
+        }
+    }
+
+    #[test]
+    fn too_few_rounds_give_no_judgement_and_no_interval() {
+        let mut result = result(DistanceClass::Single, median_interval(&[1.4; 5]));
+        result.loads[0].classes[0].rows[1].cpu_ratio = median_interval(&[0.5; 5]);
+        let text = verdict(&config(), &result);
+        let expected = "Too few rounds to compare capacities: kernel polling had 1.40 times vanilla's in 5 of them; \
+                        at 50 % of vanilla's capacity 0.50 (no interval) of its CPU time per request and 1.00 (1.00 to 1.00)";
+        assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn the_verdict_names_the_distance_of_the_cores_for_each_figure() {
+        let mut result = result(DistanceClass::Near, interval(1.2, 1.4, 1.5));
+        result.loads[0].classes[0].class = DistanceClass::Far;
+        result.loads[0].classes[0].rows[1].cpu_ratio = interval(0.4, 0.5, 0.6);
+        result.loads[0].classes[0].rows[1].p99_ratio = interval(0.7, 0.8, 0.9);
+        let text = verdict(&config(), &result);
+        assert!(text.contains("(1.20 to 1.50) with the cores near; at 50 %"), "{text}");
+        let far = "0.50 (0.40 to 0.60) of its CPU time per request and 0.80 (0.70 to 0.90) of its 99th percentile \
+                   with the cores far;";
+        assert!(text.contains(far), "{text}");
+    }
+
+    #[test]
+    fn a_policy_that_did_not_run_gives_no_verdict() {
+        let mut result = result(DistanceClass::Single, interval(1.2, 1.4, 1.5));
+        result.servers[1] = running("blocking", &["no CAP_NET_ADMIN", "no queue"]);
+        assert_eq!(
+            verdict(&config(), &result),
+            "Kernel polling could not run here (blocking ran instead: no CAP_NET_ADMIN; no queue), so these results \
+             say nothing about it."
+        );
+        let mut others = config();
+        others.contenders.truncate(1);
+        assert_eq!(verdict(&others, &result), "Kernel polling is not among the contenders.");
+    }
+
+    #[test]
+    fn without_a_complete_round_nothing_was_measured() {
+        let mut result = result(DistanceClass::Single, equal());
+        result.capacity.classes.clear();
+        assert_eq!(verdict(&config(), &result), "Nothing was measured.");
+    }
+
+    #[test]
+    fn notes_say_what_makes_a_row_doubtful() {
+        let mut result = result(DistanceClass::Single, equal());
+        result.servers[1] = running("blocking", &["no queue"]);
+        result.loads[0].classes[0].rows[0] = FleetRow { fleet_busy: 0.97, ..row("vanilla, epoll") };
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        let notes = notes(&config(), cores, false, &result);
+        for expected in [
+            "kernel-polling, epoll: blocking ran: no queue",
+            "load, vanilla, epoll: the fleet was 97 % busy, so the server may be capable of more",
+            "without a third core, packing's network work shares the fleet's core, at its expense",
+        ] {
+            assert!(notes.iter().any(|note| note == expected), "{expected}: {notes:?}");
+        }
+        assert!(notes.iter().any(|note| note.starts_with("idle cores may sleep")), "{notes:?}");
+    }
+
+    #[test]
+    fn the_text_has_a_table_of_capacities_and_one_of_rates_and_the_verdict() {
+        let mut result = result(DistanceClass::Single, interval(1.2, 1.4, 1.5));
+        result.loads[0].classes[0].rows[1].received_elsewhere = true;
+        let cores = CoreAssignment { server: 0, client: 1, packing: 2 };
+        let text = FleetReport::new(config(), cores, true, result).text();
+        let cells = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = text.lines().map(cells).collect();
+        let capacity = "kernel-polling, epoll 100000 [90000, 110000] 1.40 [1.20, 1.50]";
+        assert!(lines.iter().any(|line| line == capacity), "{text}");
+        let rate = "50 % (load) kernel-polling, epoll (received elsewhere) 10.0 [9.0, 11.0] 30 [20, 40]";
+        assert!(lines.iter().any(|line| line.starts_with(rate)), "{text}");
+        assert!(text.contains("\nKernel polling helps: 1.40 times"), "{text}");
+    }
+}

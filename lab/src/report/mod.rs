@@ -11,6 +11,8 @@ mod memcached_cpu_report;
 mod notes;
 mod peer_report;
 mod policy_table;
+#[cfg(test)]
+mod sample_results;
 mod self_test_report;
 mod table;
 

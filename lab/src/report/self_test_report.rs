@@ -72,3 +72,72 @@ impl SelfTestReport {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loadgen::interleaved_rounds::DistanceClass;
+    use loadgen::medians::median_interval;
+
+    use super::super::sample_results::{config, equal, interval, load, result, row};
+    use super::*;
+    use crate::experiments::CoreAssignment;
+    use crate::experiments::fleet_comparison::FleetRow;
+
+    const WORK: Duration = Duration::from_micros(5);
+
+    /// A self-test that found these.
+    fn report(equal_ratio: Interval, difference: Interval) -> SelfTestReport {
+        let mut result = result(DistanceClass::Single, equal());
+        let again = FleetRow { cpu_ratio: equal_ratio, ..row("again") };
+        let slower = FleetRow { cpu_difference_us: difference, ..row("slower") };
+        result.loads = vec![load(Some(0.5), DistanceClass::Single, vec![row("first"), again, slower])];
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        SelfTestReport::new(FleetReport::new(config(), cores, true, result), WORK)
+    }
+
+    #[test]
+    fn it_passes_if_equal_servers_are_equal_and_the_work_is_within_its_interval() {
+        let report = report(interval(0.99, 1.01, 1.02), interval(4.7, 4.9, 5.1));
+        assert!(report.passed());
+        assert_eq!(
+            report.verdict(),
+            "equal servers: 1.010 [0.990, 1.020] of each other's CPU time per request (passes within 0.03 of 1); \
+             5 µs of work: 4.900 [4.700, 5.100] µs found"
+        );
+        assert!(report.text().contains("\nself-test passed: equal servers: 1.010"), "{}", report.text());
+    }
+
+    #[test]
+    fn it_fails_if_equal_servers_differ() {
+        let difference = interval(4.7, 4.9, 5.1);
+        // Above, below, and too few rounds.
+        for ratio in [interval(0.99, 1.04, 1.05), interval(0.95, 0.96, 1.01), median_interval(&[1.0; 5])] {
+            let report = report(ratio, difference);
+            assert!(!report.passed(), "{ratio:?}");
+            assert!(report.text().contains("\nself-test failed: "), "{}", report.text());
+        }
+    }
+
+    #[test]
+    fn it_fails_if_the_work_is_not_found() {
+        // Another amount; none that can be told from 0; too few rounds.
+        for difference in [
+            interval(3.0, 4.0, 4.9),
+            interval(5.1, 5.2, 6.0),
+            interval(-1.0, 4.0, 6.0),
+            median_interval(&[5.0; 5]),
+        ] {
+            assert!(!report(equal(), difference).passed(), "{difference:?}");
+        }
+    }
+
+    #[test]
+    fn it_fails_if_nothing_was_measured() {
+        let mut comparison = report(equal(), equal()).comparison;
+        comparison.result.loads[0].classes.clear();
+        let report = SelfTestReport::new(comparison, WORK);
+        assert!(!report.passed());
+        let verdict = report.verdict();
+        assert!(verdict.starts_with("equal servers: not measured of each other's"), "{verdict}");
+    }
+}
