@@ -1,4 +1,4 @@
-//! A packet capture of TCP on loopback: when data goes to a port, and comes from it.
+//! A packet capture of TCP: when data goes to a port, and comes from it.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -37,15 +37,27 @@ fn now() -> u64 {
 
 /// Every protocol (`packet(7)`), in network byte order.
 const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
-/// The packet type of outgoing packets. On loopback each packet is seen once outgoing and once incoming.
-const OUTGOING: u8 = libc::PACKET_OUTGOING;
 
 impl Capture {
-    /// Captures packets from and to a server's port. Needs `CAP_NET_RAW`.
+    /// Captures packets from and to a server's port on loopback. Needs `CAP_NET_RAW`.
     ///
     /// # Errors
     /// The error of the system call.
     pub fn start(port: u16) -> io::Result<Self> {
+        // On loopback each packet is seen once outgoing and once incoming.
+        Self::start_of(libc::PACKET_OUTGOING, port)
+    }
+
+    /// Captures packets that this host receives for a server's port, in the calling thread's network namespace. Needs
+    /// `CAP_NET_RAW`.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn start_incoming(port: u16) -> io::Result<Self> {
+        Self::start_of(libc::PACKET_HOST, port)
+    }
+
+    fn start_of(packet_type: u8, port: u16) -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from(ALL))))?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let socket = OwnedFd::from(socket);
@@ -53,7 +65,7 @@ impl Capture {
         setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
         let stop = Arc::new(AtomicU64::new(0));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || capture(&socket, port, &stopped));
+        let thread = std::thread::spawn(move || capture(&socket, packet_type, port, &stopped));
         Ok(Self { thread, stop })
     }
 
@@ -72,7 +84,7 @@ impl Capture {
     }
 }
 
-fn capture(socket: &OwnedFd, port: u16, stop: &AtomicU64) -> io::Result<Vec<Packet>> {
+fn capture(socket: &OwnedFd, packet_type: u8, port: u16, stop: &AtomicU64) -> io::Result<Vec<Packet>> {
     let mut packets = Vec::new();
     let mut control = nix::cmsg_space!(TimeSpec);
     let mut buffer = [0; 128];
@@ -98,8 +110,8 @@ fn capture(socket: &OwnedFd, port: u16, stop: &AtomicU64) -> io::Result<Vec<Pack
             // Packets of others may never cease.
             return Ok(packets);
         }
-        let outgoing = address.is_some_and(|address| address.pkttype() == OUTGOING);
-        if let (true, Some(at)) = (outgoing, stamp) {
+        let wanted = address.is_some_and(|address| address.pkttype() == packet_type);
+        if let (true, Some(at)) = (wanted, stamp) {
             packets.extend(parse(&buffer, at, port));
         }
     }

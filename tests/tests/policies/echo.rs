@@ -16,7 +16,18 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 /// Echoes on the server's side while `client` runs on the other side and `beside` on the server's worker.
 pub fn echo_with<T: Send + 'static>(
     testbed: &Arc<Testbed>,
+    runtime: Runtime,
+    beside: impl Future<Output = ()> + 'static,
+    client: impl FnOnce(SocketAddr) -> T + Send + 'static,
+) -> (T, Delta, net::Alignment) {
+    echo_after_work(testbed, runtime, Duration::ZERO, beside, client)
+}
+
+/// As [`echo_with`], by a server that computes for `work` with each request.
+pub fn echo_after_work<T: Send + 'static>(
+    testbed: &Arc<Testbed>,
     mut runtime: Runtime,
+    work: Duration,
     beside: impl Future<Output = ()> + 'static,
     client: impl FnOnce(SocketAddr) -> T + Send + 'static,
 ) -> (T, Delta, net::Alignment) {
@@ -25,10 +36,12 @@ pub fn echo_with<T: Send + 'static>(
         let listener = TcpListener::bind((SERVER_ADDRESS, 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         let serving = listener
-            .serve(|mut stream: TcpStream| async move {
+            .serve(move |mut stream: TcpStream| async move {
                 let mut buffer = [0; 1024];
                 stream.set_nodelay(true).unwrap();
                 while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                    let begun = Instant::now();
+                    while begun.elapsed() < work {}
                     if stream.write_all(&buffer[..length]).await.is_err() {
                         break;
                     }

@@ -1,0 +1,7 @@
+//! The lab's fleet of clients on the testbed, and the `lab` command.
+
+mod command;
+mod failures;
+mod load;
+mod pacing;
+mod server;

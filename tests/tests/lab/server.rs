@@ -1,0 +1,99 @@
+//! A memcached server on the server's side of the testbed, and fleets on the other side.
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+
+use lab::fleet::{Fleet, FleetConfig, FleetError, FleetRequests};
+use lab::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_MAC, Testbed};
+use loadgen::Workload;
+use policies::{Cpus, Policy};
+use runtime::Running;
+use runtime::io::{AsyncFd, Direction, SourceKind};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use servers::memcached::{Config, Server};
+use tests::testbed::{enter, server_builder};
+
+/// Records of the tests' workloads.
+pub const RECORDS: u64 = 100;
+
+/// Serves memcached on core 0 while `client` runs on the other side, on the last core. Returns what `client` returned.
+pub fn serve<T: Send + 'static>(
+    policy: Policy,
+    max_connections: usize,
+    client: impl FnOnce(&Testbed, SocketAddrV4) -> T + Send + 'static,
+) -> T {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    let testbed = Arc::new(enter(1));
+    let mut runtime = server_builder(policy, 1).build().unwrap();
+    let config = Config {
+        listen: vec![(SERVER_ADDRESS.into(), None)],
+        port: Some(0),
+        // One more for the connection by which the fleet polls its queue.
+        max_connections: max_connections + 1,
+        ..Config::default()
+    };
+    runtime.block_on(async move {
+        let server = Server::start(&config).unwrap();
+        let report = runtime::reports().remove(0);
+        let polls = report.running == Running::KernelPolling;
+        assert_eq!(polls, policy == Policy::KernelPolling, "{report}");
+        let SocketAddr::V4(address) = server.addresses()[0] else { panic!("an IPv4 address") };
+        let (done, finished) = UnixStream::pair().unwrap();
+        let thread = thread::spawn(move || {
+            let result = on_client_side(&testbed, || client(&testbed, address));
+            drop(done);
+            result
+        });
+        finished.set_nonblocking(true).unwrap();
+        AsyncFd::new(finished, SourceKind::Other).unwrap().ready(Direction::Read).await;
+        thread.join().unwrap()
+    })
+}
+
+/// Runs `client` on the client's side, on the last core.
+pub fn on_client_side<T: Send>(testbed: &Testbed, client: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        // Not the allowed cores: a thread that a worker has started may run on the worker's core alone.
+        let last = Cpus::online().unwrap().iter().last().unwrap();
+        Cpus::one(last).pin(None).map_err(io::Error::other)?;
+        Ok(client())
+    };
+    testbed.client.run(run).unwrap()
+}
+
+/// A fleet that asks for records which fit a packet.
+pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
+    let workload = Workload { records: RECORDS, ..Workload::default() };
+    FleetConfig {
+        interface: CLIENT_INTERFACE.to_owned(),
+        mac: FLEET_MAC,
+        address: FLEET_ADDRESS,
+        server_mac: SERVER_MAC,
+        server,
+        connections,
+        depth: 1,
+        requests: FleetRequests::Memcached(Box::new(workload)),
+        seed: 7,
+    }
+}
+
+/// Connects a fleet, and stores the records that it asks for.
+pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, FleetError> {
+    let mut fleet = Fleet::connect(fleet_config(server, connections))?;
+    fleet.store_records(RECORDS)?;
+    Ok(fleet)
+}
+
+/// Segments that the kernel on the server's side has sent again so far.
+pub fn server_retransmissions(testbed: &Testbed) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/snmp");
+    let text = testbed.server.run(read).unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let mut words = || lines.next().unwrap().split_whitespace();
+    let index = words().position(|word| word == "RetransSegs").unwrap();
+    words().nth(index).unwrap().parse().unwrap()
+}
