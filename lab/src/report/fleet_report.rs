@@ -253,7 +253,8 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
             cores(class.class)
         );
     }
-    text.push_str("; 95 % confidence.");
+    let has_interval = text.contains(" to ");
+    text.push_str(if has_interval { "; 95 % confidence." } else { "." });
     text
 }
 
