@@ -288,7 +288,7 @@ fn start_server(
             interrupt_by_thread(testbed, cores.server)?;
             let address = SocketAddrV4::new(SERVER_ADDRESS, 11211);
             let ip = SERVER_ADDRESS.to_string();
-            let arguments = ["-u", "root", "-l", &ip, "-p", "11211", "-t", "1", "-m", "256", "-c", "20100"];
+            let arguments = ["-u", "root", "-l", &ip, "-p", "11211", "-t", "1", "-m", "256", "-c", "10100"];
             let role = ProcessRole::Program(ProgramSpec {
                 program: program.clone(),
                 arguments: arguments.map(str::to_owned).into(),
