@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use loadgen::medians::median;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use policies::Cpus;
 
 /// Round trips between two readings of the clock: few enough that a preemption spoils few of the batches, and enough
 /// that reading the clock costs nothing.
@@ -67,17 +67,10 @@ pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f6
 }
 
 fn pin_to(core: u32) -> io::Result<()> {
-    let error = |reason: &dyn std::fmt::Display| {
-        let error = format!("can't run a thread on core {core}: {reason}");
+    Cpus::one(core).pin(None).map_err(|error| {
+        let error = format!("can't run a thread on core {core}: {error}");
         io::Error::new(io::ErrorKind::InvalidInput, error)
-    };
-    let index = usize::try_from(core).unwrap_or(usize::MAX);
-    if index >= CpuSet::MAX_CPU {
-        return Err(error(&format_args!("the highest core number is {}", CpuSet::MAX_CPU - 1)));
-    }
-    let mut one = CpuSet::new();
-    one.set(index);
-    sched_setaffinity(None, &one).map_err(|errno| error(&errno))
+    })
 }
 
 /// Sends the line to the other core and awaits it back. Returns the nanoseconds of a round trip in each batch.
@@ -143,8 +136,6 @@ fn wait_for_change(line: &AtomicU32, known: u32, deadline: Instant) -> Option<u3
 
 #[cfg(test)]
 mod tests {
-    use policies::Cpus;
-
     use super::*;
 
     #[test]

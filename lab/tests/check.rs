@@ -22,6 +22,6 @@ fn a_short_check_says_what_it_found_as_json() {
     }
     let two_cores = std::thread::available_parallelism().unwrap().get() > 1;
     assert_eq!(subjects.contains(&"core distance"), two_cores, "{subjects:?}");
-    // Two seconds are too short for three groups of rounds, so there is no number.
+    // A check of two seconds has too few turns for an interval, so the verdict has no number.
     assert!(report["verdict"].as_str().unwrap().contains("was not measured"), "{report}");
 }

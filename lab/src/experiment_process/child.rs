@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use serde::de::DeserializeOwned;
@@ -53,13 +53,16 @@ impl ExperimentProcess {
     /// Has a fleet process run a load.
     pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
         self.command(&serde_json::to_string(load)?)?;
-        loop {
-            match self.receive()? {
-                FleetMessage::Ready => {}
-                FleetMessage::Done { measurement } => return Ok(*measurement),
-                FleetMessage::Failed { error } => return Err(Error::LoadProcess(error)),
-            }
+        match self.receive()? {
+            FleetMessage::Done { measurement } => Ok(*measurement),
+            FleetMessage::Failed { error } => Err(Error::LoadProcess(error)),
+            FleetMessage::Ready => Err(Error::LoadProcess("the fleet sent no measurement".to_owned())),
         }
+    }
+
+    /// The process's exit status, once it has exited.
+    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
     }
 
     /// Waits until a fleet process is connected.

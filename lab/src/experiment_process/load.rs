@@ -11,7 +11,7 @@ use rustix::process::{Pid, setpriority_process};
 
 use super::messages::{LatencyPercentiles, LoadMeasurement, LoadMessage, LoadSpec};
 use super::output::send;
-use crate::Error;
+use crate::{Error, testbed};
 
 /// Generates the load, and sends what it measured.
 pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
@@ -39,10 +39,10 @@ pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
         duration: Duration::from_secs_f64(spec.duration),
         ..Config::default()
     };
-    let drops_before = ring_drops(spec.interface.as_deref())?;
+    let drops_before = testbed::ring_drops()?;
     match generate(&mut runtime, &config, spec.load_records, warm_up) {
         Ok(report) => {
-            let ring_drops = ring_drops(spec.interface.as_deref())? - drops_before;
+            let ring_drops = testbed::ring_drops()? - drops_before;
             send(&LoadMessage::Done { measurement: measurement(report, ring_drops) })?;
         }
         Err(error) => send(&LoadMessage::Failed { error: error.to_string() })?,
@@ -63,14 +63,6 @@ fn lower_napi_thread_priority(interface: &str) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Packets with requests that have found the server's receive ring full so far. A veth device counts them as dropped
-/// by the sender.
-fn ring_drops(interface: Option<&str>) -> io::Result<u64> {
-    let links = policies::netlink::route::links()?;
-    let link = links.into_iter().find(|link| Some(link.name.as_str()) == interface);
-    Ok(link.and_then(|link| link.tx_dropped).unwrap_or(0))
 }
 
 fn generate(

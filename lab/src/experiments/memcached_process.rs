@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -40,17 +40,7 @@ impl MemcachedProcess {
         command.args(arguments).args(["-p", &address.port().to_string()]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut server = Self { child: spawn_on_core(core, &mut command)?, address };
-        let deadline = Instant::now() + START_TIMEOUT;
-        while TcpStream::connect(address).is_err() {
-            if let Some(status) = server.child.try_wait()? {
-                return Err(Error::program(program, format!("exited before it listened ({status})")));
-            }
-            if Instant::now() > deadline {
-                let seconds = START_TIMEOUT.as_secs();
-                return Err(Error::program(program, format!("does not listen after {seconds} s")));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        await_listening(program, || TcpStream::connect(address).is_ok(), || server.child.try_wait())?;
         Ok(server)
     }
 
@@ -85,6 +75,26 @@ impl MemcachedProcess {
     pub(super) fn cpu_seconds(&self) -> io::Result<f64> {
         process_cpu_seconds(self.child.id())
     }
+}
+
+/// Waits until a server accepts connections. `exited` returns its exit status once it has exited.
+pub(super) fn await_listening(
+    program: &Path,
+    connects: impl Fn() -> bool,
+    mut exited: impl FnMut() -> io::Result<Option<ExitStatus>>,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !connects() {
+        if let Some(status) = exited()? {
+            return Err(Error::program(program, format!("exited before it listened ({status})")));
+        }
+        if Instant::now() > deadline {
+            let seconds = START_TIMEOUT.as_secs();
+            return Err(Error::program(program, format!("does not listen after {seconds} s")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 impl Drop for MemcachedProcess {

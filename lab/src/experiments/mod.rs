@@ -16,3 +16,4 @@ mod turn_conditions;
 pub use contestant::Contestant;
 pub use core_assignment::CoreAssignment;
 pub use turn_conditions::MeasuredRounds;
+pub(crate) use turn_conditions::order_by_rounds;

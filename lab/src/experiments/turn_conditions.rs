@@ -156,9 +156,15 @@ impl<T> MeasuredRounds<T> {
 
 /// The classes of distance with rounds in them, the one with most rounds first.
 pub(super) fn classes_by_rounds<T>(runs: &[MeasuredRounds<T>]) -> Vec<DistanceClass> {
+    let classes = runs.iter().flat_map(|run| &run.finished.classes);
+    order_by_rounds(classes.map(|class| (class.class, class.rounds.len())))
+}
+
+/// Classes in the order of their numbers of rounds, which are added up; those without rounds are left out.
+pub(crate) fn order_by_rounds(classes: impl Iterator<Item = (DistanceClass, usize)>) -> Vec<DistanceClass> {
+    let seen: Vec<(DistanceClass, usize)> = classes.collect();
     let rounds = |wanted| -> usize {
-        let classes = runs.iter().flat_map(|run| &run.finished.classes);
-        classes.filter(|class| class.class == wanted).map(|class| class.rounds.len()).sum()
+        seen.iter().filter(|(class, _)| *class == wanted).map(|(_, rounds)| rounds).sum()
     };
     let mut classes = vec![DistanceClass::Single, DistanceClass::Near, DistanceClass::Far];
     classes.retain(|&class| rounds(class) > 0);

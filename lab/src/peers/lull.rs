@@ -9,8 +9,8 @@ use net::{TcpListener, TcpStream};
 use policies::Cpus;
 use runtime::{Builder, DriverKind};
 
+use super::echo_server_spec::EchoServerSpec;
 use super::request_shape::RequestCounter;
-use super::server::EchoServerSpec;
 
 /// Serves with the driver of `spec.network`, or with `driver` if it has none. Calls `ready` with what the worker runs, and
 /// why it runs something else than the requested policy.

@@ -4,6 +4,7 @@
 mod bare_epoll;
 mod compio;
 pub(crate) mod descriptor_limit;
+mod echo_server_spec;
 mod load;
 mod lull;
 mod monoio;
@@ -12,7 +13,8 @@ mod request_shape;
 mod server;
 mod tokio;
 
+pub use self::echo_server_spec::{EchoServerNetwork, EchoServerSpec};
 pub use self::load::{EchoLoadSpec, EchoMeasurement, load};
 pub use self::peer::Peer;
 pub use self::request_shape::RequestShape;
-pub use self::server::{EchoServerNetwork, EchoServerSpec, serve};
+pub use self::server::serve;

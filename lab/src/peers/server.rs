@@ -1,49 +1,15 @@
 //! Starts an echo server on one of the runtimes.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::time::Duration;
+use std::net::{SocketAddr, TcpListener};
 
-use policies::{Cpus, GraceTime, Policy};
+use policies::Cpus;
 use runtime::DriverKind;
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
+use super::echo_server_spec::EchoServerSpec;
 use super::peer::Peer;
-use super::request_shape::RequestShape;
 use super::{bare_epoll, compio, descriptor_limit, lull, monoio, tokio};
-
-/// What an echo server process runs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct EchoServerSpec {
-    /// The runtime.
-    pub peer: Peer,
-    /// The server's core.
-    pub core: u32,
-    /// The sizes of requests and replies.
-    pub shape: RequestShape,
-    /// The address to listen on.
-    pub address: Ipv4Addr,
-    /// How Lull's runtime handles the network; `None` leaves everything as it is. Other runtimes have no such choice.
-    pub network: Option<EchoServerNetwork>,
-    /// Time that the server spends computing for each request.
-    pub work: Duration,
-}
-
-/// How Lull's runtime handles the network.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EchoServerNetwork {
-    /// The policy.
-    pub policy: Policy,
-    /// The driver.
-    pub driver: DriverKind,
-    /// The interface.
-    pub interface: String,
-    /// The core that does the network work under the packing policy.
-    pub packing_core: u32,
-    /// The grace time.
-    pub grace_time: GraceTime,
-}
 
 /// Serves on a free port until the process is killed. Calls `ready` once it listens, with the address, and for Lull with
 /// what its worker runs and why it runs something else than the requested policy.

@@ -10,12 +10,13 @@ use serde::Serialize;
 use super::class_tables::class_title;
 use super::kernel_client_report::KernelClientReport;
 use super::machine::Machine;
+use super::policy_table::judgement;
 use super::table::{interval_text, plain_table};
-use crate::experiments::CoreAssignment;
 use crate::experiments::fleet_comparison::{
     CAPACITY_P99_US, CapacityRow, ClassRows, FleetComparisonConfig, FleetComparisonResult, FleetRow,
     LoadResult, TurnMeasurement,
 };
+use crate::experiments::{CoreAssignment, order_by_rounds};
 use crate::testbed::CONGESTION_CONTROL;
 
 /// The share of vanilla's capacity at which the verdict names CPU time and latency.
@@ -37,7 +38,7 @@ pub struct FleetReport {
     pub cores_awake: bool,
     /// What was measured.
     pub config: FleetComparisonConfig,
-    /// One sentence.
+    /// Whether kernel polling helps, and by how much, in one sentence.
     pub verdict: String,
     /// Reasons to doubt the results, a sentence each.
     pub notes: Vec<String>,
@@ -87,7 +88,8 @@ impl FleetReport {
             text.push_str(&class_title(class.class));
             text.push_str(&capacity_table(class));
         }
-        for class in self.classes() {
+        let classes = self.result.loads.iter().flat_map(|load| &load.classes);
+        for class in order_by_rounds(classes.map(|class| (class.class, class.rounds))) {
             let _ = writeln!(
                 text,
                 "\nAt given rates, and in the closed loop; latency from the time at which a request was due{}",
@@ -109,18 +111,6 @@ impl FleetReport {
             let _ = writeln!(text, "note: {note}");
         }
         text
-    }
-
-    /// The classes of the rates, the one with most rounds first.
-    fn classes(&self) -> Vec<DistanceClass> {
-        let rounds = |wanted| -> usize {
-            let classes = self.result.loads.iter().flat_map(|load| &load.classes);
-            classes.filter(|class| class.class == wanted).map(|class| class.rounds).sum()
-        };
-        let mut classes = vec![DistanceClass::Single, DistanceClass::Near, DistanceClass::Far];
-        classes.retain(|&class| rounds(class) > 0);
-        classes.sort_by_key(|&class| std::cmp::Reverse(rounds(class)));
-        classes
     }
 
     fn load_table(&self, class: DistanceClass) -> String {
@@ -218,13 +208,7 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
             cores(class.class)
         )
     } else {
-        let judgement = if ratio.low > 1.0 {
-            "Kernel polling helps"
-        } else if ratio.high < 1.0 {
-            "Kernel polling hurts"
-        } else {
-            "Kernel polling makes no difference to the capacity that these rounds can show"
-        };
+        let judgement = judgement(&ratio, " to the capacity");
         format!(
             "{judgement}: {:.2} times {reference}'s capacity ({:.2} to {:.2}){}",
             ratio.median,

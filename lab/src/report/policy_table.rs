@@ -1,5 +1,6 @@
 //! Rows of contestants as a table, and the verdict in one sentence.
 
+use loadgen::medians::Interval;
 use policies::Policy;
 
 use super::table::{interval_text, plain_table};
@@ -54,13 +55,7 @@ pub(super) fn verdict(rows: &[PolicyRow]) -> String {
     }
     let ratio = &polling.ratio_to_vanilla;
     let cpu = polling.cpu_us_per_request / vanilla.cpu_us_per_request;
-    let judgement = if ratio.low > 1.0 {
-        "Kernel polling helps"
-    } else if ratio.high < 1.0 {
-        "Kernel polling hurts"
-    } else {
-        "Kernel polling makes no difference that these rounds can show"
-    };
+    let judgement = judgement(ratio, "");
     format!(
         "{judgement}: {:.2} times vanilla's throughput ({:.2} to {:.2}, {:.0} % confidence) at {:.0} % of its CPU per request, p99 {:.0} µs against {:.0} µs.",
         ratio.median,
@@ -71,4 +66,16 @@ pub(super) fn verdict(rows: &[PolicyRow]) -> String {
         polling.p99_us,
         vanilla.p99_us
     )
+}
+
+/// Whether a ratio to vanilla says that kernel polling helps; `to_what` says to what it makes no difference, if it makes
+/// none.
+pub(super) fn judgement(ratio: &Interval, to_what: &str) -> String {
+    if ratio.low > 1.0 {
+        "Kernel polling helps".to_owned()
+    } else if ratio.high < 1.0 {
+        "Kernel polling hurts".to_owned()
+    } else {
+        format!("Kernel polling makes no difference{to_what} that these rounds can show")
+    }
 }

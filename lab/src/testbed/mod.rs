@@ -6,5 +6,5 @@ mod veth;
 pub use namespace::Namespace;
 pub use veth::{
     CLIENT_ADDRESS, CLIENT_INTERFACE, CONGESTION_CONTROL, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS,
-    SERVER_INTERFACE, SERVER_MAC, Testbed,
+    SERVER_INTERFACE, SERVER_MAC, Testbed, ring_drops,
 };

@@ -58,7 +58,7 @@ fn the_gaps_of_an_open_loop_are_exponential_on_the_wire_of_the_server() {
         (run, capture.finish().unwrap())
     });
     let requests: Vec<&Packet> = packets.iter().filter(|packet| packet.to_server).collect();
-    // Each request is a packet of its own.
+    // The fleet sends one packet per request.
     assert!(requests.len() as u64 >= run.requests, "{} packets: {run:?}", requests.len());
     let gaps: Vec<f64> = requests.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs_f64()).collect();
     let distance = distance_to_exponential(&gaps);

@@ -20,26 +20,11 @@ use policies::GraceTime;
 use runtime::DriverKind;
 
 use crate::flags::{CheckFlags, ComparisonFlags, Format, GeneratorFlags, MemcachedCpuFlags};
-use crate::fleet_commands;
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
 /// How long a grace time is in force at once when it is compared with the one that the runtime finds.
 const ADAPTED_TURN: Duration = Duration::from_millis(250);
-
-/// Compares under a fleet on the testbed, or without permission to create one under a kernel client on loopback.
-pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<(), Failure> {
-    let comparison = new_comparison(flags, contestants)?;
-    if comparison.has_testbed() {
-        return fleet_commands::compare_policies(flags, comparison);
-    }
-    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 {
-        return Err("--memcached, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
-    }
-    let file = create_file(flags.output.as_deref())?;
-    let report = kernel_client_report(comparison)?;
-    write_report(flags.format, file, &report, || report.text())
-}
 
 /// Measures the closed loop of one kernel client.
 pub fn kernel_client_report(mut comparison: PolicyComparison) -> Result<KernelClientReport, Failure> {
@@ -142,7 +127,7 @@ pub fn compare_memcached_cpu(flags: MemcachedCpuFlags) -> Result<(), Failure> {
 }
 
 /// The comparison that the flags describe, on the testbed if possible.
-fn new_comparison(
+pub fn new_comparison(
     flags: &ComparisonFlags,
     contestants: Vec<Contestant>,
 ) -> Result<PolicyComparison, Failure> {
@@ -152,11 +137,7 @@ fn new_comparison(
     config.rounds = flags.rounds.map_or(config.rounds, usize::from);
     config.connections = flags.connections.into();
     config.wait = flags.wait;
-    let mut cores = CoreAssignment::choose()?;
-    if let Some(packing) = &flags.packing_cores {
-        cores = cores.with_packing_cores(packing)?;
-    }
-    Ok(PolicyComparison::new(testbed, cores, config, grace_time))
+    Ok(PolicyComparison::new(testbed, flags.cores()?, config, grace_time))
 }
 
 /// Creates the testbed, or returns `None` without the permission to create namespaces. Any other failure is an error.

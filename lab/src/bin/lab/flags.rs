@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::experiment_process::SUBCOMMAND;
-use lab::experiments::Contestant;
+use lab::experiments::{Contestant, CoreAssignment};
 use policies::{Cpus, GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 
@@ -55,7 +55,7 @@ pub struct ComparisonFlags {
     /// Connections of the load
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
-    /// Rounds of each load [default: 12, or 8 with --quick; calibrate: 40 or 10; on loopback: 8 or 6]
+    /// Rounds of each load [default: 12, or 16 with --quick; calibrate: 40 or 10; on loopback: 8 or 6]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
     /// Grace time (microseconds, or auto:MIN-MAX) [default: auto, as the runtime adapts it]
@@ -89,6 +89,15 @@ pub struct ComparisonFlags {
 }
 
 impl ComparisonFlags {
+    /// The cores, with the one of `--packing-cores`.
+    pub fn cores(&self) -> Result<CoreAssignment, lab::Error> {
+        let cores = CoreAssignment::choose()?;
+        Ok(match &self.packing_cores {
+            Some(packing) => cores.with_packing_cores(packing)?,
+            None => cores,
+        })
+    }
+
     /// The policies on the driver.
     pub fn contestants(&self) -> Vec<Contestant> {
         match &self.policies[..] {

@@ -2,31 +2,46 @@
 
 use std::time::Duration;
 
-use lab::experiments::CoreAssignment;
 use lab::experiments::fleet_comparison::{
     Contender, ECHO, FleetComparison, FleetComparisonConfig, Reference,
 };
 use lab::experiments::policy_comparison::PolicyComparison;
+use lab::experiments::{Contestant, CoreAssignment};
 use lab::fleet::FleetRequests;
 use lab::idle_cores::AwakeCores;
 use lab::report::{FleetReport, SelfTestReport};
 use policies::{GraceTime, Policy};
 use runtime::DriverKind;
 
-use crate::commands::kernel_client_report;
+use crate::commands::{kernel_client_report, new_comparison};
 use crate::flags::{ComparisonFlags, SelfTestFlags};
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
-/// Compares this project's memcached server under several policies or drivers.
-pub fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) -> Result<(), Failure> {
+/// Compares under a fleet on the testbed, or without permission to create one under a kernel client on loopback.
+pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<(), Failure> {
+    let comparison = new_comparison(flags, contestants)?;
+    if comparison.has_testbed() {
+        return compare_policies(flags, comparison);
+    }
+    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 {
+        return Err("--memcached, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
+    }
     let file = create_file(flags.output.as_deref())?;
-    let awake = AwakeCores::request();
+    let report = kernel_client_report(comparison)?;
+    write_report(flags.format, file, &report, || report.text())
+}
+
+/// Compares this project's memcached server under several policies or drivers.
+fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) -> Result<(), Failure> {
+    let file = create_file(flags.output.as_deref())?;
+    // Also under the kernel client; both comparisons are one report.
+    let _awake = AwakeCores::request();
     let contestants = &kernel_client.config.contestants;
     let mut contenders = Contender::lull(contestants, kernel_client.grace_time, flags.wait);
     contenders.extend(flags.memcached.clone().map(|program| Contender::Memcached { program }));
     let config = FleetComparisonConfig::new(contenders, flags.quick);
-    let mut report = measure(flags, config, kernel_client.cores, awake.is_ok())?;
+    let mut report = measure(flags, config, kernel_client.cores)?;
     if !flags.quick {
         report.kernel_client = Some(kernel_client_report(kernel_client)?);
     }
@@ -46,9 +61,7 @@ pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
     if !flags.quick {
         config.shares = vec![0.25, 0.5, 0.9];
     }
-    let cores = cores(flags)?;
-    let awake = AwakeCores::request();
-    let report = measure(flags, config, cores, awake.is_ok())?;
+    let report = measure(flags, config, flags.cores()?)?;
     write_report(flags.format, file, &report, || report.text())
 }
 
@@ -64,18 +77,9 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
     config.shares = vec![0.25];
     config.capacity_share = 0.3;
     config.rounds = flags.rounds.into();
-    let awake = AwakeCores::request();
-    let report = SelfTestReport::new(run(config, CoreAssignment::choose()?, awake.is_ok())?, work);
+    let report = SelfTestReport::new(run(config, CoreAssignment::choose()?)?, work);
     write_report(flags.format, None, &report, || report.text())?;
     if report.passed() { Ok(()) } else { Err(report.verdict().into()) }
-}
-
-fn cores(flags: &ComparisonFlags) -> Result<CoreAssignment, Failure> {
-    let cores = CoreAssignment::choose()?;
-    Ok(match &flags.packing_cores {
-        Some(packing) => cores.with_packing_cores(packing)?,
-        None => cores,
-    })
 }
 
 /// Runs a comparison with what the flags say of it.
@@ -83,7 +87,6 @@ fn measure(
     flags: &ComparisonFlags,
     mut config: FleetComparisonConfig,
     cores: CoreAssignment,
-    awake: bool,
 ) -> Result<FleetReport, Failure> {
     config.connections = flags.connections.into();
     config.depth = flags.depth.into();
@@ -91,18 +94,19 @@ fn measure(
     if let Some(rounds) = flags.rounds {
         (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
     }
-    run(config, cores, awake)
+    run(config, cores)
 }
 
-fn run(config: FleetComparisonConfig, cores: CoreAssignment, awake: bool) -> Result<FleetReport, Failure> {
+fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetReport, Failure> {
     if cores.server == cores.client {
         return Err("a fleet needs a core of its own, and this process may use one core only".into());
     }
+    let awake = AwakeCores::request();
     let bar = progress_bar(
         ((config.loads() - 1) * config.rounds + config.capacity_rounds) * config.contenders.len(),
     );
     let comparison = FleetComparison::start(config.clone(), cores)?;
     let result = comparison.run(|message| begin_step(&bar, message))?;
     bar.finish_and_clear();
-    Ok(FleetReport::new(config, cores, awake, result))
+    Ok(FleetReport::new(config, cores, awake.is_ok(), result))
 }

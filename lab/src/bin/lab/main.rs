@@ -37,13 +37,13 @@ fn main() -> ExitCode {
         Some(Command::SelfTest(flags)) => fleet_commands::self_test(&flags),
         Some(Command::Check(flags)) => commands::check(&flags),
         Some(Command::Calibrate(flags)) => commands::calibrate(&flags),
-        Some(Command::Compare(flags)) => commands::compare(&flags, flags.contestants()),
+        Some(Command::Compare(flags)) => fleet_commands::compare(&flags, flags.contestants()),
         Some(Command::Peers(flags)) if flags.loopback => commands::compare_peers(&flags),
         Some(Command::Peers(flags)) => fleet_commands::compare_peers(&flags),
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
-        Some(Command::Drivers(flags)) => commands::compare(&flags, Contestant::drivers()),
-        None => commands::compare(&flags.compare, flags.compare.contestants()),
+        Some(Command::Drivers(flags)) => fleet_commands::compare(&flags, Contestant::drivers()),
+        None => fleet_commands::compare(&flags.compare, flags.compare.contestants()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

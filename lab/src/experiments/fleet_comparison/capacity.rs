@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::contender::RunningContender;
+use super::measurement::STEAL_LIMIT;
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
 
@@ -16,8 +17,7 @@ const FIRST_STEP: f64 = 1.5;
 const STEP: f64 = 1.12;
 /// The ratio of the rates on either side at which the search ends.
 const RESOLUTION: f64 = 1.06;
-/// Steal, as a share of one core, above which a trial is repeated, and how often.
-const STEAL_LIMIT: f64 = 0.005;
+/// How often a disturbed trial is repeated.
 const STOLEN_TRIALS: usize = 1;
 /// How often a rate is tried before it counts as too high: a pause of the machine fails a rate that is none.
 const ATTEMPTS: usize = 2;

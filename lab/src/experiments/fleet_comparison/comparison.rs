@@ -13,13 +13,11 @@ use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, border};
 use super::capacity::{Capacity, Start, search};
 use super::config::FleetComparisonConfig;
 use super::contender::{Contender, RunningContender, RunningPolicy};
-use super::measurement::TurnMeasurement;
+use super::measurement::{STEAL_LIMIT, TurnMeasurement};
 use super::rows::{CapacityRow, ClassRows, FleetRow, capacity_rows, fleet_rows};
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
 
-/// Steal, as a share of one core, above which a turn is repeated. A 99th percentile bears 1 % of the time.
-const STEAL_LIMIT: f64 = 0.005;
 /// The first rate that the search for the capacity tries, requests per second.
 const FIRST_RATE: f64 = 100_000.0;
 /// The seed of the first contender's due times and requests; the others' follow.
@@ -76,7 +74,7 @@ struct Measured<T> {
     steal: f64,
 }
 
-/// A comparison under a fleet. Contenders start once and stay; each has a testbed of its own.
+/// A comparison under a fleet. Each contender runs in its own testbed from the start to the end of the comparison.
 #[derive(Debug)]
 pub struct FleetComparison {
     config: FleetComparisonConfig,

@@ -1,9 +1,9 @@
-//! A server on a testbed of its own, with a fleet that stays connected to it.
+//! A server in its own testbed, and the fleet that stays connected to it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use policies::counters::Snapshot;
 use policies::host::Interface;
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::super::contestant::Contestant;
 use super::super::core_assignment::CoreAssignment;
+use super::super::memcached_process::await_listening;
 use super::measurement::{HostReading, TurnMeasurement};
 use crate::Error;
 use crate::experiment_process::{
@@ -23,6 +24,7 @@ use crate::fleet::{FleetConfig, FleetLoad, FleetRequests};
 use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, RequestShape};
 use crate::testbed::{
     CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
+    ring_drops,
 };
 
 /// A server that takes part in a comparison under a fleet.
@@ -52,7 +54,7 @@ pub enum Contender {
     },
     /// A memcached, as it is, with one thread.
     Memcached {
-        /// The program.
+        /// The program's path.
         program: PathBuf,
     },
 }
@@ -120,9 +122,6 @@ impl Contender {
         }
     }
 }
-
-/// How long a program may take until it accepts connections.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the fleet asks an echo server.
 pub const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
@@ -203,7 +202,7 @@ impl RunningContender {
         let read = || -> Result<HostReading, Error> {
             let cpu = server.cpu_seconds()?;
             let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
-            let drops = testbed.client.run(|| ring_drops().map_err(io::Error::other))?;
+            let drops = testbed.client.run(ring_drops)?;
             Ok(HostReading { cpu, snapshot, retransmitted: server_retransmissions(testbed)?, drops })
         };
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
@@ -212,16 +211,6 @@ impl RunningContender {
         let after = read()?;
         Ok(TurnMeasurement::new(*load, measurement, &before, &after, self.cores, self.receiver, self.depth))
     }
-}
-
-/// Packets that found the server's receive ring full so far: a veth counts them as dropped by the sender.
-fn ring_drops() -> io::Result<u64> {
-    let links = policies::netlink::route::links()?;
-    Ok(links
-        .into_iter()
-        .find(|link| link.name == CLIENT_INTERFACE)
-        .and_then(|link| link.tx_dropped)
-        .unwrap_or(0))
 }
 
 /// Segments that the server's kernel has sent again so far (`RetransSegs` of `/proc/net/snmp`).
@@ -294,15 +283,9 @@ fn start_server(
                 arguments: arguments.map(str::to_owned).into(),
                 core: cores.server,
             });
-            let server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let deadline = Instant::now() + START_TIMEOUT;
-            while testbed.server.run(|| TcpStream::connect(address)).is_err() {
-                if Instant::now() > deadline {
-                    let seconds = START_TIMEOUT.as_secs();
-                    return Err(Error::program(program, format!("does not listen after {seconds} s")));
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
+            await_listening(program, connects, || server.try_wait())?;
             Ok((server, address.into(), None))
         }
     }

@@ -52,6 +52,8 @@ pub struct TurnMeasurement {
     pub drops: u64,
 }
 
+/// Steal, as a share of one core, above which a turn or a trial is repeated. A 99th percentile bears 1 % of the time.
+pub(super) const STEAL_LIMIT: f64 = 0.005;
 /// The least share of the server's packets that its own core must have received.
 pub const RECEIVED_SHARE: f64 = 0.9;
 /// The longest 99th percentile of the fleet's own delay with which a turn is valid, µs. Beyond, something else ran on the

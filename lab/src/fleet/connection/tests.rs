@@ -261,7 +261,7 @@ fn a_timeout_retransmits_what_has_not_been_acknowledged() {
     pair.now += 150 * MS;
     pair.send(b"get two\r\n");
     assert_eq!(pair.connection.retransmission_deadline(), Some(sent_at + RETRANSMISSION_TIMEOUT));
-    // An acknowledgement of the first request begins the time of the second anew.
+    // An acknowledgement of the first request restarts the retransmission timer of the second.
     pair.acknowledge(9);
     assert_eq!(pair.connection.retransmission_deadline(), Some(pair.now + RETRANSMISSION_TIMEOUT));
     pair.sent();

@@ -108,7 +108,7 @@ fn a_turn_meanwhile_the_distance_changes_is_repeated_and_each_class_goes_on_with
     let mut rounds = Rounds::new(3, 2).order(TurnOrder::Fixed);
     let taken = take(&mut rounds, &[NEAR, NEAR, (100.0, 500.0)]);
     assert_eq!(taken, [(0, Kept), (1, Kept), (2, Repeated)]);
-    // The first far turn alone is no class: contestant 2 is still the one that is missing.
+    // One far turn does not make a class yet, so the round still lacks contestant 2.
     assert_eq!(take(&mut rounds, &[FAR]), [(2, Repeated)]);
     // The second one makes it one, and the first counts after all.
     assert_eq!(take(&mut rounds, &[FAR, FAR, FAR]), [(2, Kept), (0, Kept), (1, Kept)]);
