@@ -77,7 +77,7 @@ pub struct ServerSpec {
     pub address: IpAddr,
     /// The worker's core.
     pub core: u32,
-    /// The core that does the network work under the packing policy.
+    /// The core that does the network work under packing, and on which the thread of kernel-thread polls.
     pub packing_core: u32,
     /// The grace time.
     pub grace_time: GraceTime,
@@ -154,6 +154,8 @@ pub struct ServerMeasurement {
     pub seconds: f64,
     /// Seconds in which its core was busy, with the worker and with softirqs.
     pub core_busy: f64,
+    /// CPU seconds on other cores of the kernel thread that polls its queue.
+    pub kernel_thread_elsewhere: f64,
     /// CPU seconds of the worker's thread.
     pub thread_cpu: f64,
     /// Packets that its interface received.

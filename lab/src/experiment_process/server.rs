@@ -141,6 +141,7 @@ impl Observer {
             requests,
             seconds: delta.elapsed.as_secs_f64(),
             core_busy: delta.cpus.get(self.core as usize).map_or(0.0, busy),
+            kernel_thread_elsewhere: delta.napi_thread_time_beside(self.core).as_secs_f64(),
             thread_cpu,
             rx_packets: delta.rx_packets.total(),
             packets_per_event: Some(packets.value).filter(|value| value.is_finite()),

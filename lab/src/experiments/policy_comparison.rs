@@ -80,9 +80,11 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Busy time of the server's core per request, µs.
+    /// Busy time of the server's core, and CPU time of the kernel thread that polls its queue on another core, per
+    /// request, µs.
     pub fn cpu_us(&self) -> f64 {
-        self.server.core_busy * 1e6 / self.server.requests.max(1) as f64
+        let ServerMeasurement { core_busy, kernel_thread_elsewhere, .. } = &self.server;
+        (core_busy + kernel_thread_elsewhere) * 1e6 / self.server.requests.max(1) as f64
     }
 
     /// CPU time of the server's worker thread per request, µs.
@@ -109,7 +111,8 @@ pub struct PolicyRow {
     pub p99_us: f64,
     /// 99.9th percentile of the latency, µs.
     pub p999_us: f64,
-    /// Busy time of the server's core per request, µs.
+    /// Busy time of the server's core, and CPU time of the kernel thread that polls its queue on another core, per
+    /// request, µs.
     pub cpu_us_per_request: f64,
     /// CPU time of the server's worker thread per request, µs.
     pub thread_cpu_us_per_request: f64,
@@ -122,7 +125,7 @@ pub struct PolicyRow {
     pub client_busy: f64,
     /// Throughput over that of the first contestant (vanilla) in the same round.
     pub ratio_to_vanilla: Interval,
-    /// Busy time of the server's core per request over that of the first contestant in the same round.
+    /// The CPU time per request over that of the first contestant in the same round.
     pub cpu_ratio_to_vanilla: Interval,
 }
 

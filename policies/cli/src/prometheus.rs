@@ -51,6 +51,16 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
         "NET_RX softirqs of a CPU.",
         softirqs.map(|(cpu, &count)| (format!("cpu=\"{cpu}\""), count)),
     );
+    let threads = totals.napi_threads.iter().map(|it| {
+        let labels = format!("{},thread=\"{}\"", queue_labels("rx", it.queue), it.thread);
+        (labels, u64::try_from(it.cpu_time.as_nanos()).unwrap_or(u64::MAX))
+    });
+    page.family(
+        "lull_napi_thread_cpu_nanoseconds_total",
+        "counter",
+        "CPU time of the kernel thread that polls a queue, since it was started.",
+        threads,
+    );
     let napis = || interface.queues.iter().filter_map(|queue| Some((queue.index, queue.napi.as_ref()?)));
     let settings: [(&str, &str, Setting); 3] = [
         (

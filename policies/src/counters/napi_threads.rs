@@ -18,7 +18,10 @@ pub struct NapiThread {
     pub queue: u32,
     /// The thread's id.
     pub thread: i32,
-    /// The CPU time that it used. Busy polls of the application are not part of it.
+    /// The CPU that it ran on last, if the kernel says.
+    pub core: Option<u32>,
+    /// The CPU time that it used. Busy polls of the application are not part of it. A thread that polls all the
+    /// time uses all of its core.
     pub cpu_time: Duration,
     /// How often it was woken: its voluntary context switches, as each wake-up ends with one.
     pub wakes: u64,
@@ -39,9 +42,16 @@ impl NapiThread {
     }
 
     fn read(queue: u32, thread: i32) -> io::Result<Self> {
-        let status = Process::new(thread).and_then(|process| process.status()).map_err(io::Error::other)?;
-        let wakes = status.voluntary_ctxt_switches.ok_or(io::ErrorKind::Unsupported)?;
-        Ok(Self { queue, thread, cpu_time: thread_cpu_time(thread)?, wakes })
+        let process = Process::new(thread).map_err(io::Error::other)?;
+        let wakes = process.status().map_err(io::Error::other)?.voluntary_ctxt_switches;
+        let core = process.stat().map_err(io::Error::other)?.processor;
+        Ok(Self {
+            queue,
+            thread,
+            core: core.and_then(|core| u32::try_from(core).ok()),
+            cpu_time: thread_cpu_time(thread)?,
+            wakes: wakes.ok_or(io::ErrorKind::Unsupported)?,
+        })
     }
 
     /// The difference to an earlier reading. A thread that is younger than the reading has begun at 0.
@@ -60,6 +70,7 @@ impl NapiThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Cpus;
 
     #[test]
     fn a_thread_that_sleeps_ten_times_was_woken_ten_times() {
@@ -71,5 +82,6 @@ mod tests {
         let after = NapiThread::read(0, id).unwrap();
         assert!((10..20).contains(&after.since(&[before]).wakes), "{before:?} {after:?}");
         assert_eq!(after.since(&[]), after);
+        assert!(Cpus::allowed().unwrap().contains(after.core.unwrap()), "{after:?}");
     }
 }

@@ -43,6 +43,8 @@ pub struct Totals<'a> {
     pub net_rx: &'a [u64],
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
+    /// What each kernel thread that polls a queue has done since it was started.
+    pub napi_threads: &'a [NapiThread],
 }
 
 /// `(queue, count)`.
@@ -78,6 +80,7 @@ impl Snapshot {
             tx_irqs: &self.tx_irqs,
             net_rx: &self.net_rx,
             busy_poll_rx_packets: self.busy_poll_rx_packets,
+            napi_threads: &self.napi_threads,
         }
     }
 

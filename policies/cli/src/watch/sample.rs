@@ -18,7 +18,19 @@ pub struct QueueSample {
     pub packets_per_interrupt: Option<f64>,
     /// Whether the interrupt stayed masked while packets arrived; `None` if suspension is not set.
     pub suspended: Option<&'static str>,
+    /// `None` if softirqs poll the queue.
+    pub kernel_thread: Option<KernelThreadSample>,
     pub worker: Option<WorkerShares>,
+}
+
+/// The kernel thread that polls a queue.
+#[derive(Debug, Serialize)]
+pub struct KernelThreadSample {
+    pub thread: i32,
+    /// The core that it ran on last.
+    pub core: Option<u32>,
+    /// The share of a core that it used, from 0 to 1.
+    pub cpu: f64,
 }
 
 /// How a worker spent the interval, in shares from 0 to 1.
@@ -106,6 +118,13 @@ fn sample(
                 .filter(|(received, _)| *received > 0.0)
                 .map(|(received, interrupts)| received / interrupts),
             suspended: may_suspend.then_some(received.zip(interrupts)).map(suspension),
+            kernel_thread: delta.napi_threads.iter().find(|thread| thread.queue == queue.index).map(
+                |thread| KernelThreadSample {
+                    thread: thread.thread,
+                    core: thread.core,
+                    cpu: thread.cpu_time.as_secs_f64() / seconds,
+                },
+            ),
             worker: napi.and_then(|napi| worker_shares(napi.id, before, now)),
         }
     };

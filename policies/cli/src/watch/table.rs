@@ -41,6 +41,9 @@ pub fn render(sample: &InterfaceSample) -> String {
         "packets/s",
         "packets/irq",
         "suspended",
+        "kernel thread",
+        "its core",
+        "its CPU",
         "worker (tid)",
         "policy",
         "useful",
@@ -49,7 +52,7 @@ pub fn render(sample: &InterfaceSample) -> String {
     ]);
     let number = |value: Option<f64>| or_dash(value.map(|value| format!("{value:.0}")));
     for queue in &sample.queues {
-        let worker = queue.worker.as_ref();
+        let (thread, worker) = (queue.kernel_thread.as_ref(), queue.worker.as_ref());
         let percent = |share: fn(&WorkerShares) -> f64| {
             or_dash(worker.map(|worker| format!("{:.0} %", share(worker) * 100.0)))
         };
@@ -63,6 +66,9 @@ pub fn render(sample: &InterfaceSample) -> String {
             number(queue.packets_per_second),
             or_dash(queue.packets_per_interrupt.map(|value| format!("{value:.1}"))),
             or_dash(queue.suspended),
+            or_dash(thread.map(|thread| thread.thread)),
+            or_dash(thread.and_then(|thread| thread.core)),
+            or_dash(thread.map(|thread| format!("{:.0} %", thread.cpu * 100.0))),
             or_dash(worker.map(|worker| format!("{} ({})", worker.worker, worker.thread))),
             or_dash(worker.map(|worker| worker.running.clone())),
             percent(|worker| worker.useful),
@@ -83,7 +89,7 @@ pub fn render(sample: &InterfaceSample) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::sample::QueueSample;
+    use crate::watch::sample::{KernelThreadSample, QueueSample};
 
     #[test]
     fn queues_are_sorted_highest_first_and_unknown_rates_last() {
@@ -97,6 +103,11 @@ mod tests {
             packets_per_second: packets,
             packets_per_interrupt: None,
             suspended: None,
+            kernel_thread: (queue == 2).then_some(KernelThreadSample {
+                thread: 258,
+                core: Some(3),
+                cpu: 0.98,
+            }),
             worker: None,
         };
         let mut sample = InterfaceSample {
@@ -110,6 +121,10 @@ mod tests {
         };
         sort(&mut sample, SortKey::Packets);
         assert_eq!(sample.queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(), [2, 1, 0]);
-        assert!(render(&sample).contains("50.0 % received by busy polling"), "{}", render(&sample));
+        let text = render(&sample);
+        assert!(text.contains("50.0 % received by busy polling"), "{text}");
+        let busiest = text.lines().find(|line| line.trim().starts_with("rx-2")).unwrap();
+        let words: Vec<&str> = busiest.split_whitespace().collect();
+        assert!(words.windows(4).any(|words| words == ["258", "3", "98", "%"]), "{text}");
     }
 }
