@@ -38,6 +38,16 @@ pub enum Error {
         "under a fleet all servers share one core, and one that spins would slow the others down: compare one policy with --wait spin, or another way to wait"
     )]
     SpinningContenders,
+    /// The thread of kernel-thread would take a core from what is measured.
+    #[error(
+        "under a fleet the kernel thread of kernel-thread keeps core {core} busy all the time, also while other servers are measured, and {reason}"
+    )]
+    PollingThread {
+        /// The thread's core.
+        core: u32,
+        /// What it takes the core from, and what to do.
+        reason: &'static str,
+    },
     /// A fleet could not load its server.
     #[error(transparent)]
     Fleet(#[from] crate::fleet::FleetError),

@@ -25,6 +25,7 @@ use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
 use crate::host::irqbalance::Irqbalance;
 use crate::host::{Cpus, Interface, RxQueue};
 use crate::journal::{JournalDir, queue_holders};
+use crate::netlink::netdev::Napi;
 
 /// How much a finding affects kernel polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -260,8 +261,16 @@ impl FindingList {
                     format!("echo 0 > /sys/class/net/{name}/queues/rx-{index}/rps_cpus"),
                 );
             }
-            let threaded = queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|on| on > 0));
+            let napi = queue.napi.as_ref();
+            let threaded = napi.is_some_and(|napi| napi.threaded.is_some_and(|on| on > 0));
             match (threaded, queue.irq) {
+                (true, _) if napi.is_some_and(Napi::has_polling_thread) => self.add_problem(
+                    Severity::Prevents,
+                    format!(
+                        "A kernel thread polls rx-{index} all the time (kernel-thread), so no worker's wait can."
+                    ),
+                    format!("stop the program that set it, or: policies restore {name}"),
+                ),
                 (true, Some(_)) => self.add_problem(
                     Severity::Degrades,
                     format!(

@@ -1,4 +1,4 @@
-//! The four policies and their names.
+//! The policies and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// How network processing is scheduled against application processing.
 ///
-/// The names are those of Cai and Karsten, *Kernel vs. User-Level Networking* (2023), section 4.
+/// The first four and their names are those of Cai and Karsten, *Kernel vs. User-Level Networking* (2023),
+/// section 4.
 /// [`FromStr`] and [`Display`](fmt::Display) use kebab case: `kernel-polling`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -25,11 +26,19 @@ pub enum Policy {
     /// The worker's wait polls the queue, and the queue's interrupt stays masked while the worker finds
     /// work (section 4.2.2; IRQ suspension, Linux 6.13).
     KernelPolling,
+    /// For each queue a kernel thread on a packing core polls all the time, and keeps the queue's interrupt
+    /// masked; workers block (threaded NAPI busy polling, Linux 6.19). On an older kernel vanilla runs
+    /// instead.
+    KernelThread,
 }
 
 impl Policy {
-    /// Every policy, in the order in which the paper introduces them.
-    pub const ALL: [Policy; 4] =
+    /// Every policy: those of the paper in its order, then `kernel-thread`.
+    pub const ALL: [Policy; 5] =
+        [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling, Policy::KernelThread];
+
+    /// The policies of the paper, in its order. None of them needs a core that only polls.
+    pub const PAPER: [Policy; 4] =
         [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling];
 
     /// The name in kebab case.
@@ -39,12 +48,18 @@ impl Policy {
             Policy::Packing => "packing",
             Policy::Suppression => "suppression",
             Policy::KernelPolling => "kernel-polling",
+            Policy::KernelThread => "kernel-thread",
         }
     }
 
     /// Whether a worker's wait polls the queue under this policy.
     pub fn busy_polls(self) -> bool {
         matches!(self, Policy::Suppression | Policy::KernelPolling)
+    }
+
+    /// Whether the queues are polled on the packing cores, away from the workers.
+    pub fn uses_packing_cores(self) -> bool {
+        matches!(self, Policy::Packing | Policy::KernelThread)
     }
 }
 
@@ -56,7 +71,9 @@ impl fmt::Display for Policy {
 
 /// Text that names no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling")]
+#[error(
+    "unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling, kernel-thread"
+)]
 pub struct UnknownPolicy {
     /// What was given instead of a policy.
     pub given: String,

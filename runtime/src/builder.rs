@@ -110,7 +110,8 @@ impl Builder {
         self
     }
 
-    /// The cores on which the packing policy gathers network processing.
+    /// The cores on which the packing policy gathers network processing, and on which the threads of
+    /// kernel-thread poll.
     pub fn packing_cores(mut self, cores: Cpus) -> Self {
         self.code.packing_cores = cores;
         self

@@ -39,7 +39,7 @@ macro_rules! settings {
 
 settings! {
     POLICY: "policy", "RUNTIME_POLICY", "`RUNTIME_POLICY`",
-        "`vanilla` (default), `packing`, `suppression`, `kernel-polling`";
+        "`vanilla` (default), `packing`, `suppression`, `kernel-polling`, `kernel-thread`";
     WORKERS: "workers", "RUNTIME_WORKERS", "`RUNTIME_WORKERS`",
         "1 to 4096; by default one per receive queue of the interface, at most one per core";
     INTERFACE: "interface", "RUNTIME_INTERFACE", "`RUNTIME_INTERFACE`",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use policies::status::{StatusFile, WorkerStatus};
-use policies::{Change, Guard, Interface, Lifetime, Plan, Settings, Supervisor, SupervisorHooks};
+use policies::{Change, Guard, Interface, Lifetime, Plan, Policy, Settings, Supervisor, SupervisorHooks};
 
 use crate::config::Config;
 use crate::runtime_state::RuntimeState;
@@ -76,6 +76,7 @@ pub(crate) fn supervise(
     let file = StatusFile::new(&state.config.journals, guard.plan().ifindex);
     let queues = guard.plan().queues.clone();
     let affinity = state.config.affinity;
+    let has_polling_threads = guard.plan().policy == Policy::KernelThread;
     let (all, observed) = (Arc::clone(state), Arc::clone(state));
     let worker_of_queue = move |queue: u32| {
         let position = queues.iter().position(|own| *own == queue)?;
@@ -95,7 +96,9 @@ pub(crate) fn supervise(
     };
     let on_change = move |change: &Change| {
         tracing::debug!(?change, "the interface changed");
+        // Under kernel-thread the interrupt's core is kept busy by the thread.
         if let Change::InterruptMoved { queue, core } = change
+            && !has_polling_threads
             && let Some(worker) = worker_of_queue(*queue)
         {
             worker.follow(*core);

@@ -18,7 +18,7 @@ pub(super) fn routing(comparison: &PolicyComparison) -> Vec<String> {
         ),
         "routing: the client runs on the epoll driver, whichever driver the server runs on".to_owned(),
         format!(
-            "routing: a real-time kernel thread stands in for the interrupt of the server's queue, on core {server} (packing: core {packing}); a kernel thread on core {client} polls the client's queue, at half the weight of the load's thread"
+            "routing: a real-time kernel thread stands in for the interrupt of the server's queue, on core {server} (packing: core {packing}; kernel-thread: an ordinary one that polls all the time on core {packing}); a kernel thread on core {client} polls the client's queue, at half the weight of the load's thread"
         ),
     ]
 }

@@ -81,7 +81,7 @@ pub enum Command {
 pub struct PlanArguments {
     /// Interface, for example eth0
     interface: String,
-    /// vanilla, packing, suppression or kernel-polling
+    /// vanilla, packing, suppression, kernel-polling or kernel-thread
     #[arg(long)]
     policy: Policy,
     /// Cores of the application's workers, for example 0-3; queue i belongs to the i-th core
@@ -90,7 +90,7 @@ pub struct PlanArguments {
     /// Number of workers, on the cores nearest to the device (its NUMA node first)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
-    /// Cores that run network processing under packing
+    /// Cores that run network processing under packing, and the polling threads of kernel-thread
     #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
     /// Grace time after an empty poll, in microseconds

@@ -84,7 +84,10 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
 }
 
 fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {
-    let applied = policies::apply(plan, Lifetime::Host, journals)?.keep();
+    let guard = policies::apply(plan, Lifetime::Host, journals)?;
+    // The plan in effect, which may be of another policy than the one that was asked for.
+    let plan = &guard.plan().clone();
+    let applied = guard.keep();
     let complete = applied.iter().all(|step| step.outcome.is_ok());
     format.print(&json!({ "applied": applied, "notes": plan.notes }), || {
         for step in &applied {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use comfy_table::{Table, presets};
 use policies::explain::{Explanation, Severity};
+use policies::netlink::netdev::THREADED_BUSY_POLL;
 use policies::{Interface, Plan, RestoreReport, missing_capabilities};
 
 /// Whether a line could not be written, for another reason than a closed pipe.
@@ -98,6 +99,7 @@ pub fn print_interface(interface: &Interface) {
         let napi = queue.napi.as_ref();
         let threaded = napi.and_then(|napi| match (napi.threaded, napi.pid) {
             (Some(1), Some(pid)) => Some(format!("pid {pid}")),
+            (Some(THREADED_BUSY_POLL), Some(pid)) => Some(format!("busy-poll, pid {pid}")),
             (Some(on), _) => Some(on.to_string()),
             _ => None,
         });

@@ -18,8 +18,10 @@ use crate::signals;
 
 /// Applies a plan: journals the old values, then sets the knobs in order and reads each back.
 ///
-/// A knob that can't be set doesn't stop the others; its [`Outcome`] has the reason. What an ended process
-/// left set on the interface is restored first. A change of the number of queues comes first, and the
+/// A knob that can't be set doesn't stop the others; its [`Outcome`] has the reason. Under
+/// [`KernelThread`](crate::Policy::KernelThread) a thread that can't be had ends the policy: what was set is put
+/// back, and vanilla is applied ([`Guard::plan`] has its plan). What an ended process left set on the interface is
+/// restored first. A change of the number of queues comes first, and the
 /// other steps are planned again after it.
 ///
 /// # Errors
@@ -118,10 +120,20 @@ impl Guard {
         if self.plan.queue_count_change().is_some() {
             self.change_queue_count(&device, others)?;
         }
+        self.set_steps(&device, others)
+    }
+
+    /// Sets the knobs of the steps that have not been carried out.
+    fn set_steps(&mut self, device: &Device, others: &[Journal]) -> Result<(), Error> {
         for step in self.plan.steps.clone() {
-            let done = self.applied.iter().any(|applied| applied.knob == step.knob);
-            if !done {
-                self.set(&step.knob, &step.target, &device, others)?;
+            let is_step = |applied: &Applied| applied.knob == step.knob && applied.target == step.target;
+            if self.applied.iter().any(is_step) {
+                continue;
+            }
+            self.set(&step.knob, &step.target, device, others)?;
+            if self.applied.last().is_some_and(Applied::ends_policy) {
+                self.step_down(device)?;
+                return self.set_steps(device, others);
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 mod apply_plan;
 mod guard;
 mod outcome;
+mod step_down;
 mod undo;
 mod write_verified;
 

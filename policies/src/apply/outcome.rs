@@ -62,6 +62,15 @@ pub struct Applied {
     pub outcome: Outcome,
 }
 
+impl Applied {
+    /// Whether the policy can't run because this step failed: kernel threads that poll all the time must poll, on
+    /// their core, as ordinary threads. Otherwise the rest of the policy would keep interrupts away from the
+    /// workers' cores for nothing, or the thread would keep a core from its worker.
+    pub(super) fn ends_policy(&self) -> bool {
+        self.policy == Policy::KernelThread && self.knob.is_of_napi_thread() && !self.outcome.is_ok()
+    }
+}
+
 impl fmt::Display for Applied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { knob, target, .. } = self;

@@ -6,7 +6,7 @@ use std::io;
 use serde::Serialize;
 
 use super::directory::JournalDir;
-use super::entry::Entry;
+use super::entry::{Entry, OwnedValues};
 use super::record::{Journal, Lifetime};
 use crate::error::Error;
 use crate::host::device::Device;
@@ -129,6 +129,28 @@ pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {
         knobs.push((entry.knob.clone(), restore_entry(entry, &device, down)));
     }
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs }
+}
+
+impl Journal {
+    /// Restores the knobs that were set, and drops the entries of the plan, which another one follows. Entries stay
+    /// whose knob could not be restored, and those that have their own reason: the number of queues, and what
+    /// changing it loses.
+    pub(crate) fn give_up(&mut self, device: &Device, is_set: impl Fn(&Knob) -> bool) {
+        for index in (0..self.entries.len()).rev() {
+            let entry = &self.entries[index];
+            if matches!(entry.knob, Knob::Channels { .. }) {
+                continue;
+            }
+            let kept = is_set(&entry.knob)
+                && !matches!(
+                    restore_entry(entry, device, false),
+                    RestoreOutcome::Restored | RestoreOutcome::Gone
+                );
+            if !kept && entry.owned != OwnedValues::Any {
+                self.entries.remove(index);
+            }
+        }
+    }
 }
 
 fn restore_entry(entry: &Entry, device: &Device, down: bool) -> RestoreOutcome {

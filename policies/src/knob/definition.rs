@@ -80,7 +80,8 @@ pub enum Knob {
         /// The receive queue's index, from 0.
         queue: u32,
     },
-    /// Whether a kernel thread (1) or the softirq (0) polls the queue's NAPI.
+    /// Who polls the queue's NAPI: the softirq (0), a kernel thread that packets wake (1), or a kernel thread
+    /// that polls all the time and keeps the interrupt masked (2, Linux 6.19).
     NapiThreaded {
         /// The receive queue's index, from 0.
         queue: u32,
@@ -181,7 +182,7 @@ impl Knob {
             }
             Knob::XpsCpus { .. } => "packets may be sent through queues of other workers",
             Knob::IrqbalanceBan { .. } => "irqbalance moves the interrupt again within ten seconds",
-            Knob::IrqAffinity { .. } if policy == Policy::Packing => {
+            Knob::IrqAffinity { .. } if policy.uses_packing_cores() => {
                 "the queue interrupts a core that is not a packing core"
             }
             Knob::IrqAffinity { .. } => "the queue may interrupt a core other than its worker's",
@@ -192,6 +193,15 @@ impl Knob {
             | Knob::NapiGroFlushTimeout { .. } => "interrupts are re-enabled after each empty poll",
             Knob::NapiIrqSuspendTimeout { .. } => {
                 "interrupts are deferred, not suspended, while the application has work"
+            }
+            Knob::NapiThreaded { .. } if policy == Policy::KernelThread => {
+                "no kernel thread polls the queue all the time, and vanilla runs instead"
+            }
+            Knob::NapiThreadAffinity { .. } if policy == Policy::KernelThread => {
+                "the polling thread could take a worker's core, and vanilla runs instead"
+            }
+            Knob::NapiThreadPriority { .. } if policy == Policy::KernelThread => {
+                "the polling thread would leave its core to no other thread, and vanilla runs instead"
             }
             Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } => {
                 "the kernel chooses the core that polls the queue"
@@ -206,6 +216,14 @@ impl Knob {
     /// Whether the knob exists only while another one is on, and disappears with it.
     pub(crate) fn depends_on_another_knob(&self) -> bool {
         matches!(self, Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. })
+    }
+
+    /// Whether the knob is about the kernel thread that polls a queue.
+    pub(crate) fn is_of_napi_thread(&self) -> bool {
+        matches!(
+            self,
+            Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. }
+        )
     }
 
     /// Whether the device may have a limit below the target. The journal must then accept any value up to

@@ -11,7 +11,7 @@ use crate::host::device::Device;
 use crate::host::{Cpus, irq, scheduler};
 use crate::netlink::errno;
 use crate::netlink::ethtool::{Coalescing, Ethtool};
-use crate::netlink::netdev::Netdev;
+use crate::netlink::netdev::{NapiSetting, Netdev, THREADED_BUSY_POLL};
 
 /// What a write stored.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,7 +64,9 @@ impl Knob {
             (_, Value::Number(number)) if self.napi_setting().is_some() => {
                 let (setting, queue) = self.napi_setting().ok_or(io::ErrorKind::InvalidInput)?;
                 let id = device.napi(queue)?.id;
-                Netdev::open()?.set_napi(id, setting, *number)?;
+                let set = Netdev::open()?.set_napi(id, setting, *number);
+                let polls = setting == NapiSetting::Threaded && *number == THREADED_BUSY_POLL;
+                set.map_err(|error| if polls { explain_refused_thread(error) } else { error })?;
             }
             _ => {
                 return Err(io::Error::new(
@@ -75,6 +77,22 @@ impl Knob {
         }
         Ok(Written::Target)
     }
+}
+
+/// Which kernel a thread that polls all the time needs, where the kernel's error says that it knows none: `ERANGE`
+/// since Linux 6.17, `EINVAL` since 6.13, and `EOPNOTSUPP` before.
+fn explain_refused_thread(error: io::Error) -> io::Error {
+    let unknown = [Errno::RANGE, Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
+    if !unknown.contains(&errno(&error)) {
+        return error;
+    }
+    // The release is a hint for the reader: what decides is the kernel's refusal.
+    let here = procfs::sys::kernel::Version::current()
+        .map_or_else(|_| String::new(), |here| format!(", and this is Linux {}.{}", here.major, here.minor));
+    io::Error::new(
+        error.kind(),
+        format!("{error}; a kernel thread that polls all the time needs Linux 6.19{here}"),
+    )
 }
 
 fn set_affinity(irq: u32, cpus: &Cpus) -> io::Result<()> {

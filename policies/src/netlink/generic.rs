@@ -15,6 +15,35 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 
 use super::connection::{Connection, Request};
 
+/// What generic netlink's controller says of a command's attributes (`include/uapi/linux/genetlink.h` and
+/// `netlink.h`). netlink-packet-generic knows the messages, but not all types of attributes in them (`uint`).
+mod policy {
+    /// `GENL_ID_CTRL`
+    pub const CONTROLLER_ID: u16 = 16;
+    /// `CTRL_CMD_GETPOLICY`
+    pub const GET: u8 = 10;
+    /// `CTRL_ATTR_FAMILY_ID`
+    pub const FAMILY_ID: u16 = 1;
+    /// `CTRL_ATTR_POLICY`
+    pub const POLICIES: u16 = 8;
+    /// `CTRL_ATTR_OP_POLICY`
+    pub const OF_COMMANDS: u16 = 9;
+    /// `CTRL_ATTR_OP`
+    pub const COMMAND: u16 = 10;
+    /// `CTRL_ATTR_POLICY_DO`
+    pub const DO: u16 = 1;
+    /// `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`
+    pub const MAX_VALUE: u16 = 5;
+}
+
+/// The family of the families.
+#[derive(Debug, Clone)]
+struct Controller;
+
+impl Family for Controller {
+    const NAME: &'static str = "nlctrl";
+}
+
 /// A generic netlink family.
 pub trait Family: Debug + Clone + 'static {
     /// The name under which the kernel registers the family.
@@ -56,6 +85,18 @@ impl Attribute {
     /// The attribute's type, without flags.
     pub fn kind(&self) -> u16 {
         self.0.kind() & !NLA_F_NESTED
+    }
+
+    /// The attributes in an attribute.
+    fn inner(&self) -> Vec<Attribute> {
+        let mut bytes = vec![0; self.0.value_len()];
+        self.0.emit_value(&mut bytes);
+        let parse = |inner: NlaBuffer<&[u8]>| DefaultNla::parse(&inner).ok().map(Attribute);
+        NlasIterator::new(bytes.as_slice()).flatten().filter_map(parse).collect()
+    }
+
+    fn inner_number(&self, kind: u16) -> Option<u64> {
+        self.inner().iter().find(|inner| inner.kind() == kind)?.as_number()
     }
 
     /// The value as an unsigned number of 1, 2, 4 or 8 bytes (netlink's `uint` has 4 or 8); `None` for other
@@ -168,6 +209,33 @@ impl<F: Family> GenericConnection<F> {
             })
             .ok_or_else(|| io::Error::other(format!("the kernel returned no id for {:?}", F::NAME)))?;
         Ok(Self { connection, family_id, family: PhantomData })
+    }
+
+    /// The largest value that the kernel accepts for an attribute of a command (`CTRL_CMD_GETPOLICY`, Linux
+    /// 5.10); `None` if the command has no such attribute, or no limit for it.
+    ///
+    /// # Errors
+    /// As [`Connection::request`].
+    pub fn limit(&mut self, command: u8, attribute: u16) -> io::Result<Option<u64>> {
+        let query = vec![
+            Attribute(DefaultNla::new(policy::FAMILY_ID, self.family_id.to_ne_bytes().to_vec())),
+            Attribute::number(policy::COMMAND, command.into()),
+        ];
+        let frame = Frame::<Controller> { command: policy::GET, attributes: query, family: PhantomData };
+        let mut message = GenlMessage::from_payload(frame);
+        message.set_resolved_family_id(policy::CONTROLLER_ID);
+        let replies = self.connection.request(message, Request::Dump)?;
+        let parts: Vec<&Attribute> = replies.iter().flat_map(|reply| &reply.payload.attributes).collect();
+        // First the index of the command's policy, then that policy, an attribute a message.
+        let inner =
+            |kind: u16| parts.iter().filter(move |part| part.kind() == kind).flat_map(|part| part.inner());
+        let of_command = inner(policy::OF_COMMANDS).find(|of| of.kind() == u16::from(command));
+        let index = of_command.and_then(|of| of.inner_number(policy::DO));
+        let found = inner(policy::POLICIES)
+            .filter(|policy| Some(u64::from(policy.kind())) == index)
+            .flat_map(|policy| policy.inner())
+            .find(|found| found.kind() == attribute);
+        Ok(found.and_then(|found| found.inner_number(policy::MAX_VALUE)))
     }
 
     /// Sends one command and returns its replies.

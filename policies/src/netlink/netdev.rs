@@ -42,6 +42,10 @@ mod qstats {
     pub const RX_PACKETS: u16 = 8;
 }
 
+/// The value of [`NapiSetting::Threaded`] for a kernel thread that polls all the time and keeps the interrupt
+/// masked (`NETDEV_NAPI_THREADED_BUSY_POLL`).
+pub const THREADED_BUSY_POLL: u64 = 2;
+
 /// The `netdev` family.
 #[derive(Debug, Clone)]
 pub struct NetdevFamily;
@@ -66,8 +70,17 @@ pub struct Napi {
     pub gro_flush_timeout: Option<u64>,
     /// The longest time that interrupts stay suspended without a poll, in nanoseconds (Linux 6.13).
     pub irq_suspend_timeout: Option<u64>,
-    /// Whether a kernel thread polls the NAPI: 0 or 1 (Linux 6.17).
+    /// Whether a kernel thread polls the NAPI: 0 no; 1 when packets wake it (Linux 6.17);
+    /// [`THREADED_BUSY_POLL`] all the time (Linux 6.19).
     pub threaded: Option<u64>,
+}
+
+impl Napi {
+    /// Whether a kernel thread polls the NAPI all the time. No busy poll of an application gets packets from it
+    /// then.
+    pub fn has_polling_thread(&self) -> bool {
+        self.threaded == Some(THREADED_BUSY_POLL)
+    }
 }
 
 /// A setting of a NAPI.
@@ -175,6 +188,13 @@ impl Netdev {
         })?;
         let attributes = vec![Attribute::number(napi::ID, id), Attribute::number(setting.attribute(), value)];
         self.0.request(NAPI_SET, attributes, Request::Acknowledged(0)).map(drop)
+    }
+
+    /// Whether this kernel accepts [`THREADED_BUSY_POLL`], by what the family says of its attributes. Changes
+    /// nothing. `None` if the kernel doesn't say.
+    pub fn accepts_threaded_busy_poll(&mut self) -> Option<bool> {
+        let limit = self.0.limit(NAPI_SET, napi::THREADED).ok()??;
+        Some(limit >= THREADED_BUSY_POLL)
     }
 
     /// Received packets by queue (Linux 6.10): `(queue, packets)`. Empty if the driver doesn't count them.

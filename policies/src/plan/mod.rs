@@ -3,6 +3,7 @@
 pub(crate) mod grace_time;
 mod placement;
 mod planner;
+mod polling_thread;
 mod settings;
 mod steps;
 

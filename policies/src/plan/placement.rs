@@ -5,13 +5,18 @@ use crate::host::irqbalance::Irqbalance;
 use crate::host::scheduler::INTERRUPT_THREAD_PRIORITY;
 use crate::host::{Cpus, Interface, RxQueue, numa};
 use crate::knob::{Knob, Value};
+use crate::netlink::netdev::Napi;
 use crate::policy::Policy;
 
 impl Planner<'_> {
     /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue without an
     /// interrupt by a kernel thread that polls it; or by packet steering, where it can't have a thread.
     pub(super) fn place_processing(&mut self, interface: &Interface) {
-        let packing = (self.policy == Policy::Packing).then(|| self.packing_cores(interface));
+        let packing = match self.policy {
+            Policy::Packing => Some(self.packing_cores(interface, 1)),
+            Policy::KernelThread => self.place_polling_threads(interface),
+            _ => None,
+        };
         if packing.is_none() && self.settings.worker_cores.is_empty() {
             self.notes
                 .push("workers are not pinned, so interrupts and packet steering stay unchanged".into());
@@ -26,10 +31,13 @@ impl Planner<'_> {
                 Some(irq) => {
                     self.stop_steering(queue);
                     self.place_interrupt(queue, irq, core);
-                    if packing.is_none() {
+                    // Packing leaves a thread that packets wake; one that polls all the time is another policy.
+                    let polls = queue.napi.as_ref().is_some_and(Napi::has_polling_thread);
+                    if packing.is_none() || polls && self.policy == Policy::Packing {
                         self.stop_napi_thread(queue);
                     }
                 }
+                None if packing.is_some() && self.policy == Policy::KernelThread => self.stop_steering(queue),
                 None if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some()) => {
                     self.stop_steering(queue);
                     self.start_napi_thread(queue, core);
@@ -91,25 +99,33 @@ impl Planner<'_> {
         }
     }
 
-    fn packing_cores(&self, interface: &Interface) -> Vec<u32> {
+    /// The packing cores of the settings, or up to `count` cores without a worker, those of the device's NUMA node
+    /// first; without such a core the highest one.
+    pub(super) fn packing_cores(&self, interface: &Interface, count: usize) -> Vec<u32> {
         if !self.settings.packing_cores.is_empty() {
             return self.settings.packing_cores.iter().collect();
         }
         let allowed = Cpus::allowed().unwrap_or_default();
-        let free: Vec<u32> = allowed.iter().filter(|cpu| !self.settings.worker_cores.contains(cpu)).collect();
+        let free = allowed.iter().filter(|cpu| !self.settings.worker_cores.contains(cpu));
         let near = numa::device_cpus(interface);
-        let local = free.iter().rev().find(|&&cpu| near.contains(cpu));
-        vec![local.or(free.last()).copied().or_else(|| allowed.iter().last()).unwrap_or(0)]
+        let (mut cores, far): (Vec<u32>, Vec<u32>) = free.partition(|cpu| near.contains(*cpu));
+        cores.reverse();
+        cores.extend(far.into_iter().rev());
+        cores.truncate(count);
+        if cores.is_empty() {
+            cores.push(allowed.iter().last().unwrap_or(0));
+        }
+        cores
     }
 
     fn place_interrupt(&mut self, queue: &RxQueue, irq: u32, core: Cpus) {
         self.set(
             Knob::IrqAffinity { queue: queue.index, irq },
             Value::Cpus(core),
-            if self.policy == Policy::Packing {
-                "the queue's interrupt goes to a packing core"
-            } else {
-                "the queue's interrupt goes to its worker's core"
+            match self.policy {
+                Policy::Packing => "the queue's interrupt goes to a packing core",
+                Policy::KernelThread => "the interrupt that starts the thread's polling goes to its core",
+                _ => "the queue's interrupt goes to its worker's core",
             },
         );
     }
@@ -189,6 +205,6 @@ impl Planner<'_> {
 }
 
 /// The core for the queue at `position`, round robin.
-fn core_for(cores: &[u32], position: usize) -> Cpus {
+pub(super) fn core_for(cores: &[u32], position: usize) -> Cpus {
     Cpus::one(cores[position % cores.len()])
 }

@@ -54,8 +54,9 @@ pub struct Settings {
     /// The core of each worker if workers are pinned; queue `i` belongs to worker `i` modulo their number.
     /// Empty if workers are not pinned: interrupts then stay where they are.
     pub worker_cores: Vec<u32>,
-    /// The cores that run network processing under packing. Empty: the highest core of the process's
-    /// affinity mask without a worker, preferably of the device's NUMA node; else the highest core.
+    /// The cores that run network processing under packing, and the polling threads of kernel-thread. Empty: the
+    /// highest core of the process's affinity mask without a worker, preferably of the device's NUMA node, and
+    /// under kernel-thread as many of them as there are queues; else the highest core.
     pub packing_cores: Cpus,
     /// `napi_defer_hard_irqs` under suppression and kernel polling.
     pub defer_hard_irqs: u64,

@@ -68,7 +68,7 @@ struct Arguments {
 
 const NAMES: [&str; 9] =
     ["policy", "workers", "interface", "wait", "driver", "cores", "affinity", "grace_time", "crate"];
-const POLICIES: [&str; 4] = ["vanilla", "packing", "suppression", "kernel-polling"];
+const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-thread"];
 const DRIVERS: [&str; 4] = ["auto", "epoll", "uring", "hybrid"];
 const AFFINITIES: [&str; 3] = ["pin", "follow", "none"];
 

@@ -32,6 +32,8 @@ pub enum Running {
     SoBusyPoll,
     /// Blocks, although a policy that polls was asked for.
     Blocking,
+    /// Blocks; a kernel thread polls the queue all the time, with the interrupt masked.
+    KernelThread,
 }
 
 impl fmt::Display for Running {
@@ -45,6 +47,7 @@ impl fmt::Display for Running {
             Running::BusyPolling => "busy-polling",
             Running::SoBusyPoll => "so-busy-poll",
             Running::Blocking => "blocking",
+            Running::KernelThread => "kernel-thread",
         })
     }
 }
@@ -161,6 +164,22 @@ impl ReportInputs<'_> {
                 if why.is_empty() { (Running::Packing, why) } else { (Running::Vanilla, why) }
             }
             Policy::Suppression | Policy::KernelPolling => self.polling_in_effect(napi, epoll, why),
+            Policy::KernelThread => {
+                if napi.is_some_and(Napi::has_polling_thread) {
+                    return (Running::KernelThread, why);
+                }
+                match (self.interface, napi) {
+                    (None, _) => why.push("no interface is named, so no queue can have a kernel thread".into()),
+                    (Some(name), None) => why.push(format!("{name} has no NAPI for this worker")),
+                    // The failed step says it, too.
+                    (_, Some(napi)) if self.failed_knobs().is_empty() => why.push(format!(
+                        "no kernel thread polls NAPI {} all the time (it needs Linux 6.19); vanilla runs instead",
+                        napi.id
+                    )),
+                    _ => {}
+                }
+                (Running::Vanilla, why)
+            }
         }
     }
 
@@ -192,6 +211,13 @@ impl ReportInputs<'_> {
             why.push("the NAPI's settings can't be read back".to_owned());
             return (Running::BusyPolling, why);
         };
+        if napi.has_polling_thread() {
+            why.push(format!(
+                "a kernel thread polls NAPI {} all the time, so the worker's wait can't",
+                napi.id
+            ));
+            return (Running::Blocking, why);
+        }
         let mut missing = Vec::new();
         if !set(napi.defer_hard_irqs) {
             missing.push("defer-hard-irqs is 0");

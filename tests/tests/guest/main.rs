@@ -2,6 +2,7 @@
 
 mod load;
 mod machine;
+mod polling_thread;
 
 use load::{Counted, load, received_by_cpu, serve, serve_on, stop};
 use machine::{Machine, Nic, Shape, prepared};
@@ -22,7 +23,7 @@ fn every_policy_is_applied_and_restored_on_every_nic() {
     let interfaces = guest.interfaces.clone();
     for (own, interface) in interfaces.iter().enumerate() {
         let before: Vec<_> = interfaces.iter().map(|name| guest.settings(name)).collect();
-        for policy in POLICIES {
+        for policy in POLICIES.into_iter().chain(["kernel-thread"]) {
             let answer = guest.ask(&format!("policies apply {interface} --policy {policy} --workers 2"));
             println!("{interface} {policy}: {}", answer.text);
             assert_ne!(guest.settings(interface), before[own], "{policy} on {interface}");

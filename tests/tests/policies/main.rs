@@ -6,5 +6,6 @@ mod delays;
 mod echo;
 mod kernel_polling;
 mod kernel_threads;
+mod polling_threads;
 mod receiving_core;
 mod supervision;

@@ -21,8 +21,11 @@ use tests::testbed::{enter, server_builder, server_runtime};
 fn settings_of_a_killed_process_are_restored_at_the_next_start() {
     if let Ok(policy) = std::env::var("APPLY") {
         // In the grandchild, which inherits the namespaces: hold the policy until it is killed.
-        let runtime = server_runtime(policy.parse().unwrap(), 1);
-        assert!(runtime.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", runtime.applied());
+        let policy = policy.parse().unwrap();
+        let runtime = server_runtime(policy, 1);
+        // kernel-thread steps down to vanilla on an older kernel.
+        let complete = runtime.applied().iter().all(|step| step.outcome.is_ok());
+        assert!(complete || policy == Policy::KernelThread, "{:?}", runtime.applied());
         println!("applied");
         std::thread::sleep(Duration::from_secs(60));
         drop(runtime);

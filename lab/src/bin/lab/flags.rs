@@ -20,7 +20,7 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Compare the four policies (the default)
+    /// Compare policies (the default)
     Compare(ComparisonFlags),
     /// Compare the drivers at saturation, under vanilla and under kernel polling
     Drivers(ComparisonFlags),
@@ -67,11 +67,12 @@ pub struct ComparisonFlags {
     /// The server's driver under all policies: epoll, uring, hybrid or auto (`drivers` and `peers` choose their own)
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
-    /// Core of the network work under packing; not the server's [default: the third core, or else the client's]
+    /// Core of the network work under packing, and of the thread of kernel-thread; not the server's [default: the third
+    /// core, or else the client's]
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<Cpus>,
     /// Policies to compare; ratios refer to vanilla, or without it to the first, whose capacity rates are shares of; one
-    /// may be named twice [default: all four]
+    /// may be named twice, but kernel-thread [default: vanilla, packing, suppression and kernel-polling]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub policies: Vec<Policy>,
     /// Path of a memcached to compare, too; it runs as it is, with one thread

@@ -74,6 +74,19 @@ struct Measured<T> {
     steal: f64,
 }
 
+/// The thread of kernel-thread polls from the start to the end of the comparison.
+fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Result<(), Error> {
+    let refuse = |reason| Err(Error::PollingThread { core: cores.packing, reason });
+    match contenders.iter().filter(|contender| contender.has_polling_thread()).count() {
+        0 => Ok(()),
+        _ if cores.packing == cores.client => {
+            refuse("the fleet runs there; name a third core with --packing-cores, or leave kernel-thread out")
+        }
+        1 => Ok(()),
+        _ => refuse("a second one would share it; name kernel-thread once"),
+    }
+}
+
 /// A comparison under a fleet. Each contender runs in its own testbed from the start to the end of the comparison.
 #[derive(Debug)]
 pub struct FleetComparison {
@@ -94,6 +107,7 @@ impl FleetComparison {
         if config.contenders.iter().any(Contender::spins) && config.contenders.len() > 1 {
             return Err(Error::SpinningContenders);
         }
+        check_polling_threads(&config.contenders, cores)?;
         let start = |(index, contender)| {
             let seed = SEED + index as u64;
             let FleetComparisonConfig { connections, depth, requests, .. } = &config;
@@ -231,4 +245,31 @@ fn class_rows<R, T>(measured: &MeasuredRounds<T>, rows: impl Fn(&[Round<T>]) -> 
         rows: rows(&class.rounds),
     };
     classes.map(class_rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use policies::{GraceTime, Policy};
+    use runtime::{DriverKind, WaitStrategy};
+
+    use super::super::super::contestant::Contestant;
+    use super::*;
+
+    #[test]
+    fn kernel_thread_needs_a_third_core_for_itself() {
+        let check = |named: &[Policy], packing| {
+            let contestant = |&policy: &Policy| Contestant { policy, driver: DriverKind::Epoll };
+            let contestants: Vec<Contestant> = named.iter().map(contestant).collect();
+            let contenders = Contender::lull(&contestants, GraceTime::ADAPTIVE, WaitStrategy::Block);
+            check_polling_threads(&contenders, CoreAssignment { server: 0, client: 1, packing })
+                .map_err(|error| error.to_string())
+        };
+        let (vanilla, thread) = (Policy::Vanilla, Policy::KernelThread);
+        assert_eq!(check(&[vanilla, thread], 2), Ok(()));
+        assert_eq!(check(&[vanilla, Policy::Packing], 1), Ok(()));
+        let error = check(&[vanilla, thread], 1).unwrap_err();
+        assert!(error.contains("core 1") && error.contains("--packing-cores"), "{error}");
+        let error = check(&[thread, thread], 2).unwrap_err();
+        assert!(error.contains("name kernel-thread once"), "{error}");
+    }
 }

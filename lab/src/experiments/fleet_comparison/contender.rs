@@ -113,6 +113,11 @@ impl Contender {
         matches!(self, Self::Lull { wait: WaitStrategy::Spin, .. })
     }
 
+    /// Whether a kernel thread is to poll its queue all the time, also while other contenders are measured.
+    pub(super) fn has_polling_thread(&self) -> bool {
+        self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
+    }
+
     /// The policy and the driver, if the server is Lull's.
     pub fn policy(&self) -> Option<(Policy, DriverKind)> {
         match self {
@@ -191,7 +196,9 @@ impl RunningContender {
         fleet.fleet_ready()?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
         let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
-        let receiver = if packing { cores.packing } else { cores.server };
+        // As it runs: on a kernel without kernel-thread, vanilla does.
+        let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
+        let receiver = if packing || polled { cores.packing } else { cores.server };
         Ok(Self { fleet, server, testbed, interface, cores, receiver, depth, policy })
     }
 

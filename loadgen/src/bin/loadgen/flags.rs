@@ -208,14 +208,15 @@ pub struct Flags {
     /// Don't show a progress bar
     #[arg(long, help_heading = "Output")]
     pub quiet: bool,
-    /// Policy for the generator's own interrupts and polling: vanilla, packing, suppression or kernel-polling
+    /// Policy for the generator's own interrupts and polling: vanilla, packing, suppression, kernel-polling or
+    /// kernel-thread
     #[arg(long, help_heading = "Generator")]
     pub policy: Option<Policy>,
     /// Network interface towards the server, for --policy
     #[arg(long, value_name = "NAME", help_heading = "Generator")]
     pub interface: Option<String>,
-    /// Cores that --policy packing concentrates the generator's network processing on [default: the highest core
-    /// without a thread of the generator]
+    /// Cores that --policy packing concentrates the generator's network processing on, and on which the threads of
+    /// --policy kernel-thread poll [default: the highest core without a thread of the generator]
     #[arg(long, value_name = "CORES", help_heading = "Generator")]
     pub packing_cores: Option<Cpus>,
     /// I/O driver of the generator: auto, epoll, uring or hybrid

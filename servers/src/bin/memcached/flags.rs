@@ -104,7 +104,7 @@ pub struct Flags {
     #[arg(long)]
     listen_unauthenticated: bool,
 
-    /// Policy: vanilla, packing, suppression or kernel-polling [env: RUNTIME_POLICY]
+    /// Policy: vanilla, packing, suppression, kernel-polling or kernel-thread [env: RUNTIME_POLICY]
     #[arg(long, help_heading = "Network policy")]
     pub policy: Option<Policy>,
     /// Network interface of the clients; by default the one that has the first -l address
@@ -123,7 +123,7 @@ pub struct Flags {
     /// Cores to pin workers to, for example 0-3
     #[arg(long, help_heading = "Network policy")]
     pub cores: Option<Cpus>,
-    /// Cores that the packing policy concentrates network processing on
+    /// Cores that packing concentrates network processing on, and on which the threads of kernel-thread poll
     #[arg(long, value_name = "CORES", help_heading = "Network policy")]
     pub packing_cores: Option<Cpus>,
     /// Time from an empty busy poll until interrupts are enabled, in microseconds, or auto:MIN-MAX, which adapts

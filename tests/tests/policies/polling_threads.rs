@@ -1,0 +1,121 @@
+//! `kernel-thread` on a veth: kernel threads that poll all the time, or vanilla where the kernel has none.
+
+use lab::testbed::SERVER_INTERFACE;
+use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority, set_fifo_priority};
+use policies::netlink::netdev::{NapiSetting, Netdev, THREADED_BUSY_POLL};
+use policies::{Cpus, JournalDir, Lifetime, Pid, Plan, Policy, Settings, Value, host};
+use runtime::{Running, WorkerReport};
+use serial_test::serial;
+use tests::isolated;
+use tests::testbed::{enter, server_builder};
+
+/// Whether this kernel has threads that poll all the time.
+fn kernel_has_polling_threads() -> bool {
+    let said = Netdev::open().unwrap().accepts_threaded_busy_poll();
+    let here = kernel_version();
+    assert_eq!(said, Some(here >= (6, 19)), "Linux {here:?}");
+    here >= (6, 19)
+}
+
+fn kernel_version() -> (u16, u16) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+fn thread() -> Option<Pid> {
+    let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
+    Pid::from_raw(i32::try_from(queues[0].napi.as_ref()?.pid?).unwrap())
+}
+
+/// What the policies may change: the NAPI's `threaded`, the steering, and the thread's priority and cores.
+type State = (Option<u64>, Option<Cpus>, Option<(u32, Cpus)>);
+
+fn state() -> State {
+    let queue = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0);
+    let of_thread = |thread| (fifo_priority(thread).unwrap(), Cpus::of_thread(Some(thread)).unwrap());
+    (queue.napi.unwrap().threaded, queue.rps_cpus, thread().map(of_thread))
+}
+
+/// A runtime's report under a policy, and the state while it runs.
+fn run(policy: Policy, packing: u32) -> (WorkerReport, State) {
+    let builder = server_builder(policy, 1).packing_cores(Cpus::one(packing));
+    let mut runtime = builder.build().unwrap();
+    let report = runtime.block_on(async { runtime::reports() }).remove(0);
+    (report, state())
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn kernel_thread_polls_on_the_packing_core_or_runs_vanilla_and_says_which_linux_it_needs() {
+    let _testbed = enter(1);
+    std::fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus"), "1").unwrap();
+    let core = Cpus::allowed().unwrap().iter().last().unwrap();
+    let before = state();
+    let (_, vanilla) = run(Policy::Vanilla, core);
+    assert_eq!(vanilla, (Some(1), Some(Cpus::none()), Some((INTERRUPT_THREAD_PRIORITY, Cpus::one(0)))));
+    let (report, running) = run(Policy::KernelThread, core);
+    let said = report.to_string();
+    if kernel_has_polling_threads() {
+        assert_eq!(report.running, Running::KernelThread, "{said}");
+        assert!(report.steps_down.is_empty(), "{said}");
+        assert_eq!(running, (Some(THREADED_BUSY_POLL), Some(Cpus::none()), Some((0, Cpus::one(core)))));
+    } else {
+        assert_eq!(report.running, Running::Vanilla, "{said}");
+        // Nothing is left of the placement that relies on the thread.
+        assert_eq!(running, vanilla);
+        let [reason] = &report.steps_down[..] else { panic!("{said}") };
+        assert!(reason.starts_with("rx-0 threaded could not be set to 2: "), "{reason}");
+        assert!(reason.contains("needs Linux 6.19, and this is Linux "), "{reason}");
+        assert!(reason.ends_with("and vanilla runs instead"), "{reason}");
+    }
+    assert_eq!(state(), before);
+    assert!(!std::path::Path::new("/run/lull").exists());
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn the_plan_for_kernel_thread_says_beforehand_that_the_kernel_has_none() {
+    let _testbed = enter(2);
+    let settings = Settings { worker_cores: vec![0], packing_cores: Cpus::one(0), ..Settings::default() };
+    let plan = Plan::new(Policy::KernelThread, &host::interface(SERVER_INTERFACE).unwrap(), &settings);
+    let needs =
+        |note: &String| note.contains("they need Linux 6.19") && note.contains("vanilla runs instead");
+    assert_eq!(plan.notes.iter().any(needs), !kernel_has_polling_threads(), "{:?}", plan.notes);
+    for shared in ["2 kernel threads poll on cores 0", "on cores 0, which have workers"] {
+        assert!(plan.notes.iter().any(|note| note.contains(shared)), "{shared}: {:?}", plan.notes);
+    }
+    let threads: Vec<_> = plan.steps.iter().filter(|step| step.target == Value::Number(2)).collect();
+    assert_eq!(threads.len(), 2, "{:?}", plan.steps);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_thread_from_before_kernel_thread_gets_its_priority_and_cores_back() {
+    let _testbed = enter(1);
+    let id = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
+    Netdev::open().unwrap().set_napi(id, NapiSetting::Threaded, 1).unwrap();
+    let before = thread().unwrap();
+    set_fifo_priority(before, 7).unwrap();
+    let fresh = state();
+    // Workers that are not pinned: vanilla would set nothing, and leave what kernel-thread had begun.
+    for worker_cores in [vec![0], Vec::new()] {
+        let pinned = !worker_cores.is_empty();
+        let settings = Settings { worker_cores, packing_cores: Cpus::one(0), ..Settings::default() };
+        let plan = Plan::new(Policy::KernelThread, &host::interface(SERVER_INTERFACE).unwrap(), &settings);
+        let guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+        if kernel_has_polling_threads() {
+            assert_eq!(state(), (Some(THREADED_BUSY_POLL), fresh.1.clone(), Some((0, Cpus::one(0)))));
+        } else {
+            assert_eq!(guard.plan().policy, Policy::Vanilla);
+            let priority = if pinned { INTERRUPT_THREAD_PRIORITY } else { 7 };
+            assert_eq!(state().2.unwrap().0, priority, "{:?}", guard.applied());
+        }
+        drop(guard);
+        assert_eq!(state(), fresh);
+        assert_eq!(thread(), Some(before));
+    }
+}
