@@ -29,7 +29,8 @@
 //! | `plan` | the [`Plan`] for a policy, with its [`Settings`] |
 //! | `journal` | old values on disk, and restoring them |
 //! | `apply` | carries out a plan; the [`Guard`] |
-//! | `supervise` | the [`Supervisor`] that keeps a policy in effect; the grace time tuner |
+//! | [`law`] | chooses how a queue is driven, from what its worker measures |
+//! | `supervise` | the [`Supervisor`] that keeps a policy in effect, and sets what the law chooses |
 //! | [`counters`] | interrupts, packets, softirqs and CPU time of a run |
 //! | [`netlink`] | rtnetlink, netdev and ethtool requests |
 //!
@@ -53,13 +54,14 @@ pub mod explain;
 pub mod host;
 mod journal;
 mod knob;
+pub mod law;
 pub mod netlink;
 mod plan;
 mod policy;
 pub mod signals;
 mod supervise;
 
-pub use apply::{Applied, Guard, Outcome, apply};
+pub use apply::{AdaptedQueue, Applied, Guard, Outcome, QueueDelegate, apply};
 pub use error::Error;
 pub use host::capabilities::missing_capabilities;
 pub use host::numa::nearest_cores;
@@ -70,4 +72,4 @@ pub use journal::{
 pub use knob::{Knob, NotPermitted, Value, may_set};
 pub use plan::{GraceTime, InvalidGraceTime, Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, UnknownPolicy};
-pub use supervise::{Affinity, Change, Supervisor, SupervisorHooks, UnknownAffinity, status};
+pub use supervise::{Affinity, Change, QueueRequests, Supervisor, SupervisorHooks, UnknownAffinity, status};

@@ -1,8 +1,9 @@
 //! An applied plan that restores the host when it is dropped.
 
+use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
+use super::adapted_queue::{AdaptedQueue, QueueDelegate};
 use super::outcome::{Applied, Outcome};
 use super::undo::{Undo, lock, restore_once};
 use super::write_verified::write_verified;
@@ -10,8 +11,9 @@ use crate::error::Error;
 use crate::host::device::Device;
 use crate::journal::{JournalDir, RestoreReport};
 use crate::knob::{Knob, Value};
+use crate::law::QueueSettings;
+use crate::netlink::netdev::{NapiSetting, Netdev};
 use crate::plan::Plan;
-use crate::plan::grace_time::nanos;
 use crate::signals::Registration;
 
 /// A plan that has been applied.
@@ -98,19 +100,42 @@ impl Guard {
         reapplied
     }
 
-    /// Runs `action` unless the host has been restored, and delays a restore until `action` returns.
-    pub(crate) fn while_applied<R>(&self, action: impl FnOnce() -> R) -> Option<R> {
-        let undo = lock(&self.undo);
-        undo.is_some().then(action)
-    }
-
-    /// Makes a tuned grace time the target value of a queue's knob.
-    pub(crate) fn set_grace_time_target(&mut self, queue: u32, time: Duration) {
-        for applied in &mut self.applied {
-            if applied.knob == (Knob::NapiGroFlushTimeout { queue }) {
-                applied.target = Value::Number(nanos(time));
-            }
+    /// Sets the values with which the law drives a queue, unless the host has been restored. They become the
+    /// targets that [`Guard::reapply`] keeps. `delegate` sets them if this process may not.
+    ///
+    /// # Errors
+    /// If the plan does not adapt the queue, if the queue has no NAPI, or the kernel's or the delegate's error.
+    pub(crate) fn set_queue(
+        &mut self,
+        queue: u32,
+        settings: &QueueSettings,
+        delegate: Option<&mut QueueDelegate>,
+    ) -> io::Result<()> {
+        let adapted = AdaptedQueue::new(self.plan.ifindex, queue, settings);
+        let mut targets = Vec::new();
+        for (knob, setting, number) in adapted.values() {
+            let position = self.applied.iter().position(|applied| applied.knob == knob);
+            let position =
+                position.ok_or_else(|| io::Error::other(format!("the policy does not set {knob}")))?;
+            targets.push((position, setting, number));
         }
+        let device = Device::new(&self.plan.interface, self.plan.ifindex);
+        // Held to the end: a restore must not come between these values.
+        let undo = lock(&self.undo);
+        if undo.is_none() {
+            return Ok(());
+        }
+        let result = set_changed(&device, queue, &self.applied, &targets);
+        match (result, delegate) {
+            (Err(error), Some(delegate)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                delegate(&adapted)?
+            }
+            (result, _) => result?,
+        }
+        for (position, _, number) in targets {
+            self.applied[position].target = Value::Number(number);
+        }
+        Ok(())
     }
 
     /// Follows a rename of the interface, in the journal first.
@@ -127,6 +152,23 @@ impl Guard {
             None => Ok(()),
         }
     }
+}
+
+/// Sets the values that differ from the present targets.
+fn set_changed(
+    device: &Device,
+    queue: u32,
+    applied: &[Applied],
+    targets: &[(usize, NapiSetting, u64)],
+) -> io::Result<()> {
+    let napi = device.napi(queue)?.id;
+    let mut netdev = Netdev::open()?;
+    for &(position, setting, number) in targets {
+        if applied[position].target != Value::Number(number) {
+            netdev.set_napi(napi, setting, number)?;
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Guard {

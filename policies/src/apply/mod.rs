@@ -1,5 +1,6 @@
 //! Carries out a plan: journals the old values, writes and verifies each knob, restores on drop.
 
+mod adapted_queue;
 mod apply_plan;
 mod guard;
 mod outcome;
@@ -7,6 +8,7 @@ mod step_down;
 mod undo;
 mod write_verified;
 
+pub use adapted_queue::{AdaptedQueue, QueueDelegate};
 pub use apply_plan::apply;
 pub use guard::Guard;
 pub use outcome::{Applied, Outcome};

@@ -36,6 +36,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Whether the journal's writer changes the value while its policy runs.
+    pub(crate) fn is_adapted(&self) -> bool {
+        matches!(self.owned, OwnedValues::Within { .. })
+    }
+
     /// Whether the journal's writer may have set the value.
     pub(crate) fn owns(&self, value: &Value) -> bool {
         match (self.owned, value, &self.old, &self.new) {

@@ -9,6 +9,8 @@ mod record;
 mod restore;
 
 pub use directory::JournalDir;
+#[cfg(test)]
+pub(crate) use entry::{Entry, OwnedValues};
 pub use queue_holders::{QueueHolder, queue_holders};
 pub(crate) use record::Journal;
 pub use record::Lifetime;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use netlink_packet_route::RouteNetlinkMessage;
@@ -108,6 +109,17 @@ pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
         .collect())
 }
 
+/// What ended a wait of a [`LinkMonitor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// An interface has changed.
+    LinkChange,
+    /// The other descriptor can be read.
+    Other,
+    /// The timeout is over, or a signal came.
+    Timeout,
+}
+
 /// Notifies of changes to links of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct LinkMonitor(Socket);
@@ -128,14 +140,17 @@ impl LinkMonitor {
         Ok(Self(socket))
     }
 
-    /// Waits for a change or the end of `timeout`, discards the messages, and returns whether there were any.
+    /// Waits for a change, until `other` can be read, or to the end of `timeout`. Discards the messages of changes.
     ///
     /// # Errors
     /// The error of `poll(2)` or of reading the socket.
-    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+    pub fn wait_with(&self, other: BorrowedFd<'_>, timeout: Duration) -> io::Result<Woken> {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(false),
+        let mut descriptors =
+            [PollFd::new(&self.0, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
+        match poll(&mut descriptors, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Woken::Timeout),
+            Ok(_) if descriptors[0].revents().is_empty() => return Ok(Woken::Other),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
@@ -144,7 +159,7 @@ impl LinkMonitor {
             buffer.clear();
             match self.0.recv(&mut buffer, 0) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Woken::LinkChange),
                 // The socket's buffer overflowed, so there were changes.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => return Err(error),

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::grace_time::nanos;
+use super::grace_time::{GraceTime, nanos};
 use super::settings::Settings;
 use super::steps::{Plan, Step};
 use crate::host::device::Device;
 use crate::host::{Interface, RxQueue, TxQueue};
 use crate::knob::{Knob, Value, may_set_on};
+use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
 use crate::netlink::netdev::Netdev;
 use crate::policy::Policy;
@@ -138,32 +139,54 @@ impl Planner<'_> {
         }
     }
 
-    /// A process that may not set the grace time can't tune it. It accepts a value that is within the
-    /// bounds already (`policies apply` may have set it).
-    fn preset_grace_time(&self, knob: &Knob, present: Option<u64>) -> Option<Value> {
-        let (least, most) = self.settings.gro_flush_timeout.bounds()?;
-        let present = present.filter(|nanos| (least..=most).contains(nanos))?;
-        may_set_on(knob, &self.device).is_err().then_some(Value::Number(present))
+    /// Whether the law of the application's workers sets the queues' values.
+    fn adapts(&self) -> bool {
+        self.policy == Policy::KernelPolling && self.settings.gro_flush_timeout == GraceTime::Adaptive
+    }
+
+    /// The values of deferral, grace time and suspension.
+    fn queue_settings(&self) -> QueueSettings {
+        let settings = self.settings;
+        match settings.gro_flush_timeout {
+            GraceTime::Adaptive if self.adapts() => QueueSettings::plain(Reason::Start),
+            // Suppression has no law.
+            GraceTime::Adaptive => QueueSettings {
+                defer_hard_irqs: settings.defer_hard_irqs,
+                ..QueueSettings::grace(Settings::SUPPRESSION_GRACE_TIME, Reason::Fixed)
+            },
+            GraceTime::Fixed(time) => {
+                QueueSettings::preset(settings.defer_hard_irqs, time, settings.irq_suspend_timeout)
+            }
+        }
+    }
+
+    /// A process that adapts a value but may not set it keeps the present one: `policies apply` may have
+    /// prepared the queue.
+    fn target(&self, knob: &Knob, wanted: u64, present: Option<u64>) -> Value {
+        let keeps = self.adapts() && may_set_on(knob, &self.device).is_err();
+        Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
     }
 
     fn set_deferral(&mut self) {
-        let nanos = |duration: Duration| Value::Number(nanos(duration));
-        let (defer, grace) =
-            (Value::Number(self.settings.defer_hard_irqs), nanos(self.settings.gro_flush_timeout.initial()));
-        const DEFER: &str = "after an empty poll the timer polls; the interrupt stays masked";
-        const GRACE: &str = "grace time: how long the timer leaves the queue to the application (ns)";
+        let adapts = self.adapts();
+        let wanted = self.queue_settings();
         let per_napi =
             |queue: &RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.defer_hard_irqs.is_some());
         if !self.rx.iter().any(|queue| per_napi(queue)) {
             let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || Netdev::open().is_err();
             if device_wide && Knob::DeferHardIrqs.read(&self.device).is_ok() {
-                self.set(Knob::DeferHardIrqs, defer, DEFER);
-                let present = match Knob::GroFlushTimeout.read(&self.device) {
-                    Ok(Value::Number(nanos)) => Some(nanos),
+                let present = |knob: &Knob| match knob.read(&self.device) {
+                    Ok(Value::Number(number)) => Some(number),
                     _ => None,
                 };
-                let grace = self.preset_grace_time(&Knob::GroFlushTimeout, present).unwrap_or(grace);
-                self.set(Knob::GroFlushTimeout, grace, GRACE);
+                // Device-wide values affect other processes, so nobody adapts them.
+                let wanted = if adapts { QueueSettings::fixed(self.settings.latency_budget) } else { wanted };
+                let purposes = Purposes::of(wanted.mode);
+                let (defer, grace) = (Knob::DeferHardIrqs, Knob::GroFlushTimeout);
+                let defer_target = self.target(&defer, wanted.defer_hard_irqs, present(&defer));
+                let grace_target = self.target(&grace, nanos(wanted.grace_time), present(&grace));
+                self.set(defer, defer_target, purposes.defer);
+                self.set(grace, grace_target, purposes.grace);
                 self.notes.push(
                     "this kernel defers interrupts for the whole device; per-NAPI deferral needs Linux 6.13"
                         .to_owned(),
@@ -171,19 +194,26 @@ impl Planner<'_> {
             }
             return;
         }
+        let purposes = if adapts { Purposes::ADAPTED } else { Purposes::of(wanted.mode) };
         let polling = self.policy == Policy::KernelPolling;
-        let suspend = if polling { self.settings.irq_suspend_timeout } else { Duration::ZERO };
+        let suspend = if polling { wanted.suspend_timeout } else { Duration::ZERO };
         for queue in self.rx.clone().into_iter().filter(|queue| per_napi(queue)) {
             let index = queue.index;
-            self.set(Knob::NapiDeferHardIrqs { queue: index }, defer.clone(), DEFER);
-            let present = queue.napi.as_ref().and_then(|napi| napi.gro_flush_timeout);
+            let napi = queue.napi.as_ref();
+            let knob = Knob::NapiDeferHardIrqs { queue: index };
+            let target =
+                self.target(&knob, wanted.defer_hard_irqs, napi.and_then(|napi| napi.defer_hard_irqs));
+            self.set(knob, target, purposes.defer);
             let knob = Knob::NapiGroFlushTimeout { queue: index };
-            let grace = self.preset_grace_time(&knob, present).unwrap_or_else(|| grace.clone());
-            self.set(knob, grace, GRACE);
-            if queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some()) {
+            let present = napi.and_then(|napi| napi.gro_flush_timeout);
+            let target = self.target(&knob, nanos(wanted.grace_time), present);
+            self.set(knob, target, purposes.grace);
+            if let Some(present) = napi.and_then(|napi| napi.irq_suspend_timeout) {
+                let knob = Knob::NapiIrqSuspendTimeout { queue: index };
+                let target = self.target(&knob, nanos(suspend), Some(present));
                 self.set(
-                    Knob::NapiIrqSuspendTimeout { queue: index },
-                    nanos(suspend),
+                    knob,
+                    target,
                     if polling {
                         "longest time that interrupts stay suspended without a poll (ns)"
                     } else {
@@ -195,6 +225,37 @@ impl Planner<'_> {
                     "rx-{index}: this kernel has no irq-suspend-timeout (it needs Linux 6.13)"
                 ));
             }
+        }
+    }
+}
+
+/// What the values of deferral achieve in a mode.
+struct Purposes {
+    defer: &'static str,
+    grace: &'static str,
+}
+
+impl Purposes {
+    const ADAPTED: Self = {
+        let purpose = "plain interrupts at first; adapted to the load while the application runs";
+        Self { defer: purpose, grace: purpose }
+    };
+
+    /// As `napi_complete_done` treats the values.
+    fn of(mode: QueueMode) -> Self {
+        match mode {
+            QueueMode::Plain => Self {
+                defer: "every poll unmasks the interrupt",
+                grace: "without deferral the timer only flushes packets that GRO holds (ns)",
+            },
+            QueueMode::InterruptFirst => Self {
+                defer: "an empty poll unmasks the interrupt before the application sleeps",
+                grace: "covers the time from an interrupt to the wait that suspends the queue (ns)",
+            },
+            QueueMode::Grace => Self {
+                defer: "after an empty poll the timer polls; the interrupt stays masked",
+                grace: "grace time: how long the timer leaves the queue to the application (ns)",
+            },
         }
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::grace_time::GraceTime;
 use crate::host::Cpus;
+use crate::law::{LatencyBudget, QueueSettings};
 use crate::netlink::ethtool::Coalescing;
 
 /// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten (2023),
@@ -58,25 +59,26 @@ pub struct Settings {
     /// highest core of the process's affinity mask without a worker, preferably of the device's NUMA node, and
     /// under kernel-thread as many of them as there are queues; else the highest core.
     pub packing_cores: Cpus,
-    /// `napi_defer_hard_irqs` under suppression and kernel polling.
+    /// `napi_defer_hard_irqs` under suppression and under kernel polling with a fixed grace time: 1 is
+    /// interrupt-first mode, more is grace mode ([`QueueMode`](crate::law::QueueMode)).
     pub defer_hard_irqs: u64,
     /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty poll and
-    /// the timer's poll. Only a process with a [`Supervisor`](crate::Supervisor) tunes it, and only under
-    /// kernel polling.
+    /// the timer's poll. If it is adaptive, which only kernel polling knows, the plan starts with plain interrupts, and the
+    /// process that applies it adapts the queue's values with a [`Supervisor`](crate::Supervisor).
     pub gro_flush_timeout: GraceTime,
-    /// `irq_suspend_timeout` under kernel polling: after this time without a poll by the application, the
-    /// kernel polls again itself.
+    /// The latency that the law may spend while the grace time is adaptive.
+    pub latency_budget: LatencyBudget,
+    /// `irq_suspend_timeout` under kernel polling with a fixed grace time: after this time without a poll by
+    /// the application, the kernel polls again itself.
     pub irq_suspend_timeout: Duration,
 }
 
 impl Settings {
-    /// The default grace time: 200 µs. The authors of the kernel series recommend 10 to 50 µs on hardware.
-    /// A packet that arrives while the application sleeps may wait for the whole grace time.
-    /// `lab calibrate` compares values on a host.
-    pub const GRO_FLUSH_TIMEOUT: GraceTime = GraceTime::Fixed(Duration::from_micros(200));
+    /// The grace time of suppression unless one is given: 200 µs.
+    pub const SUPPRESSION_GRACE_TIME: Duration = Duration::from_micros(200);
     /// The default suspend timeout: 20 ms, the value of the kernel series' authors. A safety net of about
     /// the grace time times the largest batch.
-    pub const IRQ_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
+    pub const IRQ_SUSPEND_TIMEOUT: Duration = QueueSettings::LONGEST_SUSPEND_TIMEOUT;
     /// The default number of deferrals: 100, the value of the kernel series' authors.
     pub const DEFER_HARD_IRQS: u64 = 100;
 }
@@ -91,7 +93,8 @@ impl Default for Settings {
             worker_cores: Vec::new(),
             packing_cores: Cpus::none(),
             defer_hard_irqs: Self::DEFER_HARD_IRQS,
-            gro_flush_timeout: Self::GRO_FLUSH_TIMEOUT,
+            gro_flush_timeout: GraceTime::Adaptive,
+            latency_budget: LatencyBudget::ZERO,
             irq_suspend_timeout: Self::IRQ_SUSPEND_TIMEOUT,
         }
     }

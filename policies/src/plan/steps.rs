@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
+use super::grace_time::{GraceTime, nanos};
 use super::settings::Settings;
 use crate::knob::{Knob, Value};
+use crate::law::{LatencyBudget, QueueSettings};
 use crate::policy::Policy;
 
 /// A knob to set.
@@ -59,13 +61,19 @@ impl Plan {
         self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
     }
 
-    /// The bounds of a value that is tuned while the policy runs, in the knob's unit; `None` for fixed
+    /// The bounds of a value that the law changes while the policy runs, in the knob's unit; `None` for fixed
     /// values.
     pub(crate) fn tuning_bounds(&self, step: &Step) -> Option<(u64, u64)> {
-        let tuned = matches!(step.knob, Knob::NapiGroFlushTimeout { .. })
+        let adapts = self.settings.gro_flush_timeout == GraceTime::Adaptive
             && self.policy == Policy::KernelPolling
             && step.forbidden.is_none();
-        self.settings.gro_flush_timeout.bounds().filter(|_| tuned)
+        let most = match step.knob {
+            Knob::NapiDeferHardIrqs { .. } => QueueSettings::GRACE_DEFERRALS,
+            Knob::NapiGroFlushTimeout { .. } => nanos(LatencyBudget::MAX.delay()),
+            Knob::NapiIrqSuspendTimeout { .. } => nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT),
+            _ => return None,
+        };
+        adapts.then_some((0, most))
     }
 
     /// The pending steps that this process may not carry out.

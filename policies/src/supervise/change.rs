@@ -1,7 +1,8 @@
 //! What a supervisor reports.
 
 use std::fmt;
-use std::time::Duration;
+
+use crate::law::QueueSettings;
 
 /// A change of an interface under a supervised policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,20 +23,18 @@ pub enum Change {
         /// The value that the knob had in between, if it could be read.
         previous: Option<String>,
     },
-    /// The tuner chose another grace time for the present load.
-    GraceTime {
+    /// A worker's law has chosen other settings for its queue, and they are set.
+    QueueSettings {
         /// The receive queue's index, from 0.
         queue: u32,
-        /// The new grace time.
-        time: Duration,
+        /// The new settings.
+        settings: QueueSettings,
     },
-    /// The tuner stopped for a queue, whose grace time stays.
-    TuningStopped {
+    /// The settings that a worker's law has chosen can't be set. The queue keeps the values that it has.
+    AdaptationStopped {
         /// The receive queue's index, from 0.
         queue: u32,
-        /// The grace time that stays.
-        time: Duration,
-        /// Why tuning stopped.
+        /// Why they can't be set.
         reason: String,
     },
     /// A queue's interrupt was moved to another core.
@@ -58,11 +57,9 @@ impl fmt::Display for Change {
                 write!(f, "{outcome} (it had been changed to {previous})")
             }
             Change::Reapplied { outcome, previous: None } => write!(f, "{outcome}"),
-            Change::GraceTime { queue, time } => {
-                write!(f, "rx-{queue} grace time is now {} µs", time.as_micros())
-            }
-            Change::TuningStopped { queue, time, reason } => {
-                write!(f, "rx-{queue} grace time stays at {} µs: {reason}", time.as_micros())
+            Change::QueueSettings { queue, settings } => write!(f, "rx-{queue} is now driven by {settings}"),
+            Change::AdaptationStopped { queue, reason } => {
+                write!(f, "rx-{queue} keeps its values, which can't be adapted to the load: {reason}")
             }
             Change::InterruptMoved { queue, core } => write!(f, "rx-{queue} interrupt moved to core {core}"),
         }

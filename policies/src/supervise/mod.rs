@@ -1,13 +1,13 @@
-//! Keeps an applied policy in effect while links change and other processes move interrupts, tunes the
-//! grace time, and publishes what the workers do.
+//! Keeps an applied policy in effect while links change and other processes move interrupts, sets what the
+//! workers' laws choose for their queues, and publishes what the workers do.
 
 mod affinity;
 mod change;
-mod grace_time_search;
-mod grace_time_tuner;
+mod queue_requests;
 pub mod status;
 mod supervisor;
 
 pub use affinity::{Affinity, UnknownAffinity};
 pub use change::Change;
+pub use queue_requests::QueueRequests;
 pub use supervisor::{Supervisor, SupervisorHooks};

@@ -3,27 +3,29 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::affinity::Affinity;
 use super::change::Change;
-use super::grace_time_tuner::GraceTimeTuner;
-use crate::apply::Guard;
+use super::queue_requests::QueueRequests;
+use crate::apply::{Guard, QueueDelegate};
 use crate::host::interface_by_index;
 use crate::knob::Knob;
-use crate::netlink::route::{self, LinkMonitor};
+use crate::netlink::route::{self, LinkMonitor, Woken};
 
 /// How often interrupts are checked: the kernel sends no message when one is moved.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The application's callbacks for a [`Supervisor`], which calls them on its thread.
 pub struct SupervisorHooks {
-    /// Returns the bytes that the worker of a receive queue has received since its start. The tuner
-    /// compares grace times by it.
-    pub received_bytes: Box<dyn FnMut(u32) -> u64 + Send>,
+    /// What the workers want set on their queues.
+    pub requests: Arc<QueueRequests>,
+    /// Sets a queue's values if this process may not, because it has given up its privileges since its start.
+    pub delegate: Option<Box<QueueDelegate>>,
     /// Called about once a second.
     pub on_tick: Box<dyn FnMut() + Send>,
 }
@@ -37,7 +39,7 @@ impl fmt::Debug for SupervisorHooks {
 /// A thread that keeps a guard's policy in effect.
 ///
 /// It sets knobs again that were lost, moves interrupts back or reports where they went, follows renames,
-/// and tunes the grace time. Dropping the supervisor stops the thread and restores the host.
+/// and sets what the workers' laws choose for their queues. Dropping the supervisor stops the thread and restores the host.
 #[derive(Debug)]
 pub struct Supervisor {
     stop: Arc<AtomicBool>,
@@ -57,11 +59,12 @@ impl Supervisor {
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
-        let SupervisorHooks { received_bytes, mut on_tick } = hooks;
-        let mut tuner = GraceTimeTuner::new(&guard, received_bytes);
+        let SupervisorHooks { requests, delegate, mut on_tick } = hooks;
         let mut interface = SupervisedInterface {
             guard,
             affinity,
+            requests,
+            delegate,
             is_up: true,
             is_gone: false,
             irq_cores: BTreeMap::new(),
@@ -76,10 +79,7 @@ impl Supervisor {
                     interface.check(link_changed);
                 }
                 on_tick();
-                if !interface.is_gone && interface.is_up {
-                    tuner.run(&mut interface.guard, &stop_requested, &mut interface.on_change);
-                }
-                link_changed = wait_for_link_change(&monitor, &stop_requested);
+                link_changed = interface.wait_for_link_change(&monitor, &stop_requested);
             }
             interface.guard
         })?;
@@ -97,30 +97,11 @@ impl Drop for Supervisor {
     }
 }
 
-/// Waits for a link message or the end of the interval; returns whether a message came.
-fn wait_for_link_change(monitor: &LinkMonitor, stop: &AtomicBool) -> bool {
-    const STEP: Duration = Duration::from_millis(100);
-    for _ in 0..INTERVAL.as_millis() / STEP.as_millis() {
-        if stop.load(Ordering::Acquire) {
-            return false;
-        }
-        match monitor.wait(STEP) {
-            Ok(false) => {}
-            Ok(true) => {
-                // Messages come in bursts; one check covers the whole burst.
-                thread::sleep(STEP);
-                return true;
-            }
-            // Without the socket, the interval still ends.
-            Err(_) => thread::sleep(STEP),
-        }
-    }
-    false
-}
-
 struct SupervisedInterface {
     guard: Guard,
     affinity: Affinity,
+    requests: Arc<QueueRequests>,
+    delegate: Option<Box<QueueDelegate>>,
     is_up: bool,
     is_gone: bool,
     /// The core that each queue's interrupt went to at the last check.
@@ -131,6 +112,47 @@ struct SupervisedInterface {
 }
 
 impl SupervisedInterface {
+    /// Waits for a link message or the end of the interval, and sets what workers ask for meanwhile. Returns
+    /// whether a message came.
+    fn wait_for_link_change(&mut self, monitor: &LinkMonitor, stop: &AtomicBool) -> bool {
+        const STEP: Duration = Duration::from_millis(100);
+        let end = Instant::now() + INTERVAL;
+        while Instant::now() < end {
+            if stop.load(Ordering::Acquire) {
+                return false;
+            }
+            match monitor.wait_with(self.requests.as_fd(), STEP) {
+                Ok(Woken::Timeout) => {}
+                Ok(Woken::Other) => self.set_requested(),
+                Ok(Woken::LinkChange) => {
+                    // Messages come in bursts; one check covers the whole burst.
+                    thread::sleep(STEP);
+                    return true;
+                }
+                // Without the socket, the interval still ends.
+                Err(_) => thread::sleep(STEP),
+            }
+        }
+        false
+    }
+
+    /// Sets what the workers' laws have chosen.
+    fn set_requested(&mut self) {
+        for (queue, settings) in self.requests.pending() {
+            let result = if self.is_gone {
+                Err("the interface is gone".to_owned())
+            } else {
+                let delegate = self.delegate.as_deref_mut();
+                self.guard.set_queue(queue, &settings, delegate).map_err(|error| error.to_string())
+            };
+            (self.on_change)(&match &result {
+                Ok(()) => Change::QueueSettings { queue, settings },
+                Err(reason) => Change::AdaptationStopped { queue, reason: reason.clone() },
+            });
+            self.requests.answer(queue, &settings, result);
+        }
+    }
+
     fn check(&mut self, link_changed: bool) {
         let index = self.guard.plan().ifindex;
         // On an error the next check tries again.

@@ -14,6 +14,8 @@
 //! # Ok::<(), policies::Error>(())
 //! ```
 
+pub mod measured;
+
 use std::thread;
 use std::time::Duration;
 

@@ -1,0 +1,163 @@
+//! Sets an adapted queue's values for another process, which has given up its privileges.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::device::Device;
+use crate::journal::{JournalDir, Lifetime};
+use crate::knob::{Knob, Value};
+use crate::law::QueueSettings;
+use crate::netlink::netdev::{NapiSetting, Netdev};
+use crate::plan::grace_time::nanos;
+
+/// The values of a queue that a process adapts, as a message to a process that may set them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdaptedQueue {
+    ifindex: u32,
+    queue: u32,
+    defer_hard_irqs: u64,
+    /// Nanoseconds.
+    gro_flush_timeout: u64,
+    /// Nanoseconds.
+    irq_suspend_timeout: u64,
+}
+
+impl AdaptedQueue {
+    pub(super) fn new(ifindex: u32, queue: u32, settings: &QueueSettings) -> Self {
+        Self {
+            ifindex,
+            queue,
+            defer_hard_irqs: settings.defer_hard_irqs,
+            gro_flush_timeout: nanos(settings.grace_time),
+            irq_suspend_timeout: nanos(settings.suspend_timeout),
+        }
+    }
+
+    /// Each value with its knob, in the order in which they are set.
+    pub(super) fn values(&self) -> [(Knob, NapiSetting, u64); 3] {
+        let queue = self.queue;
+        [
+            (Knob::NapiIrqSuspendTimeout { queue }, NapiSetting::IrqSuspendTimeout, self.irq_suspend_timeout),
+            (Knob::NapiGroFlushTimeout { queue }, NapiSetting::GroFlushTimeout, self.gro_flush_timeout),
+            (Knob::NapiDeferHardIrqs { queue }, NapiSetting::DeferHardIrqs, self.defer_hard_irqs),
+        ]
+    }
+
+    /// Sets the values for the process `pid`, if its journal says that it adapts this queue, within the journal's bounds.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if the process has no such journal or a value is out of bounds; else the kernel's error.
+    pub fn set_for(&self, pid: u32, journals: &JournalDir) -> io::Result<()> {
+        let journals = journals.read().map_err(io::Error::other)?;
+        let mut journals = journals.into_iter().map(|(_, journal)| journal);
+        let journal = journals
+            .find(|journal| {
+                journal.writer.pid == pid
+                    && journal.lifetime == Lifetime::Process
+                    && journal.ifindex == self.ifindex
+                    && journal.queues.contains(&self.queue)
+            })
+            .ok_or_else(|| denied(&format!("process {pid} does not hold rx-{}", self.queue)))?;
+        for (knob, _, number) in self.values() {
+            let entry = journal.entries.iter().find(|entry| entry.knob == knob);
+            if !entry.is_some_and(|entry| entry.is_adapted() && entry.owns(&Value::Number(number))) {
+                return Err(denied(&format!("process {pid} may not set {knob} to {number}")));
+            }
+        }
+        let napi = Device::new(&journal.interface, self.ifindex).napi(self.queue)?.id;
+        let mut netdev = Netdev::open()?;
+        for (_, setting, number) in self.values() {
+            netdev.set_napi(napi, setting, number)?;
+        }
+        Ok(())
+    }
+}
+
+/// As one line of JSON.
+impl fmt::Display for AdaptedQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl FromStr for AdaptedQueue {
+    type Err = io::Error;
+
+    fn from_str(text: &str) -> io::Result<Self> {
+        Ok(serde_json::from_str(text)?)
+    }
+}
+
+/// Sets an adapted queue's values on behalf of a process that may not ([`AdaptedQueue::set_for`]).
+pub type QueueDelegate = dyn FnMut(&AdaptedQueue) -> io::Result<()> + Send;
+
+fn denied(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::journal::{Entry, Journal, OwnedValues};
+    use crate::law::Reason;
+    use crate::policy::Policy;
+
+    #[test]
+    fn a_process_without_a_journal_for_the_queue_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let journals = JournalDir::at(folder.path().join("lull"));
+        fs::create_dir(journals.path()).unwrap();
+        let queue = AdaptedQueue::new(1, 0, &QueueSettings::plain(Reason::Start));
+        assert_eq!(queue.to_string().parse::<AdaptedQueue>().unwrap(), queue);
+        let error = queue.set_for(std::process::id(), &journals).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+    }
+
+    #[test]
+    fn values_out_of_the_journals_bounds_and_knobs_that_are_not_adapted_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let journals = JournalDir::at(folder.path().join("lull"));
+        fs::create_dir(journals.path()).unwrap();
+        // No interface has this index, so what is allowed fails at the device.
+        let ifindex = u32::MAX;
+        let allowed = AdaptedQueue {
+            ifindex,
+            queue: 0,
+            defer_hard_irqs: 5,
+            gro_flush_timeout: 1_000_000,
+            irq_suspend_timeout: 20_000_000,
+        };
+        let mut journal =
+            Journal::new(Policy::KernelPolling, "nonesuch", ifindex, Lifetime::Process, vec![0]);
+        for (knob, _, most) in allowed.values() {
+            let owned = OwnedValues::Within { least: 0, most };
+            journal.entries.push(Entry { knob, old: None, new: Value::Number(0), owned });
+        }
+        journals.write(&journal).unwrap();
+        let refused = |queue: AdaptedQueue| {
+            let error = queue.set_for(std::process::id(), &journals).unwrap_err();
+            error.kind() == io::ErrorKind::PermissionDenied
+        };
+        assert!(!refused(allowed));
+        for queue in [
+            AdaptedQueue { defer_hard_irqs: 6, ..allowed },
+            AdaptedQueue { gro_flush_timeout: 1_000_001, ..allowed },
+            AdaptedQueue { irq_suspend_timeout: u64::MAX, ..allowed },
+            AdaptedQueue { queue: 1, ..allowed },
+            AdaptedQueue { ifindex: 1, ..allowed },
+        ] {
+            assert!(refused(queue), "{queue}");
+        }
+        // A knob with one target value is not adapted, whatever the value.
+        for entry in &mut journal.entries {
+            entry.owned = OwnedValues::Any;
+        }
+        journals.write(&journal).unwrap();
+        assert!(refused(allowed));
+    }
+}

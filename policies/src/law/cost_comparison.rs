@@ -1,0 +1,122 @@
+//! Whether polling costs less than interrupts, by measurement.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::reason::Reason;
+
+/// A cost is the median of this number of windows: single ones are disturbed by whatever else runs.
+const WINDOWS: usize = 5;
+/// How many windows are enough to give a mode up.
+const ENOUGH_WINDOWS: usize = 3;
+/// How long a mode is not tried again after it has cost more; twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(8);
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// By how much the busy share may differ at what counts as the same load.
+const SAME_LOAD: f64 = 0.1;
+
+/// The CPU time for an event under interrupts and under polling, and what follows from them.
+#[derive(Debug, Clone)]
+pub(super) struct CostComparison {
+    /// Costs of the last windows in the present mode, in seconds.
+    present: VecDeque<f64>,
+    /// The cost under interrupts when they were last in effect, in seconds.
+    plain: Option<f64>,
+    pauses: [Pause; 3],
+}
+
+/// A reason to poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Case {
+    StaysBusy,
+    Saturated,
+    WithinBudget,
+}
+
+impl Case {
+    /// The case of a reason; `None` for reasons not to poll.
+    pub(super) fn of(reason: Reason) -> Option<Self> {
+        match reason {
+            Reason::StaysBusy { .. } => Some(Self::StaysBusy),
+            Reason::Saturated { .. } => Some(Self::Saturated),
+            Reason::WithinBudget { .. } => Some(Self::WithinBudget),
+            _ => None,
+        }
+    }
+}
+
+/// After polling has cost more in a case, it is not tried at that load for a while.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    left: Duration,
+    /// The next pause, if it costs more again.
+    next: Duration,
+    /// The busy share at which it cost more.
+    busy: f64,
+}
+
+impl Default for CostComparison {
+    fn default() -> Self {
+        let pause = Pause { left: Duration::ZERO, next: FIRST_PAUSE, busy: 0.0 };
+        Self { present: VecDeque::new(), plain: None, pauses: [pause; 3] }
+    }
+}
+
+impl CostComparison {
+    /// Takes in a window's cost in the present mode.
+    pub(super) fn record(&mut self, cost: Option<f64>, duration: Duration, polls: bool) {
+        for pause in &mut self.pauses {
+            pause.left = pause.left.saturating_sub(duration);
+        }
+        self.present.extend(cost);
+        if self.present.len() > WINDOWS {
+            self.present.pop_front();
+        }
+        if !polls {
+            self.plain = self.median().or(self.plain);
+        }
+    }
+
+    /// The mode changes, so costs of the present one no longer count.
+    pub(super) fn change_mode(&mut self) {
+        self.present.clear();
+    }
+
+    /// Polling has cost more than interrupts at this busy share.
+    pub(super) fn pause(&mut self, case: Case, busy: f64) {
+        let pause = &mut self.pauses[case as usize];
+        (pause.left, pause.busy) = (pause.next, busy);
+        pause.next = (pause.next * 2).min(LONGEST_PAUSE);
+    }
+
+    /// The cost of an event under interrupts, in seconds, if that is known.
+    pub(super) fn plain(&self) -> Option<f64> {
+        self.plain
+    }
+
+    /// Whether polling has cost more than interrupts lately, at about this busy share.
+    pub(super) fn is_paused(&self, case: Case, busy: f64) -> bool {
+        let pause = &self.pauses[case as usize];
+        !pause.left.is_zero() && (busy - pause.busy).abs() < SAME_LOAD
+    }
+
+    /// Whether the present mode, which polls, costs more than the share `most` of the cost under interrupts; once enough
+    /// was measured.
+    pub(super) fn costs_more(&mut self, case: Case, most: f64) -> bool {
+        let (Some(plain), ENOUGH_WINDOWS.., Some(present)) = (self.plain, self.present.len(), self.median())
+        else {
+            return false;
+        };
+        let costs_more = present > plain * most;
+        if !costs_more {
+            self.pauses[case as usize].next = FIRST_PAUSE;
+        }
+        costs_more
+    }
+
+    fn median(&self) -> Option<f64> {
+        let mut costs: Vec<f64> = self.present.iter().copied().collect();
+        costs.sort_unstable_by(f64::total_cmp);
+        costs.get(costs.len() / 2).copied()
+    }
+}

@@ -1,0 +1,212 @@
+//! The law on a core with given costs and random arrivals.
+
+use super::*;
+
+const STEP: Duration = Duration::from_millis(10);
+
+/// What an event costs on a core, in seconds.
+#[derive(Clone, Copy)]
+struct Core {
+    /// Under interrupts.
+    plain: f64,
+    /// Under polling in interrupt-first mode.
+    interrupt_first: f64,
+    /// Under polling in grace mode.
+    grace: f64,
+}
+
+/// Polling costs half of what interrupts cost.
+const CHEAP_POLLS: Core = Core { plain: 4e-6, interrupt_first: 3e-6, grace: 2e-6 };
+/// As on a virtual machine on which a timer's poll costs more than an interrupt saves.
+const DEAR_POLLS: Core = Core { plain: 4e-6, interrupt_first: 5e-6, grace: 4.5e-6 };
+
+fn law(budget_micros: u64) -> PollingLaw {
+    let costs = MachineCosts { block: Duration::from_micros(3), wake_latency: Duration::from_micros(4) };
+    let budget = LatencyBudget::new(Duration::from_micros(budget_micros)).unwrap();
+    PollingLaw::new(budget, costs, LawLimits::default())
+}
+
+/// Runs a law for `millis` at `rate` events per second. Returns the settings that it chose on the way.
+fn run(law: &mut PollingLaw, core: Core, rate: f64, millis: u64) -> Vec<QueueSettings> {
+    let mut changes = Vec::new();
+    for _ in 0..millis / 10 {
+        let cost = match law.settings().mode {
+            QueueMode::Plain => core.plain,
+            QueueMode::InterruptFirst => core.interrupt_first,
+            QueueMode::Grace => core.grace,
+        };
+        let seconds = STEP.as_secs_f64();
+        // A core that is always busy does what it can.
+        let events = (rate * seconds).min(seconds / cost);
+        let cpu = Duration::from_secs_f64(events * cost);
+        // The quantiles of exponential gaps; in grace mode sleeps end with the timer.
+        let idle = cpu < STEP.mul_f64(0.99);
+        for quantile in (0..20).filter(|_| idle) {
+            let gap = Duration::from_secs_f64(-(1.0 - (f64::from(quantile) + 0.5) / 20.0).ln() / rate);
+            let grace = law.settings().grace_time;
+            law.record_gap(match law.settings().mode {
+                QueueMode::Grace => grace * u32::try_from(gap.as_nanos().div_ceil(grace.as_nanos())).unwrap(),
+                _ => gap,
+            });
+        }
+        let events = events as u64;
+        changes.extend(law.step(&Epoch { duration: STEP, events, packets: events, cpu }));
+    }
+    changes
+}
+
+fn mode_at(budget_micros: u64, core: Core, rate: f64) -> (QueueMode, Duration) {
+    let mut law = law(budget_micros);
+    run(&mut law, core, rate, 1_000);
+    (law.settings().mode, law.settings().grace_time)
+}
+
+const fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+#[test]
+fn without_a_budget_the_queue_is_plain_until_it_stays_busy() {
+    for rate in [100.0, 12_500.0, 125_000.0, 180_000.0] {
+        assert_eq!(mode_at(0, CHEAP_POLLS, rate).0, QueueMode::Plain, "{rate}");
+    }
+    assert_eq!(mode_at(0, CHEAP_POLLS, 205_000.0).0, QueueMode::InterruptFirst);
+    assert_eq!(mode_at(0, CHEAP_POLLS, 240_000.0), (QueueMode::Grace, micros(20)));
+    assert_eq!(mode_at(0, CHEAP_POLLS, 1e6), (QueueMode::Grace, micros(20)));
+}
+
+#[test]
+fn a_budget_is_the_grace_time_where_packets_come_within_it() {
+    assert_eq!(mode_at(20, CHEAP_POLLS, 25_000.0).0, QueueMode::Plain);
+    assert_eq!(mode_at(20, CHEAP_POLLS, 75_000.0), (QueueMode::Grace, micros(20)));
+    assert_eq!(mode_at(50, CHEAP_POLLS, 30_000.0), (QueueMode::Grace, micros(50)));
+    assert_eq!(mode_at(50, CHEAP_POLLS, 1e6), (QueueMode::Grace, micros(50)));
+    assert_eq!(mode_at(100, CHEAP_POLLS, 5_000.0).0, QueueMode::Plain);
+}
+
+#[test]
+fn polling_that_costs_more_is_given_up_and_tried_ever_less_often() {
+    let mut law = law(50);
+    let changes = run(&mut law, DEAR_POLLS, 205_000.0, 120_000);
+    let tries = changes.iter().filter(|settings| settings.polls()).count();
+    assert!((2..=14).contains(&tries), "{tries} tries in 120 s");
+    assert_eq!(law.settings().mode, QueueMode::Plain);
+    assert!(matches!(law.settings().why, Reason::CostsMore { .. }), "{:?}", law.settings().why);
+}
+
+#[test]
+fn a_saturated_core_polls_soon_although_polling_cost_more_at_a_lower_load() {
+    let core = Core { grace: 3e-6, ..DEAR_POLLS };
+    let mut law = law(0);
+    run(&mut law, core, 205_000.0, 1_000);
+    assert_eq!(law.settings().mode, QueueMode::Plain);
+    run(&mut law, core, 400_000.0, 200);
+    assert_eq!(law.settings().mode, QueueMode::Grace);
+}
+
+#[test]
+fn the_law_settles_within_200_ms_of_a_step_and_stays() {
+    let mut law = law(0);
+    run(&mut law, CHEAP_POLLS, 25_000.0, 1_000);
+    for (rate, mode) in [(230_000.0, QueueMode::Grace), (25_000.0, QueueMode::Plain)] {
+        run(&mut law, CHEAP_POLLS, rate, 200);
+        assert_eq!(law.settings().mode, mode, "{rate}");
+        assert_eq!(run(&mut law, CHEAP_POLLS, rate, 5_000), [], "{rate}");
+    }
+}
+
+#[test]
+fn a_load_between_two_thresholds_does_not_make_the_law_oscillate() {
+    for budget in [0, 20, 50] {
+        for rate in (10_000..300_000).step_by(10_000) {
+            let mut law = law(budget);
+            run(&mut law, CHEAP_POLLS, f64::from(rate), 500);
+            let changes = run(&mut law, CHEAP_POLLS, f64::from(rate), 2_000);
+            assert!(changes.len() <= 1, "budget {budget}, {rate}/s: {changes:?}");
+        }
+    }
+}
+
+#[test]
+fn changes_are_at_least_50_ms_apart() {
+    let mut law = law(20);
+    let mut since = Duration::from_secs(1);
+    for step in 0..2_000 {
+        let rate = if step / 3 % 2 == 0 { 10_000.0 } else { 300_000.0 };
+        since += STEP;
+        if !run(&mut law, CHEAP_POLLS, rate, 10).is_empty() {
+            assert!(since >= DWELL, "{since:?}");
+            since = Duration::ZERO;
+        }
+    }
+}
+
+#[test]
+fn the_suspend_timeout_is_at_most_the_time_in_which_half_of_the_ring_fills() {
+    let mut law = law(0);
+    run(&mut law, CHEAP_POLLS, 240_000.0, 1_000);
+    let settings = *law.settings();
+    assert!(settings.suspend_timeout.as_secs_f64() * 240_000.0 <= 128.0, "{settings:?}");
+    assert!(settings.suspend_timeout >= SHORTEST_SUSPEND_TIMEOUT);
+}
+
+#[test]
+fn values_that_cannot_be_set_stay_and_only_the_wait_changes() {
+    let preset = QueueSettings::preset(100, micros(30), Duration::from_millis(5));
+    let mut law = law(0);
+    law.fix(preset);
+    for (rate, mode) in [(10_000.0, QueueMode::Plain), (1e6, QueueMode::Grace)] {
+        run(&mut law, CHEAP_POLLS, rate, 300);
+        let settings = *law.settings();
+        assert_eq!((settings.mode, settings.grace_time), (mode, micros(30)));
+        assert_eq!(settings.suspend_timeout, Duration::from_millis(5));
+    }
+    law.fix(QueueSettings::preset(0, Duration::ZERO, Duration::ZERO));
+    run(&mut law, CHEAP_POLLS, 1e6, 300);
+    assert_eq!(law.settings().mode, QueueMode::Plain);
+}
+
+#[test]
+fn an_idle_worker_goes_back_to_interrupts() {
+    let mut law = law(50);
+    run(&mut law, CHEAP_POLLS, 100_000.0, 500);
+    assert!(law.settings().polls());
+    // Wakes once a second, for a timer.
+    for _ in 0..3 {
+        let duration = Duration::from_secs(1);
+        law.step(&Epoch { duration, events: 1, packets: 1, cpu: micros(10) });
+    }
+    assert_eq!(law.settings().mode, QueueMode::Plain);
+}
+
+#[test]
+fn requests_that_become_cheaper_while_the_wait_polls_end_that() {
+    let mut law = law(0);
+    run(&mut law, CHEAP_POLLS, 240_000.0, 1_000);
+    assert!(law.settings().polls());
+    let tenth = |cost: f64| cost / 10.0;
+    let cheap = Core {
+        plain: tenth(CHEAP_POLLS.plain),
+        interrupt_first: tenth(CHEAP_POLLS.interrupt_first),
+        grace: tenth(CHEAP_POLLS.grace),
+    };
+    run(&mut law, cheap, 240_000.0, 300);
+    assert_eq!(law.settings().mode, QueueMode::Plain);
+}
+
+#[test]
+fn a_wait_spins_for_at_most_a_block_and_only_where_packets_come_within_it() {
+    for (gap, most) in [(micros(1), micros(3)), (micros(40), Duration::ZERO)] {
+        let mut law = law(0);
+        for _ in 0..100 {
+            (0..100).for_each(|_| law.record_gap(gap));
+            let cost = if law.settings().polls() { 3e-6 } else { 4e-6 };
+            let cpu = Duration::from_secs_f64(2_050.0 * cost);
+            law.step(&Epoch { duration: STEP, events: 2_050, packets: 2_050, cpu });
+        }
+        let settings = law.settings();
+        assert_eq!(settings.mode, QueueMode::InterruptFirst);
+        assert!(settings.spin <= most, "{settings:?}");
+        assert_eq!(settings.spin.is_zero(), most.is_zero(), "{settings:?}");
+    }
+}

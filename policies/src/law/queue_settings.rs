@@ -1,0 +1,136 @@
+//! How a queue is driven: its mode, and the kernel's values for it.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::budget::LatencyBudget;
+use super::reason::Reason;
+
+/// Which of the kernel's three loops drives a queue while the application waits: interrupt, timer or busy
+/// poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum QueueMode {
+    /// As under vanilla: each packet interrupts. The wait does not poll (`prefer_busy_poll` 0), and nothing
+    /// is deferred: with `defer_hard_irqs` 0, `napi_complete_done` unmasks the interrupt after every poll.
+    Plain,
+    /// The wait polls, and while it finds events the interrupt is suspended. An empty poll unmasks the
+    /// interrupt before the application sleeps: with `defer_hard_irqs` 1, `busy_poll_stop` sets the count to
+    /// 1 and its poll takes it to 0; the poll that `napi_resume_irqs` schedules then completes with nothing
+    /// deferred. The next interrupt's poll finds work, which sets the count again, so that the wait can
+    /// suspend.
+    InterruptFirst,
+    /// The wait polls, and while it finds events the interrupt is suspended. After an empty poll the timer
+    /// polls every grace time (`gro_flush_timeout`), up to `defer_hard_irqs` times before the interrupt is
+    /// unmasked.
+    Grace,
+}
+
+impl fmt::Display for QueueMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            QueueMode::Plain => "plain",
+            QueueMode::InterruptFirst => "interrupt-first",
+            QueueMode::Grace => "grace",
+        })
+    }
+}
+
+/// The values that drive a queue and the wait of the worker that polls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QueueSettings {
+    /// Which loop drives the queue while the application waits.
+    pub mode: QueueMode,
+    /// `gro_flush_timeout`. In interrupt-first mode it only has to cover the time from the interrupt to the
+    /// moment when the application's wait suspends the queue.
+    pub grace_time: Duration,
+    /// `napi_defer_hard_irqs`.
+    pub defer_hard_irqs: u64,
+    /// `irq_suspend_timeout`: at most the time in which half of the receive ring fills.
+    pub suspend_timeout: Duration,
+    /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
+    pub spin: Duration,
+    /// Why the law chose this.
+    pub why: Reason,
+}
+
+impl QueueSettings {
+    /// The grace time of interrupt-first mode, unless waking up takes longer: 20 µs.
+    pub const SHORT_GRACE_TIME: Duration = Duration::from_micros(20);
+    /// The deferrals of grace mode: 5. That number of timer polls costs about what an interrupt and a wake-up do. After them,
+    /// waiting for the next packet with the timer would cost more than its interrupt (`lab simulate`).
+    pub const GRACE_DEFERRALS: u64 = 5;
+    /// The longest suspend timeout: 20 ms, the value of the kernel series' authors.
+    pub const LONGEST_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
+
+    /// The settings of a queue in plain mode.
+    pub const fn plain(why: Reason) -> Self {
+        Self {
+            mode: QueueMode::Plain,
+            grace_time: Duration::ZERO,
+            defer_hard_irqs: 0,
+            suspend_timeout: Self::LONGEST_SUSPEND_TIMEOUT,
+            spin: Duration::ZERO,
+            why,
+        }
+    }
+
+    /// The settings of a queue in interrupt-first mode.
+    pub const fn interrupt_first(grace_time: Duration, why: Reason) -> Self {
+        Self { mode: QueueMode::InterruptFirst, grace_time, defer_hard_irqs: 1, ..Self::plain(why) }
+    }
+
+    /// The settings of a queue in grace mode.
+    pub const fn grace(grace_time: Duration, why: Reason) -> Self {
+        Self {
+            mode: QueueMode::Grace,
+            grace_time,
+            defer_hard_irqs: Self::GRACE_DEFERRALS,
+            ..Self::plain(why)
+        }
+    }
+
+    /// The settings for a host on which nobody adapts them: `policies apply`, or a process that may not.
+    /// Without a budget interrupt-first, which delays packets of other processes on the queue by
+    /// at most [`QueueSettings::SHORT_GRACE_TIME`]; with one grace mode, and the budget as grace time.
+    pub fn fixed(budget: LatencyBudget) -> Self {
+        if budget.delay() < Self::SHORT_GRACE_TIME {
+            Self::interrupt_first(Self::SHORT_GRACE_TIME, Reason::Fixed)
+        } else {
+            Self::grace(budget.delay(), Reason::Fixed)
+        }
+    }
+
+    /// The settings of a queue that has these values already.
+    pub fn preset(defer_hard_irqs: u64, grace_time: Duration, suspend_timeout: Duration) -> Self {
+        let mode = match defer_hard_irqs {
+            _ if grace_time.is_zero() => QueueMode::Plain,
+            0 => QueueMode::Plain,
+            1 => QueueMode::InterruptFirst,
+            _ => QueueMode::Grace,
+        };
+        Self { mode, grace_time, defer_hard_irqs, suspend_timeout, ..Self::plain(Reason::Fixed) }
+    }
+
+    /// Whether the wait polls the queue (`prefer_busy_poll` 1).
+    pub fn polls(&self) -> bool {
+        self.mode != QueueMode::Plain
+    }
+}
+
+impl fmt::Display for QueueSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.mode)?;
+        if self.mode == QueueMode::Grace {
+            write!(f, " {} µs", self.grace_time.as_micros())?;
+        }
+        if !self.spin.is_zero() {
+            write!(f, ", spins {} µs", self.spin.as_micros())?;
+        }
+        write!(f, " ({})", self.why)
+    }
+}

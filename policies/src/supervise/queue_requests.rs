@@ -1,0 +1,112 @@
+//! What workers ask a supervisor to set on their queues.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::law::QueueSettings;
+
+/// The requests of a runtime's workers to its supervisor: the law of each worker chooses its queue's
+/// settings, and the supervisor, which holds the journal, sets them.
+#[derive(Debug)]
+pub struct QueueRequests {
+    /// Written on each request.
+    eventfd: OwnedFd,
+    /// By queue.
+    states: Mutex<BTreeMap<u32, State>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Wanted(QueueSettings),
+    Answered(Result<(), String>),
+}
+
+impl QueueRequests {
+    /// An empty list.
+    ///
+    /// # Errors
+    /// If there is no descriptor left for the eventfd.
+    pub fn new() -> io::Result<Self> {
+        let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { eventfd, states: Mutex::default() })
+    }
+
+    /// Asks for settings of a queue, and wakes the supervisor. Replaces an earlier request for the queue.
+    pub fn request(&self, queue: u32, settings: QueueSettings) {
+        self.locked().insert(queue, State::Wanted(settings));
+        // Fails only if the counter is full, and then the supervisor is about to wake up.
+        let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes the answer to the last request for a queue: whether its values are set, or why they can't be.
+    /// `None` until there is one.
+    pub fn take_answer(&self, queue: u32) -> Option<Result<(), String>> {
+        let mut states = self.locked();
+        match states.remove(&queue)? {
+            State::Answered(answer) => Some(answer),
+            wanted @ State::Wanted(_) => {
+                states.insert(queue, wanted);
+                None
+            }
+        }
+    }
+
+    /// The requests without an answer.
+    pub(super) fn pending(&self) -> Vec<(u32, QueueSettings)> {
+        let mut count = [0; 8];
+        // Fails if the eventfd was not written, or was drained already.
+        let _ = rustix::io::read(&self.eventfd, &mut count);
+        let states = self.locked();
+        let wanted = states.iter().filter_map(|(queue, state)| match state {
+            State::Wanted(settings) => Some((*queue, *settings)),
+            State::Answered(_) => None,
+        });
+        wanted.collect()
+    }
+
+    /// Answers a request, unless a newer one has replaced it.
+    pub(super) fn answer(&self, queue: u32, settings: &QueueSettings, answer: Result<(), String>) {
+        let mut states = self.locked();
+        if matches!(states.get(&queue), Some(State::Wanted(wanted)) if wanted == settings) {
+            states.insert(queue, State::Answered(answer));
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<u32, State>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for QueueRequests {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::law::Reason;
+    use std::time::Duration;
+
+    #[test]
+    fn only_the_newest_request_of_a_queue_is_answered() {
+        let requests = QueueRequests::new().unwrap();
+        let old = QueueSettings::plain(Reason::Start);
+        let new = QueueSettings::grace(Duration::from_micros(20), Reason::Start);
+        requests.request(3, old);
+        assert_eq!(requests.pending(), [(3, old)]);
+        requests.request(3, new);
+        requests.answer(3, &old, Ok(()));
+        assert_eq!(requests.take_answer(3), None);
+        assert_eq!(requests.pending(), [(3, new)]);
+        requests.answer(3, &new, Err("forbidden".to_owned()));
+        assert_eq!(requests.take_answer(3), Some(Err("forbidden".to_owned())));
+        assert_eq!(requests.take_answer(3), None);
+        assert_eq!(requests.pending(), []);
+    }
+}
