@@ -8,8 +8,9 @@
 //! ```
 
 use std::error::Error;
+use std::time::Duration;
 
-use runtime::{Builder, GraceTime, Policy};
+use runtime::{Builder, LatencyBudget, Policy};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -20,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .policy(policy)
         .interface(interface)
         .workers(2)
-        .grace_time(GraceTime::ADAPTIVE)
+        .latency_budget(LatencyBudget::new(Duration::from_micros(20))?)
         .on_host_change(|change| println!("the interface changed: {change:?}"))
         .build()?;
 

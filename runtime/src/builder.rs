@@ -1,14 +1,16 @@
 //! Building a runtime.
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
-use policies::{Affinity, Change, Cpus, GraceTime, JournalDir, Policy};
+use policies::law::LatencyBudget;
+use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
 use crate::config::{Attribute, CodeSettings, Config, settings_table};
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
-use crate::host_policy::HostChangeHook;
+use crate::host_policy::{HostChangeHook, HostHooks};
 use crate::runtime::Runtime;
 use crate::worker::wait_strategy::WaitStrategy;
 
@@ -33,8 +35,18 @@ use crate::worker::wait_strategy::WaitStrategy;
 pub struct Builder {
     code: CodeSettings,
     on_host_change: HostChange,
+    queue_delegate: Delegate,
     attribute: Attribute,
     ignore_environment: bool,
+}
+
+#[derive(Default)]
+struct Delegate(Option<Box<QueueDelegate>>);
+
+impl fmt::Debug for Delegate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
+    }
 }
 
 #[derive(Default)]
@@ -110,6 +122,17 @@ impl Builder {
         self
     }
 
+    /// A function that sets a queue's values, for a process that gives up its privileges after its start: without one it
+    /// can't adapt its queues any more. The function passes them to a process that may, which calls
+    /// [`AdaptedQueue::set_for`](policies::AdaptedQueue::set_for). It is called on the supervisor's thread.
+    pub fn queue_delegate(
+        mut self,
+        delegate: impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + 'static,
+    ) -> Self {
+        self.queue_delegate = Delegate(Some(Box::new(delegate)));
+        self
+    }
+
     /// The cores on which the packing policy gathers network processing, and on which the threads of
     /// kernel-thread poll.
     pub fn packing_cores(mut self, cores: Cpus) -> Self {
@@ -117,8 +140,16 @@ impl Builder {
         self
     }
 
-    /// The grace time after an empty poll, under suppression and kernel polling. Default: adapted to the
-    /// load between 50 and 400 µs under kernel polling, 200 µs under suppression.
+    /// How much longer than under vanilla the median request may take under kernel polling, in exchange for
+    /// CPU time. Default: 0, which polls only where it costs no latency. See [`LatencyBudget`].
+    pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {
+        self.code.latency_budget = Some(budget);
+        self
+    }
+
+    /// The grace time after an empty poll, under suppression and kernel polling. Default: under kernel
+    /// polling adapted to the load within the [latency budget](Self::latency_budget), 200 µs under suppression. A
+    /// fixed grace time is in effect at every load.
     #[doc(alias = "gro_flush_timeout")]
     pub fn grace_time(mut self, time: GraceTime) -> Self {
         self.code.grace_time = Some(time);
@@ -159,6 +190,7 @@ impl Builder {
     /// only partly available is not an error: the workers' reports say what is in effect, and why.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let config = Config::resolve(self.code, self.attribute, self.ignore_environment)?;
-        Runtime::new(config, self.on_host_change.0)
+        let hooks = HostHooks { on_change: self.on_host_change.0, delegate: self.queue_delegate.0 };
+        Runtime::new(config, hooks)
     }
 }

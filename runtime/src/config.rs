@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings};
 
 use crate::driver::driver_kind::DriverKind;
@@ -53,7 +54,9 @@ settings! {
     AFFINITY: "affinity", "RUNTIME_AFFINITY", "`RUNTIME_AFFINITY`",
         "`pin` (default), `follow`, `none`";
     GRACE_TIME: "grace_time", "RUNTIME_GRACE_TIME", "`RUNTIME_GRACE_TIME`",
-        "microseconds, `auto`, or `auto:50-400`; see [`Builder::grace_time`]";
+        "microseconds, or `auto` (default); see [`Builder::grace_time`]";
+    LATENCY_BUDGET: "latency_budget", "RUNTIME_LATENCY_BUDGET", "`RUNTIME_LATENCY_BUDGET`",
+        "microseconds from 0 (default) to 1000; see [`Builder::latency_budget`]";
 }
 
 /// The arguments of `#[runtime::main(…)]` and `#[runtime::test(…)]`.
@@ -68,6 +71,7 @@ pub struct Attribute {
     pub cores: Option<String>,
     pub affinity: Option<String>,
     pub grace_time: Option<String>,
+    pub latency_budget: Option<String>,
 }
 
 /// The settings that the code has made.
@@ -82,6 +86,7 @@ pub(crate) struct CodeSettings {
     pub(crate) affinity: Option<Affinity>,
     pub(crate) packing_cores: Cpus,
     pub(crate) grace_time: Option<GraceTime>,
+    pub(crate) latency_budget: Option<LatencyBudget>,
     pub(crate) busy_poll: Option<Duration>,
     pub(crate) max_events: Option<usize>,
     pub(crate) journals: JournalDir,
@@ -134,28 +139,49 @@ impl Config {
             layered(code.affinity, &AFFINITY, &environment, attribute.affinity, parse::<Affinity>)?;
         let grace_time =
             layered(code.grace_time, &GRACE_TIME, &environment, attribute.grace_time, parse::<GraceTime>)?;
+        let latency_budget = layered(
+            code.latency_budget,
+            &LATENCY_BUDGET,
+            &environment,
+            attribute.latency_budget,
+            parse::<LatencyBudget>,
+        )?;
         let policy = policy.unwrap_or_default();
+        let (driver, wait) = (driver.unwrap_or_default(), wait.unwrap_or_default());
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
         let mut settings = Settings { packing_cores: code.packing_cores, ..Settings::default() };
         if let Some(time) = grace_time.filter(|time| !time.is_valid()) {
-            let reason =
-                format!("{time:?} is not a valid grace time: its bounds are out of order or out of range");
+            let reason = format!("{time:?} is not a valid grace time: it must be from 1 ns to 1 s");
             return Err(BuildError::Setting { source_name: GRACE_TIME.argument.to_owned(), reason });
         }
-        let adaptive = (policy == Policy::KernelPolling).then_some(GraceTime::ADAPTIVE);
-        if let Some(time) = grace_time.or(adaptive) {
-            settings.gro_flush_timeout = time;
+        settings.latency_budget = latency_budget.unwrap_or_default();
+        settings.gro_flush_timeout = grace_time.unwrap_or_default();
+        // Where the law does not run, kernel polling has the values that suit the budget without it.
+        let by_law = driver != DriverKind::Uring && wait == WaitStrategy::Block && code.busy_poll.is_none();
+        if policy == Policy::KernelPolling && settings.gro_flush_timeout == GraceTime::Adaptive && !by_law {
+            let fixed = QueueSettings::fixed(settings.latency_budget);
+            settings.gro_flush_timeout = GraceTime::Fixed(fixed.grace_time);
+            settings.defer_hard_irqs = fixed.defer_hard_irqs;
         }
+        // After an empty pass a loop of passes polls nothing until a packet comes, because the kernel forgets
+        // the NAPI (`fs/eventpoll.c`, `ep_busy_loop`). Within one wait it goes on polling.
+        let (wait, spin) = match wait {
+            WaitStrategy::SpinThenBlock(limit) if policy == Policy::KernelPolling => {
+                (WaitStrategy::Block, limit)
+            }
+            WaitStrategy::Spin if policy == Policy::KernelPolling => (wait, WaitStrategy::SPIN_LIMIT),
+            _ => (wait, Duration::ZERO),
+        };
         let busy_poll = code.busy_poll.unwrap_or(match policy {
             Policy::Suppression => SUPPRESSION_BUSY_POLL,
-            _ => Duration::ZERO,
+            _ => spin,
         });
         Ok(Self {
             policy,
             workers,
             interface,
-            wait: wait.unwrap_or_default(),
-            driver: driver.unwrap_or_default(),
+            wait,
+            driver,
             cores,
             affinity: affinity.unwrap_or_default(),
             settings,
@@ -250,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_table_names_every_variable() {
-        for setting in [POLICY, WORKERS, INTERFACE, WAIT, DRIVER, AFFINITY, GRACE_TIME] {
+        for setting in [POLICY, WORKERS, INTERFACE, WAIT, DRIVER, AFFINITY, GRACE_TIME, LATENCY_BUDGET] {
             assert!(settings_table!().contains(&format!("`{}` | `{}`", setting.argument, setting.variable)));
         }
     }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use policies::status::{StatusFile, WorkerStatus};
-use policies::{Change, Guard, Interface, Lifetime, Plan, Policy, Settings, Supervisor, SupervisorHooks};
+use policies::{
+    Change, Guard, Interface, Lifetime, Plan, Policy, QueueDelegate, QueueRequests, Settings, Supervisor,
+    SupervisorHooks,
+};
 
 use crate::config::Config;
 use crate::runtime_state::RuntimeState;
@@ -13,6 +16,15 @@ use crate::worker::worker_handle::WorkerHandle;
 
 /// Called on each change of the interface.
 pub(crate) type HostChangeHook = Box<dyn FnMut(&Change) + Send>;
+
+/// What the application does for its runtime's policy.
+#[derive(Default)]
+pub(crate) struct HostHooks {
+    /// Called on each change of the interface.
+    pub(crate) on_change: Option<HostChangeHook>,
+    /// Sets the queues' values if the process may not.
+    pub(crate) delegate: Option<Box<QueueDelegate>>,
+}
 
 /// What was set on the host, and what was not.
 #[derive(Default)]
@@ -68,11 +80,7 @@ fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::E
 
 /// Starts the thread that keeps the policy applied, moves workers after their interrupts, and writes the
 /// status file for `policies watch`.
-pub(crate) fn supervise(
-    state: &Arc<RuntimeState>,
-    guard: Guard,
-    mut on_change: Option<HostChangeHook>,
-) -> io::Result<Supervisor> {
+pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHooks) -> io::Result<Supervisor> {
     let file = StatusFile::new(&state.config.journals, guard.plan().ifindex);
     let queues = guard.plan().queues.clone();
     let affinity = state.config.affinity;
@@ -82,11 +90,14 @@ pub(crate) fn supervise(
         let position = queues.iter().position(|own| *own == queue)?;
         all.workers.get(position % all.workers.len()).cloned()
     };
-    let receiver = worker_of_queue.clone();
+    let requests = match &state.host.requests {
+        Some(requests) => Arc::clone(requests),
+        None => Arc::new(QueueRequests::new()?),
+    };
+    let HostHooks { mut on_change, delegate } = hooks;
     let hooks = SupervisorHooks {
-        received_bytes: Box::new(move |queue| {
-            receiver(queue).map_or(0, |worker| worker.counters.received_bytes.get())
-        }),
+        requests,
+        delegate,
         on_tick: Box::new(move || {
             // The file only informs other programs.
             if let Err(error) = file.write(observed.workers.iter().map(|worker| status(worker)).collect()) {
@@ -118,6 +129,7 @@ fn status(worker: &WorkerHandle) -> WorkerStatus {
         thread: worker.thread.get().copied().unwrap_or(0),
         napi: worker.napi.load(Ordering::Relaxed),
         running: report.as_ref().map_or_else(String::new, |report| report.running.to_string()),
+        queue: report.as_ref().and_then(|report| report.queue_status()),
         running_ns: metrics.running_ns,
         polling_ns: metrics.polling_ns,
         parked_ns: metrics.parked_ns,

@@ -59,7 +59,9 @@ mod time;
 mod worker;
 
 pub use policies::Error as HostError;
+pub use policies::law::{LatencyBudget, QueueMode, QueueSettings};
 pub use policies::netlink::netdev::Napi;
+pub use policies::status::QueueStatus;
 pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy};
 pub use runtime_macros::{main, test};
 

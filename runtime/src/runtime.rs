@@ -5,14 +5,14 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use policies::{Affinity, Applied, Supervisor, host};
+use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
-use crate::host_policy::{HostChangeHook, PreparedHost, prepare_host, supervise};
-use crate::runtime_state::RuntimeState;
+use crate::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
+use crate::runtime_state::{HostState, RuntimeState};
 use crate::worker::current;
 use crate::worker::metrics::Metrics;
 use crate::worker::napi_map::NapiMap;
@@ -30,10 +30,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub(crate) fn new(
-        mut config: Config,
-        on_host_change: Option<HostChangeHook>,
-    ) -> Result<Self, BuildError> {
+    pub(crate) fn new(mut config: Config, hooks: HostHooks) -> Result<Self, BuildError> {
         let interface = config.interface.as_deref().map(host::interface).transpose()?;
         let queues = interface.as_ref().map_or(0, |interface| interface.queues.len());
         let count = config.workers.unwrap_or_else(|| {
@@ -46,8 +43,13 @@ impl Runtime {
         }
         let prepared = interface.as_ref().map(|interface| prepare_host(&config, interface));
         let PreparedHost { guard, notes, own_queues } = prepared.unwrap_or_default();
-        let applied = guard.as_ref().map(|guard| guard.applied().to_vec()).unwrap_or_default();
         let worker_0_failed = |source| BuildError::Worker { worker: 0, source };
+        let mut host_state = HostState { notes, ..HostState::default() };
+        if let Some(guard) = &guard {
+            host_state.applied = guard.applied().to_vec();
+            host_state.queues.clone_from(&guard.plan().queues);
+            host_state.requests = Some(Arc::new(QueueRequests::new().map_err(worker_0_failed)?));
+        }
         let workers = (0..count)
             .map(|index| WorkerHandle::new(index).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
@@ -61,7 +63,7 @@ impl Runtime {
             let ids = napis.own_ids(&host::interface(name)?);
             napis.assign(&ids, &workers);
         }
-        let state = Arc::new(RuntimeState::new(config, workers, napis, applied, notes));
+        let state = Arc::new(RuntimeState::new(config, workers, napis, host_state));
         let mut runtime = Self { state, threads: Vec::new(), supervisor: None };
         // Worker 0 opens its driver in `block_on`, which can't return an error.
         runtime.probe_driver().map_err(worker_0_failed)?;
@@ -72,7 +74,7 @@ impl Runtime {
             runtime.threads.push(handle);
         }
         if let Some(guard) = guard {
-            let supervisor = supervise(&runtime.state, guard, on_host_change).map_err(worker_0_failed)?;
+            let supervisor = supervise(&runtime.state, guard, hooks).map_err(worker_0_failed)?;
             runtime.supervisor = Some(supervisor);
         }
         Ok(runtime)
@@ -117,7 +119,7 @@ impl Runtime {
 
     /// The host settings of the policy, each with its outcome.
     pub fn applied(&self) -> &[Applied] {
-        &self.state.applied
+        &self.state.host.applied
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use policies::Applied;
+use policies::{Applied, QueueRequests};
 
 use crate::config::Config;
 use crate::worker::metrics::Metrics;
@@ -16,12 +16,22 @@ pub(crate) struct RuntimeState {
     pub(crate) config: Config,
     pub(crate) workers: Vec<Arc<WorkerHandle>>,
     pub(crate) napis: NapiMap,
-    /// The outcome of each host setting.
-    pub(crate) applied: Vec<Applied>,
-    /// Why host settings were not applied.
-    pub(crate) host_notes: Vec<String>,
+    pub(crate) host: HostState,
     /// Why the first worker that failed did.
     failure: Mutex<Option<String>>,
+}
+
+/// What the policy has set on the host.
+#[derive(Default)]
+pub(crate) struct HostState {
+    /// The outcome of each setting.
+    pub(crate) applied: Vec<Applied>,
+    /// Why settings were not applied.
+    pub(crate) notes: Vec<String>,
+    /// The queues that the settings are for, in order; worker `i` polls the `i`-th.
+    pub(crate) queues: Vec<u32>,
+    /// Where workers ask for their queues' values; `None` if nobody sets them.
+    pub(crate) requests: Option<Arc<QueueRequests>>,
 }
 
 impl RuntimeState {
@@ -29,10 +39,9 @@ impl RuntimeState {
         config: Config,
         workers: Vec<Arc<WorkerHandle>>,
         napis: NapiMap,
-        applied: Vec<Applied>,
-        host_notes: Vec<String>,
+        host: HostState,
     ) -> Self {
-        Self { config, workers, napis, applied, host_notes, failure: Mutex::default() }
+        Self { config, workers, napis, host, failure: Mutex::default() }
     }
 
     /// The core that a worker is to run on; `None`: it is not pinned.

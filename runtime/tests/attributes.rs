@@ -19,7 +19,8 @@ mod renamed {
     wait = "spin-then-block:20us",
     driver = "epoll",
     affinity = "none",
-    grace_time = "auto:50-400"
+    grace_time = "auto",
+    latency_budget = "20"
 )]
 async fn the_settings_of_an_attribute_are_taken() {
     assert_eq!(lull::workers(), 2);

@@ -13,8 +13,8 @@ use syn::{Error, Expr, ExprLit, ItemFn, Lit, LitStr, MetaNameValue, Path, Token,
 /// Runs an `async fn main` on a runtime. Prints the error and ends the process with code 1 if the runtime
 /// can't be built.
 ///
-/// The arguments are `policy`, `workers`, `interface`, `wait`, `driver`, `cores`, `affinity` and
-/// `grace_time`, all optional: strings, except `workers`, which is a number. The
+/// The arguments are `policy`, `workers`, `interface`, `wait`, `driver`, `cores`, `affinity`,
+/// `grace_time` and `latency_budget`, all optional: strings, except `workers`, which is a number. The
 /// [table of `Builder`](struct.Builder.html#configuration) lists their values, and the environment variables
 /// that override them.
 ///
@@ -66,8 +66,18 @@ struct Arguments {
     krate: Option<Path>,
 }
 
-const NAMES: [&str; 9] =
-    ["policy", "workers", "interface", "wait", "driver", "cores", "affinity", "grace_time", "crate"];
+const NAMES: [&str; 10] = [
+    "policy",
+    "workers",
+    "interface",
+    "wait",
+    "driver",
+    "cores",
+    "affinity",
+    "grace_time",
+    "latency_budget",
+    "crate",
+];
 const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-thread"];
 const DRIVERS: [&str; 4] = ["auto", "epoll", "uring", "hybrid"];
 const AFFINITIES: [&str; 3] = ["pin", "follow", "none"];

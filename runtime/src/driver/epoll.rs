@@ -63,6 +63,8 @@ pub(crate) struct EpollDriver {
     suspend: Option<OwnedFd>,
     /// Whether a kernel thread polls the NAPI while the worker doesn't.
     has_napi_thread: Cell<bool>,
+    /// Whether waits busy-poll the NAPI at present.
+    polls: Cell<bool>,
 }
 
 fn fd(poll: &Poll) -> BorrowedFd<'_> {
@@ -106,6 +108,7 @@ impl EpollDriver {
             last_events: Cell::new(0),
             suspend,
             has_napi_thread: Cell::new(false),
+            polls: Cell::new(split),
         })
     }
 
@@ -193,7 +196,7 @@ impl EpollDriver {
 
     /// Waits, and dispatches what came.
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
-        let pass = if self.other.is_some() { POLL_PASS } else { Duration::ZERO };
+        let pass = if self.polls.get() { POLL_PASS } else { Duration::ZERO };
         let timeout = match wait {
             Wait::Pass => Some(pass),
             Wait::Park(timeout) => {
@@ -209,7 +212,7 @@ impl EpollDriver {
             self.collect_other(&mut outcome)?;
         }
         let network = self.collect(timeout, &mut outcome)?;
-        if self.has_napi_thread.get() && self.last_events.get() >= LONG_COPY_EVENTS {
+        if self.polls.get() && self.has_napi_thread.get() && self.last_events.get() >= LONG_COPY_EVENTS {
             // If the grace timer has woken the NAPI's thread during the wait, the thread polls after the kernel has
             // suspended the NAPI, and sets the timer again, to the grace time (`napi_complete_done`). This call
             // is short, and comes after the thread.
@@ -217,8 +220,7 @@ impl EpollDriver {
             outcome.calls += again.calls;
             outcome.events += again.events;
         }
-        let nested_only =
-            !network && self.other.is_some() && !(self.wake_armed.get() && self.other_armed.get());
+        let nested_only = !network && self.polls.get() && !(self.wake_armed.get() && self.other_armed.get());
         if nested_only && self.in_polling.get() > 0 {
             // The nested descriptor that fired is disarmed now, so this pass can't return before it has
             // polled, unless the other nested one fires too; then the next pass polls.
@@ -229,6 +231,20 @@ impl EpollDriver {
         Ok(outcome)
     }
 
+    /// Makes waits busy-poll the NAPI, or stops that. Stop it only after a wait that has returned no events: the kernel
+    /// resumes the interrupts of a suspended queue in a poll that finds nothing, and without polls nobody does
+    /// (`fs/eventpoll.c`, `ep_busy_loop`).
+    pub(crate) fn set_polling(&self, params: Option<EpollParams>) -> io::Result<()> {
+        epoll_sys::set_epoll_params(fd(&self.polling), params.unwrap_or_default())?;
+        self.polls.set(params.is_some());
+        Ok(())
+    }
+
+    /// Whether waits busy-poll the NAPI at present.
+    pub(crate) fn polls(&self) -> bool {
+        self.polls.get()
+    }
+
     /// Says that a kernel thread polls the NAPI while the worker doesn't.
     pub(crate) fn set_napi_thread(&self) {
         self.has_napi_thread.set(true);
@@ -236,7 +252,7 @@ impl EpollDriver {
 
     /// Whether the kernel has suspended the interrupts of the NAPI, if that has a suspend timeout: the last wait
     /// returned an event.
-    pub(super) fn is_suspended(&self) -> bool {
+    pub(crate) fn is_suspended(&self) -> bool {
         self.last_events.get() > 0
     }
 
@@ -309,7 +325,7 @@ impl EpollDriver {
     }
 
     /// Re-arms the nested descriptors that have fired.
-    fn arm(&self) -> io::Result<()> {
+    pub(super) fn arm(&self) -> io::Result<()> {
         let Some(other) = &self.other else { return Ok(()) };
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         if !self.wake_armed.replace(true)

@@ -11,6 +11,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use policies::law::QueueSettings;
+
 pub use self::driver_kind::{DriverKind, UnknownDriver};
 use self::epoll::EpollDriver;
 pub use self::epoll_sys::EpollParams;
@@ -98,6 +100,17 @@ impl Driver {
             Self::Epoll(epoll) => epoll.wait(wait),
             Self::Uring(ring) => ring.wait(wait),
         }
+    }
+
+    /// Makes the wait busy-poll as the settings say, or stops that ([`EpollDriver::set_polling`]).
+    pub(crate) fn set_polling(&self, settings: &QueueSettings, budget: u16) -> io::Result<()> {
+        let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
+        let params = settings.polls().then(|| EpollParams::new(micros, budget));
+        self.epoll().set_polling(params)?;
+        if let Some(ring) = self.ring() {
+            ring.set_suspends(settings.polls());
+        }
+        Ok(())
     }
 
     /// How many tasks one turn runs before the next wait.

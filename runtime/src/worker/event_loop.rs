@@ -14,6 +14,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
+use super::queue_control::QueueControl;
 use super::wait_strategy::WaitStrategy;
 use super::worker_handle::{Message, WorkerHandle};
 use crate::driver::Driver;
@@ -30,6 +31,8 @@ pub(crate) struct Worker {
     pub(crate) runtime: Arc<RuntimeState>,
     pub(crate) handle: Arc<WorkerHandle>,
     pub(crate) driver: Driver,
+    /// Adapts how the worker's queue is driven, under kernel polling with an adaptive grace time.
+    queue_control: Option<QueueControl>,
     pub(crate) timers: RefCell<TimerWheel>,
     /// When this turn began, on the clock of [`monotonic_nanos`].
     turn_time: Cell<u64>,
@@ -51,12 +54,14 @@ impl Worker {
         runtime: Arc<RuntimeState>,
         handle: Arc<WorkerHandle>,
         driver: Driver,
+        queue_control: Option<QueueControl>,
         wait: WaitStrategy,
     ) -> Rc<Self> {
         Rc::new(Self {
             runtime,
             handle,
             driver,
+            queue_control,
             timers: RefCell::default(),
             turn_time: Cell::new(monotonic_nanos()),
             wait,
@@ -103,13 +108,13 @@ impl Worker {
         let waker = root_task.waker();
         self.push(&root_task);
         let counters = &self.handle.counters;
-        let budget = self.driver.task_budget();
         let mut started = monotonic_nanos();
         self.turn_time.set(started);
         let mut idle_since: Option<u64> = None;
         loop {
             counters.turns.add(1);
             self.take_messages();
+            let budget = self.driver.task_budget();
             let mut ran = 0;
             while ran < budget {
                 let Some(next) = self.queue.borrow_mut().pop_front() else { break };
@@ -158,6 +163,12 @@ impl Worker {
             counters.events.add(outcome.events as u64);
             counters.forced_passes.add(u64::from(outcome.forced_pass));
             counters.received_bytes.add(outcome.received_bytes);
+            if let Some(control) = &self.queue_control {
+                if parked {
+                    control.waited(started - now, outcome.events);
+                }
+                control.update(started, &self.handle, &self.driver);
+            }
             if next_timer.is_some_and(|deadline| deadline <= started) {
                 let due = self.timers.borrow_mut().take_due(started);
                 due.into_iter().for_each(Waker::wake);
@@ -168,7 +179,8 @@ impl Worker {
     /// Parks only if nothing is ready, no timer is due, and the wait strategy has spun long enough.
     fn choose_wait(&self, now: u64, next_timer: Option<u64>, idle_since: &mut Option<u64>) -> Wait {
         let timeout = next_timer.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)));
-        if !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
+        let needs_pass = self.queue_control.as_ref().is_some_and(QueueControl::needs_pass);
+        if needs_pass || !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
             return Wait::Pass;
         }
         let since = *idle_since.get_or_insert(now);

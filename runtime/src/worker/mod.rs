@@ -12,6 +12,7 @@ pub(crate) mod inbox;
 pub(crate) mod metrics;
 pub(crate) mod napi_map;
 pub(crate) mod park_state;
+pub(crate) mod queue_control;
 pub(crate) mod report;
 pub(crate) mod startup;
 pub(crate) mod wait_strategy;

@@ -1,8 +1,11 @@
 //! Which policy is in effect on a worker, read back from the kernel, and why it is not the one asked for.
 
 use std::fmt;
+use std::time::Duration;
 
+use policies::law::{LatencyBudget, QueueSettings};
 use policies::netlink::netdev::{Napi, Netdev};
+use policies::status::QueueStatus;
 use policies::{Applied, Policy};
 use serde::Serialize;
 
@@ -73,12 +76,44 @@ pub struct WorkerReport {
     pub napi: Option<Napi>,
     /// How its epoll instance busy-polls (`EPIOCGPARAMS`). `None` if it doesn't.
     pub epoll: Option<EpollParams>,
+    /// How the law drives its queue at present. `None` if the queue's values are fixed.
+    pub queue: Option<QueueSettings>,
+    /// The law's latency budget. `None` if the queue's values are fixed.
+    pub latency_budget: Option<LatencyBudget>,
     /// The driver in use.
     pub driver: DriverKind,
     /// The io_uring features that the driver uses, by the kernel's names.
     pub features: Vec<&'static str>,
     /// Why `auto` chose epoll: the reason why io_uring is not available.
     pub driver_note: Option<String>,
+}
+
+impl WorkerReport {
+    /// How its queue is driven at present: by the law, or by fixed values. `None` unless kernel polling is in
+    /// effect.
+    pub fn queue_status(&self) -> Option<QueueStatus> {
+        if let Some(settings) = &self.queue {
+            return Some(QueueStatus::new(settings, self.latency_budget));
+        }
+        let napi = self.napi.as_ref().filter(|_| self.running == Running::KernelPolling)?;
+        let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
+        let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
+        let mut settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+        settings.spin =
+            self.epoll.map_or(Duration::ZERO, |epoll| Duration::from_micros(epoll.busy_poll_usecs.into()));
+        Some(QueueStatus::new(&settings, None))
+    }
+
+    /// Takes in what the law has set.
+    pub(crate) fn set_queue_settings(&mut self, settings: QueueSettings) {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(napi) = &mut self.napi {
+            napi.defer_hard_irqs = Some(settings.defer_hard_irqs);
+            napi.gro_flush_timeout = Some(nanos(settings.grace_time));
+            napi.irq_suspend_timeout = Some(nanos(settings.suspend_timeout));
+        }
+        self.queue = Some(settings);
+    }
 }
 
 impl fmt::Display for WorkerReport {
@@ -89,6 +124,9 @@ impl fmt::Display for WorkerReport {
         }
         if let Some(core) = self.core {
             write!(f, ", core {core}")?;
+        }
+        if let Some(queue) = &self.queue {
+            write!(f, ", {queue}")?;
         }
         if let Some(note) = &self.driver_note {
             write!(f, " (no io_uring: {note})")?;
@@ -117,6 +155,8 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) driver_note: Option<String>,
     /// Whether sockets may fall back to `SO_BUSY_POLL`.
     pub(crate) so_busy_poll: bool,
+    /// The latency budget of the worker's law; `None` without a law.
+    pub(crate) latency_budget: Option<LatencyBudget>,
 }
 
 impl ReportInputs<'_> {
@@ -136,6 +176,8 @@ impl ReportInputs<'_> {
             steps_down,
             napi,
             epoll,
+            queue: None,
+            latency_budget: self.latency_budget,
             driver: driver.kind(),
             features: driver.features().to_vec(),
             driver_note: self.driver_note.clone(),
@@ -195,6 +237,10 @@ impl ReportInputs<'_> {
                 Some(name) => format!("{name} has no NAPI for this worker"),
             });
             return (Running::Blocking, why);
+        }
+        // The law sets the NAPI's values.
+        if self.latency_budget.is_some() {
+            return (Running::KernelPolling, why);
         }
         if let Some(Err(error)) = &self.ring_polls {
             why.push(format!("the ring can't busy-poll (IORING_REGISTER_NAPI, Linux 6.13): {error}"));

@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::Cpus;
+use policies::law::{LawLimits, MachineCosts, PollingLaw, QueueSettings};
+use policies::netlink::netdev::Netdev;
+use policies::{Cpus, GraceTime, Knob, Policy};
 
 use super::event_loop::Worker;
+use super::queue_control::QueueControl;
 use super::report::{ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::driver::epoll_sys::EpollParams;
 use crate::runtime_state::RuntimeState;
+use crate::time::clock::monotonic_nanos;
 
 /// The shortest time for which a ring is set to busy-poll: with 0 it would not poll at all.
 const RING_BUSY_POLL: Duration = Duration::from_micros(50);
@@ -47,24 +51,34 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         let wanted = EpollParams::new(micros, BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
     }
+    let by_epoll = split && params_error.is_none() && ring_polls.is_none();
+    let control = if by_epoll { queue_control(runtime, index, napi_id, thread_id) } else { None };
+    if let Some(control) = &control {
+        // The call has succeeded above.
+        driver.set_polling(&control.in_effect(), BUSY_POLL_BUDGET)?;
+    }
     let report = ReportInputs {
         worker: index,
         core,
         asked: config.policy,
         napi_id,
         interface: config.interface.as_deref(),
-        applied: &runtime.applied,
-        host_notes: &runtime.host_notes,
+        applied: &runtime.host.applied,
+        host_notes: &runtime.host.notes,
         params_error,
         ring_polls,
         driver_note,
         so_busy_poll: split,
+        latency_budget: control.as_ref().map(|_| config.settings.latency_budget),
+    };
+    let mut report = report.report(&driver);
+    if let Some(control) = &control {
+        report.set_queue_settings(control.in_effect());
     }
-    .report(&driver);
     // As it runs, not as it was requested: without a suspend timeout nothing is suspended.
     let suspends = report.running == Running::KernelPolling;
-    if let Some(ring) = driver.ring().filter(|_| suspends) {
-        ring.set_suspends();
+    if let Some(ring) = driver.ring().filter(|_| suspends && control.is_none()) {
+        ring.set_suspends(true);
     }
     if suspends && report.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0))
     {
@@ -72,7 +86,42 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     }
     tracing::debug!(%report, "worker started");
     handle.set_report(report);
-    Ok(Worker::new(Arc::clone(runtime), handle, driver, config.wait))
+    Ok(Worker::new(Arc::clone(runtime), handle, driver, control, config.wait))
+}
+
+/// The law of the worker's queue, under kernel polling with an adaptive grace time. `None` also where neither this
+/// process nor somebody before it has given the queue values that polling needs.
+fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i32) -> Option<QueueControl> {
+    let settings = &runtime.config.settings;
+    let adaptive = settings.gro_flush_timeout == GraceTime::Adaptive;
+    if runtime.config.policy != Policy::KernelPolling || !adaptive || napi_id == 0 {
+        return None;
+    }
+    let queue = runtime.host.queues.get(worker).copied();
+    let interface = runtime.config.interface.as_deref().unwrap_or_default();
+    let may_set = |queue: u32| {
+        let mut steps = runtime.host.applied.iter();
+        let knob = Knob::NapiDeferHardIrqs { queue };
+        // Without permission the plan kept the present values, which somebody may have prepared.
+        steps.any(|step| step.knob == knob && step.outcome.is_ok())
+            && policies::may_set(&knob, interface).is_ok()
+    };
+    let settable = queue.filter(|queue| may_set(*queue));
+    let napi = Netdev::open().and_then(|mut netdev| netdev.napi(napi_id)).ok()?;
+    let fixed = if settable.is_some() {
+        None
+    } else {
+        let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
+        let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
+        let preset = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+        Some(preset).filter(|preset| preset.polls() && !suspend.is_zero()).map(Some)?
+    };
+    let limits = LawLimits { fixed, ..LawLimits::default() };
+    let law = PollingLaw::new(settings.latency_budget, MachineCosts::measure(), limits);
+    let requests = settable.and(runtime.host.requests.clone());
+    let now = monotonic_nanos();
+    let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
+    Some(QueueControl::new(settable.unwrap_or(0), requests, law, BUSY_POLL_BUDGET, thread, napi_thread, now))
 }
 
 fn pin(core: u32) -> io::Result<()> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use policies::Cpus;
+use policies::law::QueueSettings;
 
 use super::inbox::Inbox;
 use super::metrics::{Metrics, WorkerCounters};
@@ -92,6 +93,13 @@ impl WorkerHandle {
 
     pub(crate) fn set_report(&self, report: WorkerReport) {
         *self.locked_report() = Some(report);
+    }
+
+    /// Reports the settings with which the worker's queue is driven now.
+    pub(crate) fn set_queue_settings(&self, settings: QueueSettings) {
+        if let Some(report) = &mut *self.locked_report() {
+            report.set_queue_settings(settings);
+        }
     }
 
     /// Locks the report, to read it without a copy.

@@ -176,10 +176,16 @@ impl UringDriver {
         self.mode == Mode::Hybrid && self.epoll.is_split()
     }
 
-    /// Says that the queue has a suspend timeout, so that each wait in epoll that returns events suspends its
+    /// Says whether the queue has a suspend timeout, so that each wait in epoll that returns events suspends its
     /// interrupts.
-    pub(crate) fn set_suspends(&self) {
-        self.suspends.set(self.polls_by_epoll());
+    pub(crate) fn set_suspends(&self, suspends: bool) {
+        self.suspends.set(suspends && self.polls_by_epoll());
+    }
+
+    /// Whether the worker waits in the ring: always, or while the epoll instance could poll a NAPI but does not. The
+    /// ring is the cheaper wait then.
+    pub(super) fn waits_in_ring(&self) -> bool {
+        self.mode == Mode::Uring || self.epoll.is_split() && !self.epoll.polls()
     }
 
     /// Whether interrupts or the timer bring packets now, although the queue could be suspended.
@@ -211,7 +217,7 @@ impl UringDriver {
 
     /// How many tasks a turn may run.
     pub(crate) fn task_budget(&self) -> usize {
-        if self.mode == Mode::Uring && !self.polls.get() { TASK_BUDGET } else { POLLING_TASK_BUDGET }
+        if self.waits_in_ring() && !self.polls.get() { TASK_BUDGET } else { POLLING_TASK_BUDGET }
     }
 
     /// Cancels an operation. It still completes, with what it has done.

@@ -30,9 +30,10 @@ impl UringDriver {
         // A send that succeeds posts no completion and so ends no wait: one that a task waits for must go
         // out without waiting.
         let wait = if sends.awaited { Wait::Pass } else { wait };
-        let mut outcome = match self.mode {
-            Mode::Uring => self.wait_on_ring(wait)?,
-            Mode::Hybrid => self.wait_on_epoll(wait, sends.count)?,
+        let mut outcome = if self.waits_in_ring() {
+            self.wait_on_ring(wait)?
+        } else {
+            self.wait_on_epoll(wait, sends.count)?
         };
         outcome.events += self.received.get();
         outcome.received_bytes = self.received_bytes.take();
@@ -47,8 +48,13 @@ impl UringDriver {
             // SAFETY: the entry has no pointers; the epoll instance is open as long as the driver.
             unsafe { self.ring.borrow_mut().push(entry.user_data(id)) };
         }
-        self.watch_eventfd();
-        self.send_wake_messages();
+        if self.mode == Mode::Uring {
+            self.watch_eventfd();
+            self.send_wake_messages();
+        } else if matches!(wait, Wait::Park(_)) {
+            // Wake-ups end the wait through the epoll instance.
+            self.epoll.arm()?;
+        }
         let (want, timeout) = match wait {
             Wait::Pass => (0, None),
             // An enter between the turns has completed the poll of the epoll instance.
@@ -108,7 +114,7 @@ impl UringDriver {
     /// or the task budget reached; and dispatches the completions. Returns the number of system calls.
     pub(super) fn enter(&self, mut want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         // A hybrid that gathers alternates with its clients: its poll passes then bring all or nothing.
-        let gather = if self.mode == Mode::Uring { self.task_budget() } else { 0 };
+        let gather = if self.waits_in_ring() { self.task_budget() } else { 0 };
         let (mut calls, mut futile, mut gathered) = (0, 0, 0);
         loop {
             let mut ring = self.ring.borrow_mut();

@@ -1,0 +1,237 @@
+//! Kernel polling that adapts: a worker measures its waits, and applies what the law chooses.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use policies::QueueRequests;
+use policies::counters::{AwakeTime, this_thread_cpu_time};
+use policies::law::{Epoch, PollingLaw, QueueSettings};
+
+use super::metrics::WorkerCounters;
+use super::worker_handle::WorkerHandle;
+use crate::driver::Driver;
+
+/// How often the law is asked.
+const STEP: Duration = Duration::from_millis(10);
+/// What the kernel takes at most to receive and report one event within a wait. A wait that took no longer than its
+/// events was not a sleep.
+const EVENT_TIME: Duration = Duration::from_nanos(1_500);
+/// For how long nobody may poll the queue when a worker stops polling.
+const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
+/// About what an interrupt and its softirq take for one packet.
+const INTERRUPT: Duration = Duration::from_nanos(1_500);
+/// The payload of a full Ethernet frame with TCP timestamps, in bytes.
+const SEGMENT: u64 = 1_448;
+
+/// How far the newest settings are.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// The settings in effect are those that the law has chosen.
+    Settled,
+    /// The supervisor is to set the queue's values.
+    Requested(QueueSettings),
+    /// The queue's values are set. The worker stops polling after its next wait that returns no event.
+    StopsPolling {
+        settings: QueueSettings,
+        /// When it stops in any case, on the clock of the event loop.
+        at_latest: Option<u64>,
+    },
+}
+
+/// The readings at the last step.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    time: u64,
+    events: u64,
+    received_bytes: u64,
+    /// The CPU time of the worker and of the kernel's work for its queue, as far as it is counted.
+    cpu: Option<Duration>,
+}
+
+/// The law of one worker's queue, and its state.
+pub(crate) struct QueueControl {
+    queue: u32,
+    /// Where the supervisor takes requests; `None` if the queue's values can't be set.
+    requests: Option<Arc<QueueRequests>>,
+    law: RefCell<PollingLaw>,
+    phase: Cell<Phase>,
+    in_effect: Cell<QueueSettings>,
+    busy_poll_budget: u16,
+    /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are used.
+    thread: Option<AwakeTime>,
+    /// The kernel thread that polls the queue, if there is one.
+    napi_thread: Option<AwakeTime>,
+    last: Cell<Reading>,
+    next_step: Cell<u64>,
+    /// The waits that put the worker to sleep since the last step.
+    sleeps: Cell<u32>,
+    /// Their time.
+    slept: Cell<Duration>,
+}
+
+impl QueueControl {
+    /// `thread`: the worker's thread id. `napi_thread`: the id of the kernel thread that polls the queue. `now`: on the
+    /// clock of the event loop.
+    pub(crate) fn new(
+        queue: u32,
+        requests: Option<Arc<QueueRequests>>,
+        law: PollingLaw,
+        busy_poll_budget: u16,
+        thread: i32,
+        napi_thread: Option<i32>,
+        now: u64,
+    ) -> Self {
+        let control = Self {
+            queue,
+            requests,
+            in_effect: Cell::new(*law.settings()),
+            law: RefCell::new(law),
+            phase: Cell::new(Phase::Settled),
+            busy_poll_budget,
+            thread: AwakeTime::open(thread).ok(),
+            napi_thread: napi_thread.and_then(|thread| AwakeTime::open(thread).ok()),
+            last: Cell::new(Reading { time: now, events: 0, received_bytes: 0, cpu: None }),
+            next_step: Cell::new(now + STEP.as_nanos() as u64),
+            sleeps: Cell::new(0),
+            slept: Cell::new(Duration::ZERO),
+        };
+        let cpu = control.cpu_time();
+        control.last.set(Reading { cpu, ..control.last.get() });
+        control
+    }
+
+    /// The settings with which the queue is driven.
+    pub(crate) fn in_effect(&self) -> QueueSettings {
+        self.in_effect.get()
+    }
+
+    /// Whether the next wait must not sleep, because the worker stops polling after one that returns no event.
+    pub(crate) fn needs_pass(&self) -> bool {
+        matches!(self.phase.get(), Phase::StopsPolling { .. })
+    }
+
+    /// Takes in the length of a wait that could sleep.
+    pub(crate) fn waited(&self, nanos: u64, events: usize) {
+        let waited = Duration::from_nanos(nanos);
+        let costs = self.law.borrow().costs();
+        if waited <= costs.block + EVENT_TIME * events.try_into().unwrap_or(u32::MAX) {
+            return;
+        }
+        self.sleeps.set(self.sleeps.get() + 1);
+        self.slept.set(self.slept.get() + waited);
+        if events > 0 {
+            self.law.borrow_mut().record_gap(waited.saturating_sub(costs.wake_latency));
+        }
+    }
+
+    /// Asks the law if it is time, and carries on with what it has chosen. Called after each wait.
+    pub(crate) fn update(&self, now: u64, worker: &WorkerHandle, driver: &Driver) {
+        match self.phase.get() {
+            Phase::Settled if now < self.next_step.get() => {}
+            Phase::Settled => {
+                self.next_step.set(now + STEP.as_nanos() as u64);
+                let epoch = self.measure(now, &worker.counters);
+                let chosen = self.law.borrow_mut().step(&epoch);
+                if let Some(settings) = chosen {
+                    self.start(now, settings, worker, driver);
+                }
+            }
+            Phase::Requested(settings) => {
+                let answer = self.requests.as_ref().and_then(|requests| requests.take_answer(self.queue));
+                match answer {
+                    None => {}
+                    Some(Ok(())) => self.set_waiting(now, settings, worker, driver),
+                    Some(Err(_)) => {
+                        // The supervisor has reported the reason. The queue keeps the values in effect.
+                        self.law.borrow_mut().fix(self.in_effect.get());
+                        self.phase.set(Phase::Settled);
+                    }
+                }
+            }
+            Phase::StopsPolling { settings, at_latest } => {
+                if !driver.epoll().is_suspended() || at_latest.is_some_and(|end| now >= end) {
+                    self.finish(now, settings, worker, driver);
+                }
+            }
+        }
+    }
+
+    fn measure(&self, now: u64, counters: &WorkerCounters) -> Epoch {
+        let reading = Reading {
+            time: now,
+            events: counters.events.get(),
+            received_bytes: counters.received_bytes.get(),
+            cpu: self.cpu_time(),
+        };
+        let last = self.last.replace(reading);
+        let duration = Duration::from_nanos(now - last.time);
+        let (sleeps, slept) = (self.sleeps.take(), self.slept.take());
+        let cpu = match (last.cpu, reading.cpu) {
+            (Some(before), Some(after)) => after.saturating_sub(before),
+            _ => duration.saturating_sub(slept),
+        };
+        let events = reading.events - last.events;
+        Epoch {
+            duration,
+            events,
+            packets: events.max((reading.received_bytes - last.received_bytes) / SEGMENT),
+            // Without a kernel thread, an interrupt wakes the worker, which is not ready yet meanwhile.
+            cpu: if self.napi_thread.is_some() { cpu } else { cpu + INTERRUPT * sleeps },
+        }
+    }
+
+    /// What the worker and the kernel's work for its queue have taken so far. Without a kernel thread, interrupts do
+    /// that work: while they hold up the worker, it is running or ready.
+    fn cpu_time(&self) -> Option<Duration> {
+        let (_, ready) = self.thread.as_ref()?.read().ok()?;
+        // Exact at any moment. The first field of schedstat lags behind by up to a tick while the thread runs, which is a
+        // good part of a step, and a worker that polls is hardly ever switched out.
+        let run = this_thread_cpu_time();
+        match &self.napi_thread {
+            Some(napi_thread) => Some(run + napi_thread.read().ok()?.0),
+            None => Some(run + ready),
+        }
+    }
+
+    /// First the queue's values, then the wait.
+    fn start(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
+        let present = self.in_effect.get();
+        let needs_host = (present.defer_hard_irqs, present.grace_time, present.suspend_timeout)
+            != (settings.defer_hard_irqs, settings.grace_time, settings.suspend_timeout);
+        match &self.requests {
+            Some(requests) if needs_host => {
+                requests.request(self.queue, settings);
+                self.phase.set(Phase::Requested(settings));
+            }
+            _ => self.set_waiting(now, settings, worker, driver),
+        }
+    }
+
+    fn set_waiting(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
+        if self.in_effect.get().polls() && !settings.polls() {
+            // A saturated worker may have no wait without events for long. Then the kernel resumes the queue after the
+            // suspend timeout, which is short where packets come often.
+            let is_short = self.in_effect.get().suspend_timeout <= LONGEST_INTERRUPTION;
+            let at_latest = is_short.then(|| now + STEP.as_nanos() as u64);
+            self.phase.set(Phase::StopsPolling { settings, at_latest });
+        } else {
+            self.finish(now, settings, worker, driver);
+        }
+    }
+
+    fn finish(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
+        self.phase.set(Phase::Settled);
+        if let Err(error) = driver.set_polling(&settings, self.busy_poll_budget) {
+            // The same call has succeeded when the worker started.
+            tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
+            return;
+        }
+        self.in_effect.set(settings);
+        // What was measured since the law has chosen them belongs to neither mode.
+        let _ = self.measure(now, &worker.counters);
+        self.next_step.set(now + STEP.as_nanos() as u64);
+        worker.set_queue_settings(settings);
+        tracing::debug!(worker = worker.index, "the queue is driven by {settings}");
+    }
+}
