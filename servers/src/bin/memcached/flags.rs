@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser};
+use policies::law::LatencyBudget;
 use policies::{Cpus, GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use servers::memcached::{ClientCertificates, Config, Protocol, TlsConfig};
@@ -126,8 +127,12 @@ pub struct Flags {
     /// Cores that packing concentrates network processing on, and on which the threads of kernel-thread poll
     #[arg(long, value_name = "CORES", help_heading = "Network policy")]
     pub packing_cores: Option<Cpus>,
-    /// Time from an empty busy poll until interrupts are enabled, in microseconds, or auto:MIN-MAX, which adapts
-    /// it to the load; the default under kernel-polling is auto:50-400
+    /// Median delay over vanilla that kernel-polling may cost in exchange for CPU time, in microseconds from 0 to
+    /// 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
+    #[arg(long, value_name = "US", help_heading = "Network policy")]
+    pub latency_budget: Option<LatencyBudget>,
+    /// Time from an empty busy poll to the timer's poll, in microseconds, or auto, which under kernel-polling adapts
+    /// it within the latency budget [env: RUNTIME_GRACE_TIME] [default: auto]
     #[arg(long, value_name = "US", help_heading = "Network policy")]
     pub gro_flush_timeout: Option<GraceTime>,
 

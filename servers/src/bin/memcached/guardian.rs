@@ -1,24 +1,32 @@
-//! A process that keeps root privileges, to restore the host's settings after a server that has dropped them.
+//! A process that keeps root privileges: it sets the queues' values for a server that has dropped them, and restores
+//! the host's settings when that has ended.
 
-use std::io::{self, Read};
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use policies::JournalDir;
+use policies::{AdaptedQueue, JournalDir};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The environment variable that makes the program run as the guardian.
 const GUARDIAN_VARIABLE: &str = "LULL_GUARDIAN";
 /// The server's pipe closes shortly before its process has ended, so restoring is retried.
 const ATTEMPTS: u32 = 50;
+/// The answer to a request that was carried out.
+const DONE: &str = "done";
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running guardian. It restores the settings once this process has ended, for whatever reason.
 pub struct Guardian {
     _child: Child,
-    /// The kernel closes this pipe when the process ends.
-    _lifeline: Option<ChildStdin>,
+    pipes: Arc<Mutex<Pipes>>,
+}
+
+/// What connects the server with its guardian. The kernel closes both when the server's process ends.
+struct Pipes {
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
 }
 
 /// Starts the guardian.
@@ -29,11 +37,32 @@ pub fn start(in_background: bool) -> io::Result<Guardian> {
         .env(GUARDIAN_VARIABLE, "1")
         .current_dir("/")
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(stderr)
         .spawn()?;
-    let lifeline = child.stdin.take();
-    Ok(Guardian { _child: child, _lifeline: lifeline })
+    let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(io::Error::other("the guardian has no pipes"));
+    };
+    let pipes = Pipes { requests, answers: BufReader::new(answers) };
+    Ok(Guardian { _child: child, pipes: Arc::new(Mutex::new(pipes)) })
+}
+
+impl Guardian {
+    /// A function that lets the guardian set a queue's values.
+    pub fn delegate(&self) -> impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + use<> {
+        let pipes = Arc::clone(&self.pipes);
+        move |queue| {
+            let mut pipes = pipes.lock().unwrap_or_else(PoisonError::into_inner);
+            writeln!(pipes.requests, "{queue}")?;
+            let mut answer = String::new();
+            pipes.answers.read_line(&mut answer)?;
+            match answer.trim_end() {
+                DONE => Ok(()),
+                "" => Err(io::Error::other("the guardian has ended")),
+                reason => Err(io::Error::other(reason.to_owned())),
+            }
+        }
+    }
 }
 
 /// Whether this process should run as the guardian.
@@ -49,9 +78,13 @@ pub fn run() -> ExitCode {
         // If this fails, the signal ends the guardian, and the next start of a server restores the settings.
         let _ = signal_hook::flag::register(signal, Arc::default());
     }
-    let mut ignored = Vec::new();
-    // Returns when the server has ended: it never writes.
-    let _ = io::stdin().read_to_end(&mut ignored);
+    // Ends when the server has ended.
+    let server = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    for request in io::stdin().lock().lines().map_while(Result::ok) {
+        let answer = set_queue(&request, server);
+        // The server has ended if this fails.
+        let _ = writeln!(io::stdout(), "{answer}");
+    }
     let mut failed = false;
     for _ in 0..ATTEMPTS {
         std::thread::sleep(RETRY_INTERVAL);
@@ -69,4 +102,14 @@ pub fn run() -> ExitCode {
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Sets what the server asks for, and returns the answer. The server's journal limits what that can be, so that a server
+/// that was taken over gains nothing.
+fn set_queue(request: &str, server: u32) -> String {
+    let set = |queue: AdaptedQueue| queue.set_for(server, &JournalDir::default());
+    match request.parse().and_then(set) {
+        Ok(()) => DONE.to_owned(),
+        Err(error) => error.to_string(),
+    }
 }

@@ -101,7 +101,11 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
         }
         _ => None,
     };
-    let mut runtime = builder(flags, &config).build()?;
+    let mut builder = builder(flags, &config);
+    if let Some(guardian) = &guardian {
+        builder = builder.queue_delegate(guardian.delegate());
+    }
+    let mut runtime = builder.build()?;
     runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
     if flags.lock_memory {
         use rustix::mm::{MlockAllFlags, mlockall};
@@ -136,7 +140,7 @@ fn builder(flags: &Flags, config: &Config) -> Builder {
         builder = builder.affinity(affinity);
     }
     builder = builder.on_host_change(|change| match change {
-        Change::GraceTime { .. } => tracing::info!("{change}"),
+        Change::QueueSettings { .. } => tracing::info!("{change}"),
         _ => tracing::warn!("{change}"),
     });
     if let Some(cores) = flags.packing_cores.clone() {
@@ -144,6 +148,9 @@ fn builder(flags: &Flags, config: &Config) -> Builder {
     }
     if let Some(time) = flags.gro_flush_timeout {
         builder = builder.grace_time(time);
+    }
+    if let Some(budget) = flags.latency_budget {
+        builder = builder.latency_budget(budget);
     }
     if let Some(name) = &config.interface {
         builder = builder.interface(name);

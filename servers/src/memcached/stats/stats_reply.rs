@@ -1,5 +1,7 @@
 //! The sections of `stats`.
 
+use runtime::QueueStatus;
+
 use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
 use crate::memcached::version::VERSION;
@@ -246,7 +248,46 @@ fn policy(context: &ServerContext, put: &mut StatWriter<'_>) {
         if let Some(core) = report.core {
             line.push_str(&format!(" core={core}"));
         }
+        if let Some(queue) = report.queue_status() {
+            line.push_str(&queue_fields(&queue));
+        }
         put.text(&format!("worker:{}", report.worker), &line);
     }
     put.text("busy_poll_share", &context.busy_poll_share.display());
+}
+
+/// How a worker's queue is driven, in words without spaces.
+fn queue_fields(queue: &QueueStatus) -> String {
+    let QueueStatus { mode, latency_budget_us, grace_time_us, spin_us, why, .. } = queue;
+    let mut fields = format!(" mode={mode}");
+    if let Some(budget) = latency_budget_us {
+        fields.push_str(&format!(" latency_budget_us={budget}"));
+    }
+    fields.push_str(&format!(" grace_time_us={grace_time_us} spin_us={spin_us} why={}", why.name()));
+    if let Some(percent) = why.percent() {
+        fields.push_str(&format!(":{percent}%"));
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use policies::law::{QueueSettings, Reason};
+
+    use super::*;
+
+    #[test]
+    fn the_fields_of_a_queue_are_words_without_spaces() {
+        let budget: policies::law::LatencyBudget = "20".parse().unwrap();
+        let settings = QueueSettings::grace(budget.delay(), Reason::WithinBudget { share: 80 });
+        assert_eq!(
+            queue_fields(&QueueStatus::new(&settings, Some(budget))),
+            " mode=grace latency_budget_us=20 grace_time_us=20 spin_us=0 why=within-budget:80%"
+        );
+        let fixed = QueueSettings::fixed(policies::law::LatencyBudget::ZERO);
+        assert_eq!(
+            queue_fields(&QueueStatus::new(&fixed, None)),
+            " mode=interrupt-first grace_time_us=20 spin_us=0 why=fixed"
+        );
+    }
 }
