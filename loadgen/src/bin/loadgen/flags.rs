@@ -7,7 +7,7 @@ use clap::{ArgAction, Parser};
 use clap_complete::Shell;
 use loadgen::{AGENT_PORT, Address, Arrival, Distribution, Goal, Mix, Popularity, WarmUp};
 use policies::{Cpus, Policy};
-use runtime::{DriverKind, WaitStrategy};
+use runtime::{DriverKind, LatencyBudget, WaitStrategy};
 
 use crate::value_parsers::{
     Format, Scan, parse_churn, parse_percent, parse_rate, parse_scan, parse_seconds, parse_share,
@@ -212,6 +212,10 @@ pub struct Flags {
     /// kernel-thread
     #[arg(long, help_heading = "Generator")]
     pub policy: Option<Policy>,
+    /// Median delay that --policy kernel-polling may add on the generator's side in exchange for its CPU time, in
+    /// microseconds from 0 to 1000. It is part of the measured latencies [default: 0]
+    #[arg(long, value_name = "US", help_heading = "Generator")]
+    pub latency_budget: Option<LatencyBudget>,
     /// Network interface towards the server, for --policy
     #[arg(long, value_name = "NAME", help_heading = "Generator")]
     pub interface: Option<String>,

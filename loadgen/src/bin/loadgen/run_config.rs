@@ -141,6 +141,9 @@ impl Flags {
         if let Some(policy) = self.policy {
             builder = builder.policy(policy);
         }
+        if let Some(budget) = self.latency_budget {
+            builder = builder.latency_budget(budget);
+        }
         if let Some(name) = &self.interface {
             builder = builder.interface(name);
         }
@@ -238,6 +241,7 @@ mod tests {
             "-P secret",
             "--cacert x",
             "--binary --udp",
+            "--latency-budget 1001",
             "-A -a host",
             "-C 4",
         ] {
