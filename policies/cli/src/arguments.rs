@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Cpus, GraceTime, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::error::CommandError;
@@ -65,7 +66,8 @@ pub enum Command {
         /// Restore this interface only
         interface: Option<String>,
     },
-    /// Explain whether kernel polling can run on an interface, what prevents it, and how to fix that
+    /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that, and what a latency
+    /// budget buys by the last result of lab
     Explain {
         /// Interface, for example eth0
         interface: String,
@@ -93,12 +95,17 @@ pub struct PlanArguments {
     /// Cores that run network processing under packing, and the polling threads of kernel-thread
     #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
-    /// Grace time after an empty poll, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    gro_flush_timeout: u64,
-    /// Number of empty polls that re-arm the timer instead of the interrupt
-    #[arg(long, value_name = "COUNT", default_value_t = Settings::DEFER_HARD_IRQS, value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
-    defer_hard_irqs: u64,
+    /// Kernel polling: microseconds that the median request may take longer than under vanilla, in exchange for CPU time;
+    /// below 20 the interrupt comes first, from 20 on this is the grace time
+    #[arg(long, value_name = "US", default_value_t)]
+    latency_budget: LatencyBudget,
+    /// Grace time after an empty poll, in microseconds [default: by --latency-budget; suppression: 200]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    gro_flush_timeout: Option<u64>,
+    /// Number of empty polls that re-arm the timer instead of the interrupt [default: 100; kernel polling without
+    /// --gro-flush-timeout: by --latency-budget]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
+    defer_hard_irqs: Option<u64>,
     /// Number of receive queues to configure (ethtool channels)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
@@ -126,14 +133,16 @@ impl PlanArguments {
             Some(count) => nearest_cores(&interface, count.into()).map_err(CommandError::Affinity)?,
             None => self.worker_cores.iter().collect(),
         };
+        let values = self.deferral();
         let settings = Settings {
             channels: self.channels,
             queues: self.queues.as_ref().map(|queues| queues.iter().collect()),
             worker_cores,
             ban_irqbalance,
             packing_cores: self.packing_cores.clone(),
-            defer_hard_irqs: self.defer_hard_irqs,
-            gro_flush_timeout: GraceTime::Fixed(Duration::from_micros(self.gro_flush_timeout)),
+            defer_hard_irqs: values.defer_hard_irqs,
+            gro_flush_timeout: GraceTime::Fixed(values.grace_time),
+            latency_budget: self.latency_budget,
             suppression: SuppressionValues {
                 rx_usecs: self.rx_usecs,
                 rx_frames: self.rx_frames,
@@ -143,5 +152,69 @@ impl PlanArguments {
             ..Settings::default()
         };
         Ok(Plan::new(self.policy, &interface, &settings))
+    }
+
+    /// The values of deferral. A grace time given by hand has the deferrals that it has in a program on the runtime.
+    fn deferral(&self) -> QueueSettings {
+        let mut values = match self.gro_flush_timeout.map(Duration::from_micros) {
+            None if self.policy == Policy::KernelPolling => QueueSettings::fixed(self.latency_budget),
+            by_hand => {
+                let time = by_hand.unwrap_or(Settings::SUPPRESSION_GRACE_TIME);
+                QueueSettings::preset(Settings::DEFER_HARD_IRQS, time, Settings::IRQ_SUSPEND_TIMEOUT)
+            }
+        };
+        values.defer_hard_irqs = self.defer_hard_irqs.unwrap_or(values.defer_hard_irqs);
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deferral(flags: &str) -> (u64, u128) {
+        let line = ["policies", "plan", "lo"].into_iter().chain(flags.split_whitespace());
+        let Command::Plan(arguments) =
+            Cli::try_parse_from(line).map_err(|error| error.to_string()).unwrap().command
+        else {
+            unreachable!("`plan` was given")
+        };
+        let values = arguments.deferral();
+        (values.defer_hard_irqs, values.grace_time.as_micros())
+    }
+
+    #[test]
+    fn a_latency_budget_chooses_between_interrupt_first_and_a_grace_time() {
+        assert_eq!(deferral("--policy kernel-polling"), (1, 20));
+        assert_eq!(deferral("--policy kernel-polling --latency-budget 19"), (1, 20));
+        assert_eq!(
+            deferral("--policy kernel-polling --latency-budget 20"),
+            (QueueSettings::GRACE_DEFERRALS, 20)
+        );
+        assert_eq!(
+            deferral("--policy kernel-polling --latency-budget 50"),
+            (QueueSettings::GRACE_DEFERRALS, 50)
+        );
+    }
+
+    #[test]
+    fn values_by_hand_override_the_budget() {
+        assert_eq!(deferral("--policy kernel-polling --gro-flush-timeout 200"), (100, 200));
+        assert_eq!(deferral("--policy kernel-polling --defer-hard-irqs 2"), (2, 20));
+        let both = "--policy kernel-polling --latency-budget 50 --gro-flush-timeout 30 --defer-hard-irqs 1";
+        assert_eq!(deferral(both), (1, 30));
+    }
+
+    #[test]
+    fn suppression_keeps_its_grace_time_whatever_the_budget() {
+        assert_eq!(deferral("--policy suppression --latency-budget 50"), (100, 200));
+        assert_eq!(deferral("--policy suppression --gro-flush-timeout 30"), (100, 30));
+    }
+
+    #[test]
+    fn a_budget_out_of_range_is_an_error_that_names_the_range() {
+        let line = "policies plan lo --policy kernel-polling --latency-budget 1001";
+        let error = Cli::try_parse_from(line.split(' ')).err().unwrap().to_string();
+        assert!(error.contains("from 0 to 1000"), "{error}");
     }
 }

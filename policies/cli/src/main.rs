@@ -4,6 +4,7 @@
 
 mod arguments;
 mod error;
+mod measured;
 mod output;
 mod prometheus;
 mod tune;
@@ -13,6 +14,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use policies::explain::Explanation;
+use policies::explain::measured::Measured;
+use policies::host::Machine;
 use policies::{JournalDir, Lifetime, Plan, RestoreReport, host};
 use serde_json::json;
 
@@ -59,8 +62,16 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         Command::Apply { plan, ban_irqbalance } => apply(&plan.plan(*ban_irqbalance)?, &journals, cli.format),
         Command::Explain { interface } => {
             let explanation = Explanation::of(&host::interface(interface)?, &journals)?;
-            let json = json!({ "verdict": explanation.verdict(), "findings": explanation.findings });
-            cli.format.print(&json, || print_explanation(&explanation));
+            let last = Measured::last();
+            let json = json!({
+                "verdict": explanation.verdict(),
+                "findings": explanation.findings,
+                "latency_budget": measured::to_json(&last),
+            });
+            cli.format.print(&json, || {
+                print_explanation(&explanation);
+                print_line!("{}", measured::to_text(&last, &Machine::read()));
+            });
             Ok(ExitCode::SUCCESS)
         }
         Command::Watch(arguments) => {

@@ -3,10 +3,13 @@
 use std::fmt::Write;
 
 use policies::counters::{RxPackets, Snapshot};
+use policies::law::QueueMode;
 use policies::netlink::netdev::Napi;
+use policies::status::QueueStatus;
 use policies::{Error, JournalDir, host, status};
 
 type Setting = fn(&Napi) -> Option<u64>;
+type Micros = fn(&QueueStatus) -> Option<u64>;
 
 /// The present metrics of an interface.
 pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
@@ -101,12 +104,54 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
         "Time that a worker spent running tasks (useful), polling or idle.",
         times,
     );
+    let driven = napis().filter_map(|(queue, napi)| {
+        let worker = workers.iter().find(|worker| worker.napi == napi.id)?;
+        Some((queue_labels("rx", queue), worker.queue?))
+    });
+    page.queues(&driven.collect::<Vec<_>>());
     Ok(page.0)
 }
 
 struct Page(String);
 
 impl Page {
+    /// Adds how queues under kernel polling are driven, by their labels.
+    fn queues(&mut self, queues: &[(String, QueueStatus)]) {
+        let modes = queues.iter().flat_map(|(labels, status)| {
+            [QueueMode::Plain, QueueMode::InterruptFirst, QueueMode::Grace]
+                .map(|mode| (format!("{labels},mode=\"{mode}\""), u64::from(status.mode == mode)))
+        });
+        self.family(
+            "lull_queue_mode",
+            "gauge",
+            "1 for the mode in which a queue is driven, 0 for others.",
+            modes,
+        );
+        let times: [(&str, &str, Micros); 3] = [
+            (
+                "lull_queue_grace_time_nanoseconds",
+                "Time that the timer leaves a queue to its worker in the present mode.",
+                |status| Some(status.grace_time_us),
+            ),
+            (
+                "lull_queue_spin_nanoseconds",
+                "Time that a worker polls before it sleeps, beyond the first poll.",
+                |status| Some(status.spin_us),
+            ),
+            (
+                "lull_latency_budget_nanoseconds",
+                "Median delay that a worker may cost in exchange for CPU time.",
+                |status| status.latency_budget_us,
+            ),
+        ];
+        for (metric, help, micros) in times {
+            let values = queues
+                .iter()
+                .filter_map(|(labels, status)| Some((labels.clone(), micros(status)?.saturating_mul(1_000))));
+            self.family(metric, "gauge", help, values);
+        }
+    }
+
     /// Adds a metric with its samples, or nothing if there are no samples.
     fn family(
         &mut self,
@@ -130,7 +175,35 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use policies::law::{LatencyBudget, QueueSettings, Reason};
+
     use super::*;
+
+    #[test]
+    fn a_queue_has_one_mode_of_value_1_and_times_in_nanoseconds() {
+        let budget: LatencyBudget = "50".parse().unwrap();
+        let settings = QueueSettings::grace(budget.delay(), Reason::Start);
+        let labels = "queue=\"rx-0\"".to_owned();
+        let fixed = QueueStatus::new(&QueueSettings::fixed(LatencyBudget::ZERO), None);
+        let mut page = Page(String::new());
+        page.queues(&[
+            (labels, QueueStatus::new(&settings, Some(budget))),
+            ("queue=\"rx-1\"".to_owned(), fixed),
+        ]);
+        for sample in [
+            "lull_queue_mode{queue=\"rx-0\",mode=\"plain\"} 0",
+            "lull_queue_mode{queue=\"rx-0\",mode=\"interrupt-first\"} 0",
+            "lull_queue_mode{queue=\"rx-0\",mode=\"grace\"} 1",
+            "lull_queue_mode{queue=\"rx-1\",mode=\"interrupt-first\"} 1",
+            "lull_queue_grace_time_nanoseconds{queue=\"rx-0\"} 50000",
+            "lull_queue_spin_nanoseconds{queue=\"rx-0\"} 0",
+            "lull_latency_budget_nanoseconds{queue=\"rx-0\"} 50000",
+        ] {
+            assert!(page.0.lines().any(|line| line == sample), "{sample}: {}", page.0);
+        }
+        // The configuration fixes the other queue's values, so it has no budget.
+        assert!(!page.0.contains("lull_latency_budget_nanoseconds{queue=\"rx-1\"}"), "{}", page.0);
+    }
 
     #[test]
     fn loopback_has_metrics_with_help_type_and_a_sample_each() {

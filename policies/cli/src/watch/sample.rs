@@ -1,7 +1,7 @@
 //! Rates of an interface between two snapshots.
 
 use policies::counters::{Delta, RxPackets, Snapshot};
-use policies::status::{self, WorkerStatus};
+use policies::status::{self, QueueStatus, WorkerStatus};
 use policies::{Error, Interface, JournalDir, RxQueue, host};
 use serde::Serialize;
 
@@ -39,6 +39,8 @@ pub struct WorkerShares {
     pub worker: usize,
     pub thread: i32,
     pub running: String,
+    /// How the queue is driven; `None` unless kernel polling is in effect.
+    pub queue: Option<QueueStatus>,
     pub useful: f64,
     pub polling: f64,
     pub idle: f64,
@@ -161,6 +163,7 @@ fn worker_shares(napi: u32, before: &[WorkerStatus], now: &[WorkerStatus]) -> Op
         worker: worker.worker,
         thread: worker.thread,
         running: worker.running.clone(),
+        queue: worker.queue,
         useful: useful / all,
         polling: polling / all,
         idle: idle / all,
@@ -174,7 +177,7 @@ mod tests {
     fn worker(thread: i32, times: [u64; 3]) -> WorkerStatus {
         let [running_ns, polling_ns, parked_ns] = times;
         let running = "kernel-polling".to_owned();
-        WorkerStatus { worker: 0, thread, napi: 9, running, running_ns, polling_ns, parked_ns }
+        WorkerStatus { worker: 0, thread, napi: 9, running, queue: None, running_ns, polling_ns, parked_ns }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use clap::ValueEnum;
+use policies::status::QueueStatus;
 
 use super::sample::{InterfaceSample, WorkerShares};
 use crate::output::{or_dash, table};
@@ -46,6 +47,7 @@ pub fn render(sample: &InterfaceSample) -> String {
         "its CPU",
         "worker (tid)",
         "policy",
+        "mode",
         "useful",
         "polling",
         "idle",
@@ -71,29 +73,45 @@ pub fn render(sample: &InterfaceSample) -> String {
             or_dash(thread.map(|thread| format!("{:.0} %", thread.cpu * 100.0))),
             or_dash(worker.map(|worker| format!("{} ({})", worker.worker, worker.thread))),
             or_dash(worker.map(|worker| worker.running.clone())),
+            or_dash(worker.and_then(|worker| Some(worker.queue?.mode_text()))),
             percent(|worker| worker.useful),
             percent(|worker| worker.polling),
             percent(|worker| worker.idle),
         ]);
     }
-    format!(
+    let mut text = format!(
         "{} ({}): {:.0} packets/s, {:.1} % received by busy polling, {:.0} NET_RX softirqs/s\n{rows}",
         sample.interface,
         if sample.up { "up" } else { "down" },
         sample.packets_per_second,
         sample.busy_poll_share * 100.0,
         sample.net_rx_softirqs_per_second
-    )
+    );
+    for queue in &sample.queues {
+        if let Some(status) = queue.worker.as_ref().and_then(|worker| worker.queue.as_ref()) {
+            text.push_str(&format!("\nrx-{}: {}", queue.queue, why(status)));
+        }
+    }
+    text
+}
+
+/// Why a queue is driven as it is.
+fn why(status: &QueueStatus) -> String {
+    match status.latency_budget_us {
+        Some(budget) => format!("{} with a latency budget of {budget} µs: {}", status.mode, status.why),
+        None => format!("{}: {}", status.mode_text(), status.why),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use policies::law::{QueueSettings, Reason};
+
     use super::*;
     use crate::watch::sample::{KernelThreadSample, QueueSample};
 
-    #[test]
-    fn queues_are_sorted_highest_first_and_unknown_rates_last() {
-        let row = |queue, packets| QueueSample {
+    fn row(queue: u32, packets: Option<f64>) -> QueueSample {
+        QueueSample {
             queue,
             napi: None,
             irq: None,
@@ -109,16 +127,56 @@ mod tests {
                 cpu: 0.98,
             }),
             worker: None,
-        };
-        let mut sample = InterfaceSample {
+        }
+    }
+
+    fn sample(queues: Vec<QueueSample>) -> InterfaceSample {
+        InterfaceSample {
             interface: "eth0".to_owned(),
             up: true,
             seconds: 1.0,
             packets_per_second: 3.0,
             busy_poll_share: 0.5,
             net_rx_softirqs_per_second: 1.0,
-            queues: vec![row(0, None), row(1, Some(1.0)), row(2, Some(2.0))],
+            queues,
+        }
+    }
+
+    #[test]
+    fn a_worker_is_shown_with_its_queues_mode_and_the_reason() {
+        let budget: policies::law::LatencyBudget = "20".parse().unwrap();
+        let settings = QueueSettings::grace(budget.delay(), Reason::WithinBudget { share: 80 });
+        let shares = |queue| WorkerShares {
+            worker: 0,
+            thread: 7,
+            running: "kernel-polling".to_owned(),
+            queue,
+            useful: 0.5,
+            polling: 0.25,
+            idle: 0.25,
         };
+        let adapted = Some(QueueStatus::new(&settings, Some(budget)));
+        let fixed = Some(QueueStatus::new(&QueueSettings::fixed(budget), None));
+        let mut queues = vec![row(0, None), row(1, None), row(2, None)];
+        for (queue, status) in queues.iter_mut().zip([adapted, fixed, None]) {
+            queue.worker = Some(shares(status));
+        }
+        let sample = sample(queues);
+        let text = render(&sample);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(text.matches("kernel-polling  grace 20 µs  50 %").count(), 2, "{text}");
+        let why = "rx-0: grace with a latency budget of 20 µs: after 80 % of empty polls a packet comes within the \
+                   grace time";
+        assert_eq!(lines[lines.len() - 2..], [why, "rx-1: grace 20 µs: fixed"], "{text}");
+        let json = serde_json::json!(sample);
+        let queue = &json["queues"][0]["worker"]["queue"];
+        assert_eq!((&queue["mode"], &queue["reason"]), (&"grace".into(), &"within-budget".into()), "{queue}");
+        assert_eq!((&queue["latency_budget_us"], &queue["share"]), (&20.into(), &80.into()), "{queue}");
+    }
+
+    #[test]
+    fn queues_are_sorted_highest_first_and_unknown_rates_last() {
+        let mut sample = sample(vec![row(0, None), row(1, Some(1.0)), row(2, Some(2.0))]);
         sort(&mut sample, SortKey::Packets);
         assert_eq!(sample.queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(), [2, 1, 0]);
         let text = render(&sample);
