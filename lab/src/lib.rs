@@ -3,14 +3,14 @@
 //! ```
 //! use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
 //! use lab::experiments::{Contestant, CoreAssignment};
-//! use policies::Settings;
+//! use lab::polling_config::PollingConfig;
 //! use runtime::DriverKind;
 //!
 //! // Which cores run the server, its load, and the network work under the packing policy.
 //! let cores = CoreAssignment::choose()?;
 //! let config = ComparisonConfig::new(Contestant::policies(DriverKind::Epoll), true);
 //! // `Some(Testbed::new(1)?)` runs the rounds between two network namespaces; `None` on loopback.
-//! let comparison = PolicyComparison::new(None, cores, config, Settings::GRO_FLUSH_TIMEOUT);
+//! let comparison = PolicyComparison::new(None, cores, config, PollingConfig::default());
 //! assert_eq!(comparison.config.rounds, 6);
 //! assert!(!comparison.has_testbed());
 //! # Ok::<(), std::io::Error>(())
@@ -26,6 +26,7 @@
 //! - [`peers`]: the same echo server on several runtimes, and its load.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`experiments`]: what is measured, and in which rounds.
+//! - [`simulator`]: rules for kernel polling on recorded and on adversarial arrivals.
 //! - [`report`]: results as tables, sentences and JSON.
 
 #![deny(unsafe_code)]
@@ -43,7 +44,9 @@ pub mod experiments;
 pub mod fleet;
 pub mod idle_cores;
 pub mod peers;
+pub mod polling_config;
 pub mod report;
+pub mod simulator;
 pub mod testbed;
 
 pub use error::Error;

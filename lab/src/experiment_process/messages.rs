@@ -2,16 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use loadgen::interleaved_rounds::Round;
-use policies::{GraceTime, Policy};
+use policies::Policy;
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Deserialize, Serialize};
 
 use super::grace_time_turns::GraceTimeTurns;
 use crate::fleet::{FleetConfig, FleetMeasurement};
 use crate::peers::{EchoLoadSpec, EchoServerSpec};
+use crate::polling_config::PollingConfig;
 
 /// What an experiment process does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -79,8 +79,8 @@ pub struct ServerSpec {
     pub core: u32,
     /// The core that does the network work under packing, and on which the thread of kernel-thread polls.
     pub packing_core: u32,
-    /// The grace time.
-    pub grace_time: GraceTime,
+    /// How it adapts under kernel polling.
+    pub polling: PollingConfig,
     /// Grace times that take turns during the measurement.
     pub grace_time_turns: Option<GraceTimeTurns>,
     /// How the worker waits.
@@ -178,8 +178,6 @@ pub struct ServerMeasurement {
     pub aligned: u64,
     /// Connections served by another worker.
     pub misaligned: u64,
-    /// The worker's grace time at the end.
-    pub grace_time: Option<Duration>,
     /// Requests a second in each turn of [`ServerSpec::grace_time_turns`].
     pub grace_time_rounds: Option<Vec<Round<f64>>>,
 }
@@ -260,6 +258,8 @@ mod as_text {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -270,12 +270,11 @@ mod tests {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             core: 0,
             packing_core: 1,
-            grace_time: GraceTime::ADAPTIVE,
+            polling: PollingConfig::default(),
             grace_time_turns: Some(GraceTimeTurns {
-                grace_times: vec![Some(Duration::from_micros(50)), None],
+                grace_times: [50, 200].map(Duration::from_micros).into(),
                 rounds: 3,
                 duration: Duration::from_millis(25),
-                warm_up: Duration::ZERO,
             }),
             wait: WaitStrategy::SpinThenBlock(WaitStrategy::SPIN_LIMIT),
             driver: DriverKind::Hybrid,

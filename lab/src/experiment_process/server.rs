@@ -2,14 +2,13 @@
 
 use std::io::{self, BufRead};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use policies::counters::{
     CpuTime, Delta, PerfCounters, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
 };
-use policies::{Change, Cpus, host};
+use policies::{Cpus, host};
 use runtime::Builder;
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use servers::memcached::{Config, Server};
@@ -31,19 +30,12 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
         .workers(1)
         .cores(Cpus::one(spec.core))
         .packing_cores(Cpus::one(spec.packing_core))
-        .grace_time(spec.grace_time)
         .wait(spec.wait)
         .driver(spec.driver);
+    builder = spec.polling.set(builder);
     if let Some(name) = &spec.interface {
         builder = builder.interface(name);
     }
-    let grace_time = Arc::new(Mutex::new(spec.grace_time.initial()));
-    let found = Arc::clone(&grace_time);
-    builder = builder.on_host_change(move |change| {
-        if let (Change::GraceTime { time, .. }, Ok(mut found)) = (change, found.lock()) {
-            *found = *time;
-        }
-    });
     let mut runtime = builder.build()?;
     let applied = runtime.applied().to_vec();
     descriptor_limit::raise()?;
@@ -55,7 +47,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
     };
     let (stop, stopped) = UnixStream::pair()?;
     let interface = spec.interface.clone().unwrap_or_else(|| "lo".to_owned());
-    let observer = Observer { interface, core: spec.core, turns: spec.grace_time_turns.clone(), grace_time };
+    let observer = Observer { interface, core: spec.core, turns: spec.grace_time_turns.clone() };
     let observing = runtime.block_on(async move {
         stopped.set_nonblocking(true)?;
         let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
@@ -88,15 +80,12 @@ struct Observer {
     interface: String,
     core: u32,
     turns: Option<GraceTimeTurns>,
-    /// The grace time that the runtime has found.
-    grace_time: Arc<Mutex<Duration>>,
 }
 
 impl Observer {
     /// Reads counters at each [`BEGIN`], and sends the difference at each [`END`].
     fn follow_commands(&self, server: &Server, worker: i32) -> Result<(), Error> {
         let interface = host::interface(&self.interface)?;
-        let grace_time = || self.grace_time.lock().map_or(Duration::ZERO, |time| *time);
         let (mut begun, mut rounds) = (None, None);
         for line in io::stdin().lock().lines() {
             match line?.as_str() {
@@ -105,7 +94,7 @@ impl Observer {
                     let cpu = thread_cpu_time(worker)?;
                     begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf));
                     if let Some(turns) = &self.turns {
-                        rounds = Some(turns.measure(server, &self.interface, grace_time)?);
+                        rounds = Some(turns.measure(server, &self.interface)?);
                     }
                 }
                 END => {
@@ -116,7 +105,6 @@ impl Observer {
                     let perf = perf.and_then(|mut perf| perf.read().ok());
                     let model = PerformanceModel::new(requests, delta.elapsed, perf);
                     let mut measurement = self.measurement(server, &delta, requests, thread_cpu, model);
-                    measurement.grace_time = Some(grace_time());
                     measurement.grace_time_rounds = rounds.take();
                     send(&measurement)?;
                 }
@@ -153,7 +141,6 @@ impl Observer {
             ipc: model.ipc,
             aligned: alignment.aligned,
             misaligned: alignment.misaligned,
-            grace_time: None,
             grace_time_rounds: None,
         }
     }

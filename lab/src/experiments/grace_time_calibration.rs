@@ -1,4 +1,4 @@
-//! Which grace time is best on this machine, and whether the runtime finds it.
+//! Which fixed grace time is best on this machine.
 
 use std::time::Duration;
 
@@ -11,15 +11,13 @@ use super::policy_comparison::PolicyComparison;
 use super::turn_conditions::ConditionsGuard;
 use crate::Error;
 use crate::experiment_process::GraceTimeTurns;
+use crate::polling_config::PollingConfig;
 
 /// A grace time counts as equal to the best from this ratio on. Of equal ones the shortest is chosen, because it
 /// delays sparse traffic least.
 const EQUAL_TO_BEST: f64 = 0.99;
 /// Seconds of load before anything is counted.
 const WARM_UP: f64 = 0.3;
-/// About how long the runtime's search takes.
-const SEARCH_DURATION: Duration = Duration::from_secs(8);
-
 /// How often a run is repeated in which the distance of the cores changed.
 const REPEATS: usize = 3;
 
@@ -27,8 +25,8 @@ const REPEATS: usize = 3;
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct GraceTimeTrial {
-    /// The grace time; `None` is the one that the runtime found.
-    pub grace_time: Option<Duration>,
+    /// The grace time.
+    pub grace_time: Duration,
     /// Requests a second, median.
     pub qps: f64,
     /// Throughput over that of the best fixed grace time in the same round.
@@ -43,8 +41,6 @@ pub struct GraceTimeCalibration {
     pub trials: Vec<GraceTimeTrial>,
     /// The shortest fixed grace time within 1 % of the best.
     pub best: Option<Duration>,
-    /// What the runtime had found at the end.
-    pub found: Option<Duration>,
     /// The number of rounds.
     pub rounds: usize,
     /// CPU time that the hypervisor took (steal), as a share of the core that lost most.
@@ -57,8 +53,7 @@ pub struct GraceTimeCalibration {
     pub distance_changed: bool,
 }
 
-/// Compares grace times under kernel polling at saturation, in rounds in which each is in force for `duration`. With
-/// `adapted`, the grace time that the runtime finds is one of them. `None` without a testbed, without kernel polling
+/// Compares grace times under kernel polling at saturation, in rounds in which each is in force for `duration`. `None` without a testbed, without kernel polling
 /// among the contestants, or without fixed grace times.
 ///
 /// # Errors
@@ -66,7 +61,6 @@ pub struct GraceTimeCalibration {
 pub fn calibrate(
     comparison: &PolicyComparison,
     fixed: &[Duration],
-    adapted: bool,
     rounds: usize,
     duration: Duration,
 ) -> Result<Option<GraceTimeCalibration>, Error> {
@@ -75,11 +69,8 @@ pub fn calibrate(
     let Some(&polling) = polling.filter(|_| comparison.has_testbed() && !fixed.is_empty()) else {
         return Ok(None);
     };
-    let mut grace_times: Vec<Option<Duration>> = fixed.iter().copied().map(Some).collect();
-    grace_times.extend(adapted.then_some(None));
-    let warm_up = if adapted { SEARCH_DURATION } else { Duration::ZERO };
-    let turns = GraceTimeTurns { grace_times: grace_times.clone(), rounds, duration, warm_up };
-    let grace_time = if adapted { GraceTime::ADAPTIVE } else { GraceTime::Fixed(fixed[0]) };
+    let turns = GraceTimeTurns { grace_times: fixed.to_vec(), rounds, duration };
+    let polling_config = PollingConfig { grace_time: GraceTime::Fixed(fixed[0]), ..PollingConfig::default() };
     // The load has to outlast the turns, each of which oversleeps a little.
     let load_duration = turns.total_duration().as_secs_f64() * 1.1 + 0.5;
     // All turns are within one run of server and load, whose cores are busy until it ends. So the distance is measured
@@ -88,7 +79,7 @@ pub fn calibrate(
     let (measurement, conditions) = loop {
         let guard = ConditionsGuard::begin(comparison.cores)?;
         let turns = Some(turns.clone());
-        let measurement = comparison.measure(polling, grace_time, WARM_UP, load_duration, turns)?;
+        let measurement = comparison.measure(polling, polling_config, WARM_UP, load_duration, turns)?;
         let conditions = guard.end()?;
         if !conditions.distance_changed() || left_out.len() == REPEATS {
             break (measurement, conditions);
@@ -99,15 +90,14 @@ pub fn calibrate(
     let qps = |index: usize| median(&figures(&measured, index, |rate| *rate));
     let best = (0..fixed.len()).max_by(|&a, &b| qps(a).total_cmp(&qps(b))).unwrap_or(0);
     let trial = |index: usize| GraceTimeTrial {
-        grace_time: grace_times[index],
+        grace_time: fixed[index],
         qps: qps(index),
         ratio_to_best: median_interval(&ratios(&measured, index, best, |rate| *rate)),
     };
-    let trials: Vec<GraceTimeTrial> = (0..grace_times.len()).map(trial).collect();
+    let trials: Vec<GraceTimeTrial> = (0..fixed.len()).map(trial).collect();
     let equal_to_best = trials.iter().filter(|trial| trial.ratio_to_best.median >= EQUAL_TO_BEST);
     Ok(Some(GraceTimeCalibration {
-        best: equal_to_best.filter_map(|trial| trial.grace_time).min(),
-        found: measurement.server.grace_time.filter(|_| adapted),
+        best: equal_to_best.map(|trial| trial.grace_time).min(),
         trials,
         rounds,
         steal: measurement.server.steal,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loadgen::interleaved_rounds::{RepeatPolicy, Round, Rounds, figures, ratios};
 use loadgen::medians::{Interval, median, median_interval};
-use policies::{GraceTime, Policy};
+use policies::Policy;
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Serialize, Serializer};
 
@@ -18,6 +18,7 @@ use crate::experiment_process::{
     ExperimentProcess, GraceTimeTurns, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement,
     ServerReady, ServerSpec,
 };
+use crate::polling_config::PollingConfig;
 use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 
 /// How much is measured.
@@ -139,7 +140,7 @@ pub struct PolicyComparison {
     /// How much is measured.
     pub config: ComparisonConfig,
     /// The grace time under kernel polling.
-    pub grace_time: GraceTime,
+    pub polling: PollingConfig,
     /// Time left for repeating disturbed turns.
     repeat_budget: Duration,
 }
@@ -153,15 +154,9 @@ impl PolicyComparison {
         testbed: Option<Testbed>,
         cores: CoreAssignment,
         config: ComparisonConfig,
-        grace_time: GraceTime,
+        polling: PollingConfig,
     ) -> Self {
-        Self {
-            testbed,
-            cores,
-            repeat_budget: Duration::from_secs_f64(config.repeat_budget),
-            config,
-            grace_time,
-        }
+        Self { testbed, cores, repeat_budget: Duration::from_secs_f64(config.repeat_budget), config, polling }
     }
 
     /// Whether it runs on the testbed, not on loopback.
@@ -173,7 +168,7 @@ impl PolicyComparison {
     pub(super) fn measure(
         &self,
         contestant: Contestant,
-        grace_time: GraceTime,
+        polling: PollingConfig,
         warm_up: f64,
         duration: f64,
         turns: Option<GraceTimeTurns>,
@@ -186,7 +181,7 @@ impl PolicyComparison {
             address: IpAddr::V4(if self.has_testbed() { SERVER_ADDRESS } else { Ipv4Addr::LOCALHOST }),
             core: self.cores.server,
             packing_core: self.cores.packing,
-            grace_time,
+            polling,
             grace_time_turns: turns,
             wait: self.config.wait,
         });
@@ -234,7 +229,7 @@ impl PolicyComparison {
                 progress(&format!("{contestant}, closed loop, round {} of {count}", turn.round() + 1));
             }
             let guard = ConditionsGuard::begin(self.cores)?;
-            let measurement = self.measure(contestant, self.grace_time, warm_up, duration, None)?;
+            let measurement = self.measure(contestant, self.polling, warm_up, duration, None)?;
             let conditions = guard.end()?;
             rounds.finish_turn(turn, Some(measurement), conditions);
         }

@@ -3,12 +3,13 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use policies::{GraceTime, Policy};
+use policies::Policy;
 use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 
 use super::peer::Peer;
 use super::request_shape::RequestShape;
+use crate::polling_config::PollingConfig;
 
 /// What an echo server process runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,6 +39,6 @@ pub struct EchoServerNetwork {
     pub interface: String,
     /// The core that does the network work under the packing policy.
     pub packing_core: u32,
-    /// The grace time.
-    pub grace_time: GraceTime,
+    /// How it adapts under kernel polling.
+    pub polling: PollingConfig,
 }

@@ -27,8 +27,8 @@ pub(super) fn serve(
             .policy(network.policy)
             .driver(network.driver)
             .interface(&network.interface)
-            .packing_cores(Cpus::one(network.packing_core))
-            .grace_time(network.grace_time);
+            .packing_cores(Cpus::one(network.packing_core));
+        builder = network.polling.set(builder);
     }
     let (shape, work) = (spec.shape, spec.work);
     let runtime = builder.build();

@@ -5,11 +5,13 @@ use std::fmt::Write;
 use loadgen::interleaved_rounds::DistanceClass;
 use loadgen::medians::Interval;
 use policies::Policy;
+use policies::explain::measured::Measured;
+use policies::host::Machine;
 use serde::Serialize;
 
 use super::class_tables::class_title;
 use super::kernel_client_report::KernelClientReport;
-use super::machine::Machine;
+use super::last_result::measured;
 use super::policy_table::judgement;
 use super::table::{interval_text, plain_table};
 use crate::experiments::fleet_comparison::{
@@ -17,6 +19,7 @@ use crate::experiments::fleet_comparison::{
     LoadResult, TurnMeasurement,
 };
 use crate::experiments::{CoreAssignment, order_by_rounds};
+use crate::fleet::FleetPacing;
 use crate::testbed::CONGESTION_CONTROL;
 
 /// The share of vanilla's capacity at which the verdict names CPU time and latency.
@@ -69,6 +72,11 @@ impl FleetReport {
         }
     }
 
+    /// What kernel polling costs and gains with each latency budget. `None` if that was not measured.
+    pub fn measured(&self) -> Option<Measured> {
+        measured(&self.config, &self.result)
+    }
+
     /// The report as text.
     pub fn text(&self) -> String {
         let Machine { cpu, cores, kernel, .. } = &self.machine;
@@ -80,10 +88,12 @@ impl FleetReport {
             self.congestion_control, self.config.connections, self.config.depth
         );
         let capacity = &self.result.capacity;
-        let _ = writeln!(
-            text,
-            "\nCapacity: the highest rate with a 99th percentile of at most {CAPACITY_P99_US:.0} µs, requests per second"
-        );
+        if self.config.rates.is_empty() {
+            let _ = writeln!(
+                text,
+                "\nCapacity: the highest rate with a 99th percentile of at most {CAPACITY_P99_US:.0} µs, requests per second"
+            );
+        }
         for class in &capacity.classes {
             text.push_str(&class_title(class.class));
             text.push_str(&capacity_table(class));
@@ -126,6 +136,7 @@ impl FleetReport {
             "kernel thread µs",
             "pkts/wake",
             "busy-poll",
+            "queue",
             "server busy",
             "fleet busy",
         ];
@@ -135,7 +146,7 @@ impl FleetReport {
                 rows.extend(class.rows.iter().map(|row| load_cells(load, row)));
             }
         }
-        format!("{}\n", plain_table(header, rows, &[0, 1]))
+        format!("{}\n", plain_table(header, rows, &[0, 1, 11]))
     }
 }
 
@@ -147,9 +158,10 @@ fn capacity_table(class: &ClassRows<CapacityRow>) -> String {
 }
 
 fn load_cells(load: &LoadResult<FleetRow, TurnMeasurement>, row: &FleetRow) -> Vec<String> {
-    let rate = match load.share {
-        Some(share) => format!("{:.0} % ({})", share * 100.0, load.measured.load),
-        None => format!("closed ({:.0}/s)", row.qps.median),
+    let rate = match (load.share, load.pacing) {
+        (Some(share), _) => format!("{:.0} % ({})", share * 100.0, load.measured.load),
+        (None, Some(FleetPacing::Open { .. })) => load.measured.load.clone(),
+        (None, _) => format!("closed ({:.0}/s)", row.qps.median),
     };
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let elsewhere = if row.received_elsewhere { " (received elsewhere)" } else { "" };
@@ -165,6 +177,7 @@ fn load_cells(load: &LoadResult<FleetRow, TurnMeasurement>, row: &FleetRow) -> V
         format!("{:.2}", row.kernel_thread_cpu_us),
         format!("{:.1}", row.packets_per_wake),
         percent(row.busy_poll_share),
+        row.queue.clone().unwrap_or_else(|| "-".to_owned()),
         percent(row.server_core_busy),
         percent(row.fleet_busy),
     ]
@@ -175,7 +188,7 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
     let polling = config
         .contenders
         .iter()
-        .rposition(|contender| contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling));
+        .position(|contender| contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling));
     let Some(index) = polling else {
         return "Kernel polling is not among the contenders.".to_owned();
     };
@@ -194,6 +207,9 @@ fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> St
         None => config.contenders[index].name(),
     };
     let (first, reference) = (short(0), short(config.reference_of(index)));
+    if !config.rates.is_empty() {
+        return "At given rates the capacity is not searched, so there is no verdict on it.".to_owned();
+    }
     let Some(class) = result.capacity.classes.first() else { return "Nothing was measured.".to_owned() };
     let cores = |class: DistanceClass| match class {
         DistanceClass::Single => String::new(),
@@ -249,7 +265,10 @@ fn notes(
     cores_awake: bool,
     result: &FleetComparisonResult,
 ) -> Vec<String> {
-    let mut notes = vec![result.capacity.measured.summary()];
+    let mut notes = Vec::new();
+    if config.rates.is_empty() {
+        notes.push(result.capacity.measured.summary());
+    }
     notes.extend(result.loads.iter().map(|load| load.measured.summary()));
     if cores.packing == cores.client {
         notes.push(

@@ -1,9 +1,9 @@
 //! The report on a comparison of load generators.
 
+use policies::host::Machine;
 use serde::Serialize;
 
 use super::class_tables::{by_class, class_title};
-use super::machine::Machine;
 use super::table::{interval_text, plain_table};
 use crate::experiments::generator_comparison::{
     GeneratorComparisonConfig, GeneratorMeasurement, GeneratorRow,

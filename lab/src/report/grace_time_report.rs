@@ -1,19 +1,17 @@
 //! The report on a comparison of grace times.
 
-use std::time::Duration;
-
 use super::table::{interval_text, plain_table};
 use crate::experiments::grace_time_calibration::GraceTimeCalibration;
-
-fn micros(grace_time: Option<Duration>) -> String {
-    grace_time.map_or_else(|| "adapted".to_owned(), |time| time.as_micros().to_string())
-}
 
 /// The report as text.
 pub fn grace_time_text(calibration: &GraceTimeCalibration) -> String {
     let header = ["grace time µs", "requests/s", "over the best fixed one"];
     let rows = calibration.trials.iter().map(|trial| {
-        vec![micros(trial.grace_time), format!("{:.0}", trial.qps), interval_text(&trial.ratio_to_best, 3)]
+        vec![
+            trial.grace_time.as_micros().to_string(),
+            format!("{:.0}", trial.qps),
+            interval_text(&trial.ratio_to_best, 3),
+        ]
     });
     let mut text = format!(
         "{}\n{} rounds in one server under one load; medians, 95 % intervals; the hypervisor took {:.1} % of a core\n",
@@ -34,9 +32,6 @@ pub fn grace_time_text(calibration: &GraceTimeCalibration) -> String {
     } else if !calibration.left_out.is_empty() {
         let runs = calibration.left_out.len();
         text.push_str(&format!("left out: {runs} runs in which the distance of the cores changed\n"));
-    }
-    if let Some(found) = calibration.found {
-        text.push_str(&format!("the runtime's search had found {} µs\n", found.as_micros()));
     }
     if let Some(best) = calibration.best {
         let micros = best.as_micros();

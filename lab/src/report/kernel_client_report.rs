@@ -1,17 +1,17 @@
 //! The report on a comparison of policies or drivers under one kernel client.
 
 use loadgen::interleaved_rounds::DistanceClass;
-use policies::GraceTime;
+use policies::host::Machine;
 use serde::Serialize;
 
 use super::class_tables::class_title;
-use super::machine::Machine;
 use super::notes::{notes, routing};
 use super::policy_table::{policy_table, verdict};
 use crate::experiments::policy_comparison::{
     ComparisonConfig, Measurement, PolicyComparison, PolicyRow, policy_rows,
 };
 use crate::experiments::{CoreAssignment, MeasuredRounds};
+use crate::polling_config::PollingConfig;
 
 /// The report on a comparison of policies or drivers under one kernel client in a closed loop.
 #[derive(Debug, Serialize)]
@@ -28,7 +28,7 @@ pub struct KernelClientReport {
     /// What was to be measured.
     pub config: ComparisonConfig,
     /// The grace time that was used.
-    pub grace_time: GraceTime,
+    pub polling: PollingConfig,
     /// A row for each contestant, by class of distance; the class with most rounds first.
     pub classes: Vec<(DistanceClass, Vec<PolicyRow>)>,
     /// One sentence.
@@ -53,7 +53,7 @@ impl KernelClientReport {
             routing: routing(comparison),
             cores: comparison.cores,
             config: comparison.config.clone(),
-            grace_time: comparison.grace_time,
+            polling: comparison.polling,
             notes: notes(comparison, leading, &measured),
             verdict: verdict(leading),
             classes,

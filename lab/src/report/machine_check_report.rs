@@ -1,8 +1,8 @@
 //! The report on a check of the machine.
 
+use policies::host::Machine;
 use serde::Serialize;
 
-use super::machine::Machine;
 use super::table::plain_table;
 use crate::experiments::machine_check::MachineCheck;
 

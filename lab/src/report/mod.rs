@@ -5,7 +5,7 @@ mod fleet_report;
 mod generator_report;
 mod grace_time_report;
 mod kernel_client_report;
-mod machine;
+mod last_result;
 mod machine_check_report;
 mod memcached_cpu_report;
 mod notes;
@@ -14,14 +14,16 @@ mod policy_table;
 #[cfg(test)]
 mod sample_results;
 mod self_test_report;
+mod simulation_report;
 mod table;
 
 pub use fleet_report::FleetReport;
 pub use generator_report::GeneratorReport;
 pub use grace_time_report::grace_time_text;
 pub use kernel_client_report::KernelClientReport;
-pub use machine::Machine;
 pub use machine_check_report::MachineCheckReport;
 pub use memcached_cpu_report::memcached_cpu_line;
 pub use peer_report::PeerReport;
+pub use policies::host::Machine;
 pub use self_test_report::SelfTestReport;
+pub use simulation_report::simulation_text;

@@ -1,9 +1,9 @@
 //! The report on a comparison of runtimes.
 
+use policies::host::Machine;
 use serde::Serialize;
 
 use super::class_tables::{by_class, class_title};
-use super::machine::Machine;
 use super::table::{interval_text, plain_table};
 use crate::experiments::peer_comparison::{PeerComparisonConfig, PeerMeasurement, PeerRow};
 use crate::experiments::{CoreAssignment, MeasuredRounds};

@@ -2,7 +2,7 @@
 
 use loadgen::interleaved_rounds::{DistanceClass, Rounds};
 use loadgen::medians::{Interval, median_interval};
-use policies::{GraceTime, Policy};
+use policies::Policy;
 use runtime::{DriverKind, WaitStrategy};
 
 use crate::experiments::fleet_comparison::{
@@ -11,6 +11,7 @@ use crate::experiments::fleet_comparison::{
 };
 use crate::experiments::{Contestant, MeasuredRounds};
 use crate::fleet::FleetPacing;
+use crate::polling_config::PollingConfig;
 
 /// The interval of a median of eight values between `low` and `high`.
 pub(super) fn interval(low: f64, median: f64, high: f64) -> Interval {
@@ -26,13 +27,14 @@ pub(super) fn equal() -> Interval {
 pub(super) fn config() -> FleetComparisonConfig {
     let driver = DriverKind::Epoll;
     let contestants = [Policy::Vanilla, Policy::KernelPolling].map(|policy| Contestant { policy, driver });
-    let contenders = Contender::lull(&contestants, GraceTime::ADAPTIVE, WaitStrategy::Block);
+    let contenders = Contender::lull(&contestants, &[PollingConfig::default()], WaitStrategy::Block);
     FleetComparisonConfig::new(contenders, true)
 }
 
 /// A row whose ratios are those of equal servers.
 pub(super) fn row(name: &str) -> FleetRow {
     FleetRow {
+        queue: None,
         name: name.to_owned(),
         reference: "vanilla, epoll".to_owned(),
         qps: interval(900.0, 1000.0, 1100.0),

@@ -1,5 +1,6 @@
 //! The subcommands: run an experiment, and print its report.
 
+use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,18 +14,20 @@ use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::report::{
     GeneratorReport, KernelClientReport, Machine, MachineCheckReport, PeerReport, grace_time_text,
-    memcached_cpu_line,
+    memcached_cpu_line, simulation_text,
 };
+use lab::simulator::{Candidate, Costs, Simulation, parse_gaps};
 use lab::testbed::Testbed;
-use policies::GraceTime;
 use runtime::DriverKind;
 
-use crate::flags::{CheckFlags, ComparisonFlags, Format, GeneratorFlags, MemcachedCpuFlags};
+use crate::flags::{
+    CheckFlags, ComparisonFlags, CostSet, Format, GeneratorFlags, MemcachedCpuFlags, SimulateFlags,
+};
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
-/// How long a grace time is in force at once when it is compared with the one that the runtime finds.
-const ADAPTED_TURN: Duration = Duration::from_millis(250);
+/// How long a grace time is in force at once.
+const TURN: Duration = Duration::from_millis(250);
 
 /// Measures the closed loop of one kernel client.
 pub fn kernel_client_report(mut comparison: PolicyComparison) -> Result<KernelClientReport, Failure> {
@@ -50,7 +53,7 @@ pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {
     let fixed: &[u64] = if flags.quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] };
     let fixed: Vec<Duration> = fixed.iter().copied().map(Duration::from_micros).collect();
     let rounds = flags.rounds.map_or(if flags.quick { 10 } else { 40 }, usize::from);
-    let calibration = calibrate_grace_time(&comparison, &fixed, true, rounds, ADAPTED_TURN)?;
+    let calibration = calibrate_grace_time(&comparison, &fixed, rounds, TURN)?;
     let calibration = calibration.ok_or("kernel polling is not among the contestants")?;
     write_report(flags.format, file, &calibration, || grace_time_text(&calibration))
 }
@@ -72,6 +75,23 @@ pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
     let report =
         PeerReport { machine: Machine::read(), cores, config, rows: results.rows, runs: results.runs };
     write_report(flags.format, file, &report, || report.text())
+}
+
+pub fn simulate(flags: &SimulateFlags) -> Result<(), Failure> {
+    let costs = match flags.costs {
+        CostSet::Bare => Costs::BARE,
+        CostSet::Virtual => Costs::VIRTUAL,
+    };
+    let candidates = Candidate::all(&flags.budget);
+    let simulation = match &flags.gaps {
+        None => Simulation::of_suite(&candidates, costs)?,
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = fs::read_to_string(path).map_err(|error| format!("--gaps {name}: {error}"))?;
+            Simulation::of_sequence(parse_gaps(&name, &text)?, &candidates, costs)
+        }
+    };
+    write_report(flags.format, None, &simulation, || simulation_text(&simulation))
 }
 
 pub fn compare_generators(flags: &GeneratorFlags) -> Result<(), Failure> {
@@ -132,12 +152,11 @@ pub fn new_comparison(
     contestants: Vec<Contestant>,
 ) -> Result<PolicyComparison, Failure> {
     let testbed = if flags.loopback { None } else { create_testbed()? };
-    let grace_time = flags.gro_flush_timeout.unwrap_or(GraceTime::ADAPTIVE);
     let mut config = ComparisonConfig::new(contestants, flags.quick);
     config.rounds = flags.rounds.map_or(config.rounds, usize::from);
     config.connections = flags.connections.into();
     config.wait = flags.wait;
-    Ok(PolicyComparison::new(testbed, flags.cores()?, config, grace_time))
+    Ok(PolicyComparison::new(testbed, flags.cores()?, config, flags.polling()[0]))
 }
 
 /// Creates the testbed, or returns `None` without the permission to create namespaces. Any other failure is an error.

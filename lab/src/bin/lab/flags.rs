@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::experiment_process::SUBCOMMAND;
 use lab::experiments::{Contestant, CoreAssignment};
+use lab::polling_config::PollingConfig;
+use policies::law::LatencyBudget;
 use policies::{Cpus, GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 
@@ -30,8 +32,10 @@ pub enum Command {
     SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
     Check(CheckFlags),
-    /// Compare grace times (gro-flush-timeout) under kernel polling, fixed ones with the one that the runtime finds
+    /// Compare fixed grace times (gro-flush-timeout) under kernel polling, at saturation
     Calibrate(ComparisonFlags),
+    /// Simulate rules for kernel polling on recorded and on adversarial arrivals
+    Simulate(SimulateFlags),
     /// Compare load generators: loadgen, mutilate and mc-crusher
     Generators(GeneratorFlags),
     /// Compare the CPU time per request of this project's memcached server with memcached's
@@ -58,9 +62,12 @@ pub struct ComparisonFlags {
     /// Rounds of each load [default: 12, or 16 with --quick; calibrate: 40 or 10; on loopback: 8 or 6]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
-    /// Grace time (microseconds, or auto:MIN-MAX) [default: auto, as the runtime adapts it]
-    #[arg(long, value_name = "US")]
-    pub gro_flush_timeout: Option<GraceTime>,
+    /// Grace time under kernel polling and suppression: microseconds, or auto, as the runtime adapts it
+    #[arg(long, value_name = "US", default_value_t)]
+    pub gro_flush_timeout: GraceTime,
+    /// Median delay that kernel polling may cost, in microseconds; with several budgets it is compared once for each
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [LatencyBudget::ZERO])]
+    pub latency_budget: Vec<LatencyBudget>,
     /// How the server's worker waits: block, spin or spin-then-block
     #[arg(long, default_value_t = WaitStrategy::Block)]
     pub wait: WaitStrategy,
@@ -78,6 +85,9 @@ pub struct ComparisonFlags {
     /// Path of a memcached to compare, too; it runs as it is, with one thread
     #[arg(long, value_name = "PATH")]
     pub memcached: Option<PathBuf>,
+    /// Rates to measure, in requests per second, instead of the capacity and shares of it
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
+    pub rates: Vec<u32>,
     /// Requests in flight on each connection of the fleet
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub depth: u8,
@@ -97,6 +107,12 @@ impl ComparisonFlags {
             Some(packing) => cores.with_packing_cores(packing)?,
             None => cores,
         })
+    }
+
+    /// How kernel polling adapts, at least once.
+    pub fn polling(&self) -> Vec<PollingConfig> {
+        let config = |&latency_budget| PollingConfig { grace_time: self.gro_flush_timeout, latency_budget };
+        self.latency_budget.iter().map(config).collect()
     }
 
     /// The policies on the driver.
@@ -129,6 +145,29 @@ pub struct CheckFlags {
     /// Print a table for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+#[derive(Args, Clone)]
+pub struct SimulateFlags {
+    /// The simulated machine: without a hypervisor, or a virtual machine
+    #[arg(long, value_enum, default_value_t)]
+    pub costs: CostSet,
+    /// Latency budgets of the law, in microseconds
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50,100")]
+    pub budget: Vec<LatencyBudget>,
+    /// Simulate the arrivals of this file only: one gap in nanoseconds per line
+    #[arg(long, value_name = "FILE")]
+    pub gaps: Option<PathBuf>,
+    /// Print tables for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum CostSet {
+    #[default]
+    Bare,
+    Virtual,
 }
 
 #[derive(Args, Clone)]

@@ -9,13 +9,14 @@ use lab::experiments::policy_comparison::PolicyComparison;
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::fleet::FleetRequests;
 use lab::idle_cores::AwakeCores;
+use lab::polling_config::PollingConfig;
 use lab::report::{FleetReport, SelfTestReport};
-use policies::{GraceTime, Policy};
+use policies::Policy;
 use runtime::DriverKind;
 
 use crate::commands::{kernel_client_report, new_comparison};
 use crate::flags::{ComparisonFlags, SelfTestFlags};
-use crate::output::{Failure, create_file, write_report};
+use crate::output::{Failure, create_file, keep_report, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
 /// Compares under a fleet on the testbed, or without permission to create one under a kernel client on loopback.
@@ -24,8 +25,8 @@ pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<
     if comparison.has_testbed() {
         return compare_policies(flags, comparison);
     }
-    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 {
-        return Err("--memcached, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
+    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 || !flags.rates.is_empty() {
+        return Err("--memcached, --rates, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
     }
     let file = create_file(flags.output.as_deref())?;
     let report = kernel_client_report(comparison)?;
@@ -38,13 +39,14 @@ fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) ->
     // Also under the kernel client; both comparisons are one report.
     let _awake = AwakeCores::request();
     let contestants = &kernel_client.config.contestants;
-    let mut contenders = Contender::lull(contestants, kernel_client.grace_time, flags.wait);
+    let mut contenders = Contender::lull(contestants, &flags.polling(), flags.wait);
     contenders.extend(flags.memcached.clone().map(|program| Contender::Memcached { program }));
     let config = FleetComparisonConfig::new(contenders, flags.quick);
     let mut report = measure(flags, config, kernel_client.cores)?;
-    if !flags.quick {
+    if !flags.quick && flags.rates.is_empty() {
         report.kernel_client = Some(kernel_client_report(kernel_client)?);
     }
+    keep_report(&report);
     write_report(flags.format, file, &report, || report.text())
 }
 
@@ -54,8 +56,7 @@ pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
     if !flags.policies.is_empty() || flags.memcached.is_some() {
         return Err("--policies and --memcached have no effect on `lab peers`, whose servers are given; leave them out".into());
     }
-    let grace_time = flags.gro_flush_timeout.unwrap_or(GraceTime::ADAPTIVE);
-    let mut config = FleetComparisonConfig::new(Contender::peers(grace_time), flags.quick);
+    let mut config = FleetComparisonConfig::new(Contender::peers(flags.polling()[0]), flags.quick);
     config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
     config.reference = Reference::First;
     if !flags.quick {
@@ -68,7 +69,8 @@ pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
 /// Compares a server with itself, and with one that computes longer for each request.
 pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
     let work = Duration::from_micros(flags.work.into());
-    let server = |work| Contender::lull_echo(Policy::Vanilla, DriverKind::Epoll, GraceTime::ADAPTIVE, work);
+    let server =
+        |work| Contender::lull_echo(Policy::Vanilla, DriverKind::Epoll, PollingConfig::default(), work);
     let contenders = vec![server(Duration::ZERO), server(Duration::ZERO), server(work)];
     let mut config = FleetComparisonConfig::new(contenders, true);
     config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
@@ -91,6 +93,7 @@ fn measure(
     config.connections = flags.connections.into();
     config.depth = flags.depth.into();
     config.think_us = flags.think.into();
+    config.rates = flags.rates.iter().copied().map(f64::from).collect();
     if let Some(rounds) = flags.rounds {
         (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
     }
@@ -103,7 +106,11 @@ fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetRepo
     }
     let awake = AwakeCores::request();
     let bar = progress_bar(
-        ((config.loads() - 1) * config.rounds + config.capacity_rounds) * config.contenders.len(),
+        (if config.rates.is_empty() {
+            (config.loads() - 1) * config.rounds + config.capacity_rounds
+        } else {
+            config.loads() * config.rounds
+        }) * config.contenders.len(),
     );
     let comparison = FleetComparison::start(config.clone(), cores)?;
     let result = comparison.run(|message| begin_step(&bar, message))?;

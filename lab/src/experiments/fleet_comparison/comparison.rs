@@ -126,6 +126,8 @@ impl FleetComparison {
         let FleetComparisonConfig { warm_up, duration, trial_duration, rounds, capacity_rounds, .. } =
             self.config;
         let mut random = SmallRng::seed_from_u64(SEED);
+        let search_capacity = self.config.rates.is_empty();
+        let capacity_rounds = if search_capacity { capacity_rounds } else { 0 };
         let mut starts = vec![Start::Guess(FIRST_RATE); self.running.len()];
         let (mut capacity, capacity_invalid) =
             self.rounds(capacity_rounds, "capacity", &mut progress, |contender, index| {
@@ -137,14 +139,15 @@ impl FleetComparison {
             })?;
         let leading = &capacity.finished.leading().rounds;
         let capacities = figures(leading, 0, |capacity: &Capacity| capacity.rate);
-        if capacities.is_empty() {
+        if search_capacity && capacities.is_empty() {
             let mut reasons = vec![capacity.summary()];
             reasons.extend(capacity_invalid.into_iter().map(|turn| turn.reason));
             return Err(Error::NoCapacity(reasons.join("; ")));
         }
-        let reference = median(&capacities);
         let mut paces: Vec<(Option<f64>, FleetPacing)> = Vec::new();
-        for &share in &self.config.shares {
+        paces.extend(self.config.rates.iter().map(|&rate| (None, FleetPacing::Open { rate })));
+        for &share in self.config.shares.iter().filter(|_| search_capacity) {
+            let reference = median(&capacities);
             // Rounded to hundreds, for legibility.
             let rate = ((reference * share / 100.0).round() * 100.0).max(100.0);
             paces.push((Some(share), FleetPacing::Open { rate }));
@@ -202,12 +205,12 @@ impl FleetComparison {
         mut measure: impl FnMut(&mut RunningContender, usize) -> Result<Measured<T>, Error>,
     ) -> Result<(MeasuredRounds<T>, Vec<InvalidTurn<T>>), Error> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let share = if self.left == self.config.loads() {
+        let share = if self.left == self.config.loads() && self.config.rates.is_empty() {
             left.mul_f64(self.config.capacity_share)
         } else {
-            left / u32::try_from(self.left).unwrap_or(u32::MAX)
+            left / u32::try_from(self.left.max(1)).unwrap_or(u32::MAX)
         };
-        self.left -= 1;
+        self.left -= usize::from(count > 0);
         let mut rounds = Rounds::new(self.running.len(), count)
             .time_limit(share)
             .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(share / 2));
@@ -249,18 +252,19 @@ fn class_rows<R, T>(measured: &MeasuredRounds<T>, rows: impl Fn(&[Round<T>]) -> 
 
 #[cfg(test)]
 mod tests {
-    use policies::{GraceTime, Policy};
+    use policies::Policy;
     use runtime::{DriverKind, WaitStrategy};
 
     use super::super::super::contestant::Contestant;
     use super::*;
+    use crate::polling_config::PollingConfig;
 
     #[test]
     fn kernel_thread_needs_a_third_core_for_itself() {
         let check = |named: &[Policy], packing| {
             let contestant = |&policy: &Policy| Contestant { policy, driver: DriverKind::Epoll };
             let contestants: Vec<Contestant> = named.iter().map(contestant).collect();
-            let contenders = Contender::lull(&contestants, GraceTime::ADAPTIVE, WaitStrategy::Block);
+            let contenders = Contender::lull(&contestants, &[PollingConfig::default()], WaitStrategy::Block);
             check_polling_threads(&contenders, CoreAssignment { server: 0, client: 1, packing })
                 .map_err(|error| error.to_string())
         };

@@ -48,6 +48,9 @@ pub struct FleetComparisonConfig {
     pub requests: FleetRequests,
     /// Rates of the open loop, as shares of the first contender's capacity.
     pub shares: Vec<f64>,
+    /// Rates of the open loop, requests per second. If there are any, the capacity is not searched, and shares of it are
+    /// not measured.
+    pub rates: Vec<f64>,
     /// Rounds at each rate and in the closed loop.
     pub rounds: usize,
     /// Rounds of the search for the capacity.
@@ -79,11 +82,13 @@ impl FleetComparisonConfig {
             depth: 1,
             requests: FleetRequests::Memcached(Box::<Workload>::default()),
             shares: if quick { vec![0.5] } else { vec![0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.1] },
+            rates: Vec::new(),
             rounds: if quick { 16 } else { 12 },
             capacity_rounds: if quick { 8 } else { 12 },
             closed_loop: !quick,
             think_us: 0.0,
-            warm_up: if quick { 0.03 } else { 0.05 },
+            // A policy that adapts needs it to settle.
+            warm_up: 0.2,
             duration: if quick { 0.2 } else { 0.25 },
             trial_duration: 0.1,
             capacity_share: if quick { 0.65 } else { 0.45 },
@@ -98,6 +103,7 @@ impl FleetComparisonConfig {
 
     /// The number of loads that are measured, the search for the capacity included.
     pub fn loads(&self) -> usize {
-        1 + self.shares.len() + usize::from(self.closed_loop)
+        let open = if self.rates.is_empty() { 1 + self.shares.len() } else { self.rates.len() };
+        open + usize::from(self.closed_loop)
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use policies::counters::Snapshot;
 use policies::host::Interface;
+use policies::law::{QueueMode, QueueSettings};
 use policies::netlink::netdev::{NapiSetting, Netdev};
-use policies::{Cpus, GraceTime, Policy, host};
+use policies::{Cpus, Policy, host};
 use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;
 
@@ -22,6 +23,7 @@ use crate::experiment_process::{
 };
 use crate::fleet::{FleetConfig, FleetLoad, FleetRequests};
 use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, RequestShape};
+use crate::polling_config::PollingConfig;
 use crate::testbed::{
     CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
     ring_drops,
@@ -37,8 +39,8 @@ pub enum Contender {
         policy: Policy,
         /// The driver.
         driver: DriverKind,
-        /// The grace time.
-        grace_time: GraceTime,
+        /// How it adapts under kernel polling.
+        polling: PollingConfig,
         /// How the worker waits.
         #[serde(serialize_with = "as_text")]
         wait: WaitStrategy,
@@ -48,7 +50,7 @@ pub enum Contender {
         /// The runtime.
         peer: Peer,
         /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
-        network: Option<(Policy, DriverKind, GraceTime)>,
+        network: Option<(Policy, DriverKind, PollingConfig)>,
         /// Time that the server spends computing for each request.
         work: Duration,
     },
@@ -64,21 +66,24 @@ fn as_text<S: serde::Serializer>(wait: &WaitStrategy, serializer: S) -> Result<S
 }
 
 impl Contender {
-    /// Each contestant as this project's memcached server.
-    pub fn lull(contestants: &[Contestant], grace_time: GraceTime, wait: WaitStrategy) -> Vec<Self> {
-        let lull =
-            |&Contestant { policy, driver }: &Contestant| Self::Lull { policy, driver, grace_time, wait };
-        contestants.iter().map(lull).collect()
+    /// Each contestant as this project's memcached server; kernel polling once for each of `polling`.
+    pub fn lull(contestants: &[Contestant], polling: &[PollingConfig], wait: WaitStrategy) -> Vec<Self> {
+        let mut contenders = Vec::new();
+        for &Contestant { policy, driver } in contestants {
+            let variants = if policy == Policy::KernelPolling { polling } else { &polling[..1] };
+            contenders.extend(variants.iter().map(|&polling| Self::Lull { policy, driver, polling, wait }));
+        }
+        contenders
     }
 
     /// Lull's echo server, which computes for `work` with each request.
-    pub fn lull_echo(policy: Policy, driver: DriverKind, grace_time: GraceTime, work: Duration) -> Self {
-        Self::Echo { peer: Peer::LullEpoll, network: Some((policy, driver, grace_time)), work }
+    pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
+        Self::Echo { peer: Peer::LullEpoll, network: Some((policy, driver, polling)), work }
     }
 
     /// The echo servers of other runtimes, as they run, and Lull's under each policy, on the driver that `auto` chooses
     /// for it and on epoll.
-    pub fn peers(grace_time: GraceTime) -> Vec<Self> {
+    pub fn peers(polling: PollingConfig) -> Vec<Self> {
         let others = [Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
         let others = others.map(|peer| Self::Echo { peer, network: None, work: Duration::ZERO });
         let lull = [
@@ -89,13 +94,16 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Hybrid),
         ];
-        let lull = lull.map(|(policy, driver)| Self::lull_echo(policy, driver, grace_time, Duration::ZERO));
+        let lull = lull.map(|(policy, driver)| Self::lull_echo(policy, driver, polling, Duration::ZERO));
         others.into_iter().chain(lull).collect()
     }
 
     /// The name in tables.
     pub fn name(&self) -> String {
         match self {
+            Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling, .. } => {
+                format!("{policy}, {driver}{polling}")
+            }
             Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
             Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
                 format!("lull, {policy}, {driver}")
@@ -155,6 +163,8 @@ pub(super) struct RunningContender {
     /// The core that should receive the server's packets.
     receiver: u32,
     depth: usize,
+    /// Whether a law drives its queue.
+    adapts: bool,
     /// What its worker runs, if it is Lull's.
     pub(super) policy: Option<RunningPolicy>,
 }
@@ -199,18 +209,21 @@ impl RunningContender {
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         let receiver = if packing || polled { cores.packing } else { cores.server };
-        Ok(Self { fleet, server, testbed, interface, cores, receiver, depth, policy })
+        let adapts = contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling);
+        Ok(Self { fleet, server, testbed, interface, cores, receiver, depth, adapts, policy })
     }
 
     /// Runs a load, and reads what the host did meanwhile.
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<TurnMeasurement, Error> {
-        let Self { fleet, server, testbed, interface, .. } = self;
+        let Self { fleet, server, testbed, interface, adapts, .. } = self;
+        let adapts = *adapts;
         let (server, testbed, interface) = (&*server, &*testbed, &*interface);
         let read = || -> Result<HostReading, Error> {
             let cpu = server.cpu_seconds()?;
             let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
             let drops = testbed.client.run(ring_drops)?;
-            Ok(HostReading { cpu, snapshot, retransmitted: server_retransmissions(testbed)?, drops })
+            let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
+            Ok(HostReading { cpu, snapshot, retransmitted: server_retransmissions(testbed)?, drops, queue })
         };
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
         let before = read()?;
@@ -218,6 +231,19 @@ impl RunningContender {
         let after = read()?;
         Ok(TurnMeasurement::new(*load, measurement, &before, &after, self.cores, self.receiver, self.depth))
     }
+}
+
+/// How the first queue of an interface is driven now, by its NAPI's values.
+fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
+    let napi = interface.queues.iter().find_map(|queue| queue.napi.as_ref());
+    let Some(napi) = napi.map(|napi| Netdev::open()?.napi(napi.id)).transpose()? else { return Ok(None) };
+    let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
+    let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
+    let settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+    Ok(Some(match settings.mode {
+        QueueMode::Grace => format!("{} {} µs", settings.mode, settings.grace_time.as_micros()),
+        mode => mode.to_string(),
+    }))
 }
 
 /// Segments that the server's kernel has sent again so far (`RetransSegs` of `/proc/net/snmp`).
@@ -239,7 +265,7 @@ fn start_server(
     cores: CoreAssignment,
 ) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
     match contender {
-        Contender::Lull { policy, driver, grace_time, wait } => {
+        Contender::Lull { policy, driver, polling, wait } => {
             let role = ProcessRole::Server(ServerSpec {
                 policy: *policy,
                 driver: *driver,
@@ -247,7 +273,7 @@ fn start_server(
                 address: IpAddr::V4(SERVER_ADDRESS),
                 core: cores.server,
                 packing_core: cores.packing,
-                grace_time: *grace_time,
+                polling: *polling,
                 grace_time_turns: None,
                 wait: *wait,
             });
@@ -261,12 +287,12 @@ fn start_server(
             if network.is_none() {
                 interrupt_by_thread(testbed, cores.server)?;
             }
-            let network = network.map(|(policy, driver, grace_time)| EchoServerNetwork {
+            let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
                 policy,
                 driver,
                 interface: SERVER_INTERFACE.to_owned(),
                 packing_core: cores.packing,
-                grace_time,
+                polling,
             });
             let role = ProcessRole::EchoServer(EchoServerSpec {
                 peer: *peer,

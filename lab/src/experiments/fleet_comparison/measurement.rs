@@ -15,6 +15,8 @@ pub(super) struct HostReading {
     pub(super) retransmitted: u64,
     /// Packets that found the server's receive ring full.
     pub(super) drops: u64,
+    /// How a law drives the server's queue. `None` without a law.
+    pub(super) queue: Option<String>,
 }
 
 /// One contender measured once.
@@ -50,6 +52,8 @@ pub struct TurnMeasurement {
     pub server_retransmitted: u64,
     /// Packets that found the server's receive ring full.
     pub drops: u64,
+    /// How a law drove the server's queue at the end of the turn: the mode, and the grace time. `None` without a law.
+    pub queue: Option<String>,
 }
 
 /// Steal, as a share of one core, above which a turn or a trial is repeated. A 99th percentile bears 1 % of the time.
@@ -106,6 +110,7 @@ impl TurnMeasurement {
             received_by_cpu: delta.received_by_cpu.clone(),
             server_retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
             drops: after.drops.saturating_sub(before.drops),
+            queue: after.queue.clone(),
             fleet,
         }
     }

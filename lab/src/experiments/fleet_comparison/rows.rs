@@ -77,6 +77,8 @@ pub struct FleetRow {
     pub packets_per_look: f64,
     /// The share of packets that busy polling received, 0 to 1.
     pub busy_poll_share: f64,
+    /// How a law drove the server's queue at the end of most turns. `None` without a law.
+    pub queue: Option<String>,
     /// Whether less than [`RECEIVED_SHARE`] of the server's packets were received where they should be.
     pub received_elsewhere: bool,
 }
@@ -121,9 +123,21 @@ pub(super) fn fleet_rows(config: &FleetComparisonConfig, rounds: &[Round<TurnMea
             packets_per_wake: middle(|it| it.packets_per_wake),
             packets_per_look: middle(|it| it.fleet.packets_per_look),
             busy_poll_share: middle(|it| it.busy_poll_share),
+            queue: queue_mode(rounds, index),
             received_elsewhere: rounds.iter().any(|round| round.value(index).is_some())
                 && middle(|it| it.received_share.unwrap_or(1.0)) < RECEIVED_SHARE,
         }
     };
     contenders.iter().enumerate().map(row).collect()
+}
+
+/// The most frequent mode of a contender's queue, with the share of turns that ended in it if that is not all.
+fn queue_mode(rounds: &[Round<TurnMeasurement>], index: usize) -> Option<String> {
+    let modes: Vec<&String> = rounds.iter().filter_map(|round| round.value(index)?.queue.as_ref()).collect();
+    let count = |mode: &String| modes.iter().filter(|other| **other == mode).count();
+    let most = modes.iter().max_by_key(|mode| count(mode))?;
+    Some(match count(most) {
+        all if all == modes.len() => (*most).clone(),
+        some => format!("{most} ({some} of {})", modes.len()),
+    })
 }

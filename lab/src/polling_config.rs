@@ -1,0 +1,35 @@
+//! How a server under kernel polling adapts.
+
+use std::fmt;
+
+use policies::GraceTime;
+use policies::law::LatencyBudget;
+use runtime::Builder;
+use serde::{Deserialize, Serialize};
+
+/// The grace time and the latency budget of a server. Other policies than kernel polling ignore the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PollingConfig {
+    /// The grace time: adaptive (the default), or one at every load.
+    pub grace_time: GraceTime,
+    /// The latency that an adaptive grace time may cost.
+    pub latency_budget: LatencyBudget,
+}
+
+impl PollingConfig {
+    /// Sets both on a builder.
+    pub fn set(self, builder: Builder) -> Builder {
+        builder.grace_time(self.grace_time).latency_budget(self.latency_budget)
+    }
+}
+
+/// What differs from the default, behind a comma.
+impl fmt::Display for PollingConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.grace_time {
+            GraceTime::Adaptive if self.latency_budget == LatencyBudget::ZERO => Ok(()),
+            GraceTime::Adaptive => write!(f, ", budget {} µs", self.latency_budget),
+            fixed => write!(f, ", grace {fixed} µs"),
+        }
+    }
+}
