@@ -17,6 +17,7 @@ pub mod isolated;
 mod kill_on_drop;
 pub mod load;
 pub mod memcached;
+pub mod poll_trace;
 mod requirements;
 pub mod testbed;
 

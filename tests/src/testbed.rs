@@ -2,6 +2,7 @@
 //! is touched.
 
 use lab::testbed::{Namespace, SERVER_INTERFACE, Testbed};
+use policies::host::scheduler;
 use policies::{Cpus, Policy};
 use runtime::{Builder, Runtime};
 
@@ -39,4 +40,13 @@ pub fn server_builder(policy: Policy, workers: usize) -> Builder {
         .interface(SERVER_INTERFACE)
         .cores(Cpus::one(0))
         .workers(workers)
+}
+
+/// Makes the calling thread real-time, below the NAPI's thread. Other programs on its core would make it pause for
+/// longer than the grace time, or the suspend timeout, and then the NAPI's thread polls instead of the worker.
+///
+/// # Panics
+/// Without `CAP_SYS_NICE`.
+pub fn preempt_other_programs() {
+    scheduler::set_fifo_priority(rustix::thread::gettid(), 1).unwrap();
 }

@@ -39,10 +39,74 @@ fn lab_compares_the_policies_that_it_was_asked_for_and_prints_every_load() {
         let share = row["busy_poll_share"].as_f64().unwrap();
         match row["name"].as_str().unwrap() {
             "vanilla, epoll" => assert_eq!(share, 0.0, "{row}"),
-            "kernel-polling, epoll" => assert!((0.0..=1.0).contains(&share), "{row}"),
+            "kernel-polling, epoll, grace 50 µs" => assert!((0.0..=1.0).contains(&share), "{row}"),
             other => panic!("{other} was not asked for"),
         }
         // 0 where no turn was valid: an unoptimized fleet may send too late.
         assert!(row["p99_us"]["median"].as_f64().is_some(), "{row}");
+    }
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn explain_shows_what_lab_has_measured_last_of_each_latency_budget() {
+    let state = tempfile::tempdir().unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        let output = Command::new(tests::own_program(program))
+            .args(arguments)
+            .env("XDG_STATE_HOME", state.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let policies = ["--policies", "vanilla,kernel-polling", "--latency-budget", "0,20"];
+    let load = ["compare", "--quick", "--rounds", "2", "--rates", "500", "--format", "json"];
+    let (report, stderr) = run("lab", &[&load[..], &policies[..]].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let kept = std::fs::read(state.path().join("lull/lab-last.json"));
+    assert!(!stderr.contains("won't show this result"), "{stderr}");
+    // The machine may have disturbed both rounds of a server.
+    let loads = array(&report["result"]["loads"]);
+    let rows =
+        loads.iter().flat_map(|load| array(&load["classes"])).take(1).flat_map(|class| array(&class["rows"]));
+    let measured = rows
+        .filter(|row| row["cpu_ratio"]["count"].as_u64() > Some(0))
+        .filter_map(|row| row["name"].as_str());
+    let measured: Vec<&str> = measured.filter(|name| name.starts_with("kernel-polling")).collect();
+    assert_eq!(kept.is_ok(), !measured.is_empty(), "{measured:?}");
+    let Ok(kept) = kept else { return };
+    let kept: Value = serde_json::from_slice(&kept).unwrap();
+    assert_eq!(kept["report"], report, "the whole report is kept");
+    let (text, _) = run("policies", &["explain", "lo"]);
+    assert!(text.contains("measured less than a minute ago by lab"), "{text}");
+    for name in measured {
+        let budget = if name.contains("budget 20") { " 20 µs " } else { " 0 µs " };
+        let row = text.lines().find(|line| line.starts_with(" 500/s ") && line.contains(budget));
+        assert!(row.is_some_and(|row| row.contains("too few rounds")), "{name}: {text}");
+    }
+}
+
+#[test]
+fn explain_says_which_file_is_not_labs_and_goes_on() {
+    let state = tempfile::tempdir().unwrap();
+    std::fs::create_dir(state.path().join("lull")).unwrap();
+    let path = state.path().join("lull/lab-last.json");
+    for content in ["", "[]", r#"{"format": "lull-lab-result", "version": 2}"#] {
+        std::fs::write(&path, content).unwrap();
+        let explain = |format: &str| {
+            let mut command = Command::new(tests::own_program("policies"));
+            let output =
+                command.args(["--format", format, "explain", "lo"]).env("XDG_STATE_HOME", state.path());
+            let output = output.output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let expected = format!("{} is not a result of this version of lab", path.display());
+        let text = explain("table");
+        assert!(text.contains("has no NAPI") && text.contains(&expected), "{content}: {text}");
+        let json: Value = serde_json::from_str(&explain("json")).unwrap();
+        assert!(json["latency_budget"]["error"].as_str().unwrap().starts_with(&expected), "{json}");
     }
 }

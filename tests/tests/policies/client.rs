@@ -9,25 +9,18 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use lab::testbed::{CLIENT_ADDRESS, SERVER_INTERFACE, Testbed};
 use net::{TcpListener, TcpStream};
 use policies::counters::{Delta, Snapshot};
-use policies::host::scheduler;
 use policies::{Cpus, GraceTime, Policy, host};
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Builder, DriverKind};
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::{enter, server_builder};
+use tests::testbed::{enter, preempt_other_programs, server_builder};
 
 const CONNECTIONS: usize = 24;
 /// What a client computes for each reply: so long that it is never idle, and a batch still takes less than the
 /// suspend timeout of 20 ms.
 const WORK: Duration = Duration::from_micros(200);
 const MESSAGE: usize = 64;
-
-/// Makes the calling thread real-time, below the NAPI's thread. Other programs on its core would make it pause for
-/// longer than the suspend timeout, and the kernel would end the suspension.
-fn preempt_other_programs() {
-    scheduler::set_fifo_priority(rustix::thread::gettid(), 1).unwrap();
-}
 
 /// Echoes under vanilla on the testbed's other side, on core 1, until the returned stream is dropped.
 fn start_echo(testbed: &Testbed) -> (SocketAddr, UnixStream) {

@@ -23,6 +23,24 @@ pub fn echo_with<T: Send + 'static>(
     echo_after_work(testbed, runtime, Duration::ZERO, beside, client)
 }
 
+/// Serves within a runtime: echoes each request after computing for `work`.
+pub fn serve(work: Duration) -> (SocketAddr, net::Serving) {
+    let listener = TcpListener::bind((SERVER_ADDRESS, 0).into()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = listener.serve(move |mut stream: TcpStream| async move {
+        let mut buffer = [0; 1024];
+        stream.set_nodelay(true).unwrap();
+        while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+            let begun = Instant::now();
+            while begun.elapsed() < work {}
+            if stream.write_all(&buffer[..length]).await.is_err() {
+                break;
+            }
+        }
+    });
+    (address, serving.unwrap())
+}
+
 /// As [`echo_with`], by a server that computes for `work` with each request.
 pub fn echo_after_work<T: Send + 'static>(
     testbed: &Arc<Testbed>,
@@ -33,21 +51,7 @@ pub fn echo_after_work<T: Send + 'static>(
 ) -> (T, Delta, net::Alignment) {
     let testbed = Arc::clone(testbed);
     runtime.block_on(async move {
-        let listener = TcpListener::bind((SERVER_ADDRESS, 0).into()).unwrap();
-        let address = listener.local_addr().unwrap();
-        let serving = listener
-            .serve(move |mut stream: TcpStream| async move {
-                let mut buffer = [0; 1024];
-                stream.set_nodelay(true).unwrap();
-                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                    let begun = Instant::now();
-                    while begun.elapsed() < work {}
-                    if stream.write_all(&buffer[..length]).await.is_err() {
-                        break;
-                    }
-                }
-            })
-            .unwrap();
+        let (address, serving) = serve(work);
         let interface = host::interface(SERVER_INTERFACE).unwrap();
         let before = Snapshot::take(&interface).unwrap();
         let beside = runtime::spawn(beside);

@@ -1,17 +1,14 @@
-//! Kernel polling on the testbed: alignment, and the grace time.
+//! Kernel polling on the testbed: what busy polling receives, and alignment.
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lab::testbed::{CLIENT_INTERFACE, SERVER_INTERFACE, Testbed};
-use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
 use runtime::Running;
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::{enter, server_runtime};
+use tests::testbed::{enter, server_builder, server_runtime};
 
 use super::echo::{echo_after_work, echo_with, hammer};
 
@@ -24,7 +21,8 @@ fn a_saturated_server_gets_most_packets_by_busy_polling_and_under_vanilla_none()
     const WORK: Duration = Duration::from_micros(200);
     let testbed = Arc::new(enter(1));
     let share = |policy| {
-        let runtime = server_runtime(policy, 1);
+        // A fixed grace time is in effect at every load, whatever it costs.
+        let runtime = server_builder(policy, 1).grace_time("50".parse().unwrap()).build().unwrap();
         let client = |address| hammer(address, 32, Duration::from_secs(1));
         let (count, delta, _) = echo_after_work(&testbed, runtime, WORK, std::future::ready(()), client);
         assert!(count > 500, "only {count} requests");
@@ -65,41 +63,4 @@ fn the_testbed_is_gone_when_it_is_dropped() {
     assert!(
         here.iter().all(|interface| interface.name != SERVER_INTERFACE && interface.name != CLIENT_INTERFACE)
     );
-}
-
-#[test]
-#[isolated(root, drivers = "epoll, hybrid")]
-#[serial]
-fn the_grace_time_is_tuned_under_load_within_its_bounds() {
-    let testbed = Arc::new(enter(1));
-    let mut netdev = Netdev::open().unwrap();
-    let id = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
-    // Returns `None` when the testbed, and the NAPI with it, is gone.
-    let mut grace = move || netdev.napi(id).ok()?.gro_flush_timeout.map(|nanos| nanos / 1000);
-    let runtime = server_runtime(Policy::KernelPolling, 1);
-    // Without a load the grace time stays.
-    for _ in 0..20 {
-        assert_eq!(grace(), Some(50));
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let seen = Arc::new(Mutex::new(BTreeMap::<u64, u64>::new()));
-    let watch = Arc::clone(&seen);
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let watching = std::thread::spawn(move || {
-        while stopped.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
-            if let Some(time) = grace() {
-                *watch.lock().unwrap().entry(time).or_default() += 1;
-            }
-        }
-    });
-    let (count, ..) = echo_with(&testbed, runtime, std::future::ready(()), |address| {
-        hammer(address, 32, Duration::from_secs(3))
-    });
-    drop(stop);
-    watching.join().unwrap();
-    assert!(count > 1000, "only {count} requests");
-    let seen = seen.lock().unwrap();
-    // 0 is the value from before the policy.
-    let tried: Vec<u64> = seen.keys().copied().filter(|time| *time != 0).collect();
-    assert_eq!(tried, [50, 100, 200, 400], "{seen:?}");
 }

@@ -1,11 +1,16 @@
 //! Policies on the two-namespace testbed.
 
+mod adaptation;
 mod client;
 mod crash_recovery;
 mod delays;
 mod echo;
+mod echo_server;
+mod guardian;
 mod kernel_polling;
 mod kernel_threads;
+mod latency_budget;
 mod polling_threads;
+mod queue_modes;
 mod receiving_core;
 mod supervision;

@@ -1,0 +1,280 @@
+//! Kernel polling that adapts to the load, end to end.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+use policies::counters::Snapshot;
+use policies::law::{LatencyBudget, QueueMode, QueueSettings};
+use policies::netlink::netdev::Napi;
+use policies::{Change, Cpus, Policy, host};
+use runtime::{Builder, DriverKind};
+use serial_test::serial;
+use tests::isolated;
+use tests::testbed::{enter, server_builder};
+
+use super::echo_server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
+
+const CONNECTIONS: usize = 16;
+/// What the server computes for a request. Little, so that the costs of interrupts and of polling differ by more than those
+/// of two moments on a machine that others use, too.
+const WORK: Duration = Duration::from_micros(15);
+/// The time between two requests of the sparse load.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A server under kernel polling that adapts, and what its supervisor has set.
+struct Adapting {
+    server: EchoServer,
+    changes: Arc<Mutex<Vec<(Instant, QueueSettings)>>>,
+}
+
+impl Adapting {
+    fn start(budget: Duration) -> Self {
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let set = Arc::clone(&changes);
+        let builder = server_builder(Policy::KernelPolling, 1)
+            .latency_budget(LatencyBudget::new(budget).unwrap())
+            .on_host_change(move |change| match change {
+                Change::QueueSettings { settings, .. } => {
+                    set.lock().unwrap().push((Instant::now(), *settings))
+                }
+                other => panic!("{other}"),
+            });
+        Self { server: EchoServer::start(builder, SERVER_ADDRESS, WORK), changes }
+    }
+
+    /// How the supervisor drives the queue.
+    fn mode(&self) -> QueueMode {
+        self.changes.lock().unwrap().last().map_or(QueueMode::Plain, |(_, settings)| settings.mode)
+    }
+
+    /// Waits for a mode, and meanwhile does `step` again and again. Returns how long it took.
+    fn wait_for(&self, mode: QueueMode, longest: Duration, mut step: impl FnMut()) -> Duration {
+        let start = Instant::now();
+        while self.mode() != mode {
+            assert!(start.elapsed() < longest, "not {mode} within {longest:?}: {}", self.history(start));
+            step();
+        }
+        start.elapsed()
+    }
+
+    /// The changes, with times since `start`.
+    fn history(&self, start: Instant) -> String {
+        let changes = self.changes.lock().unwrap();
+        let line = |(when, settings): &(Instant, QueueSettings)| {
+            let millis = when.saturating_duration_since(start).as_millis();
+            format!("{millis} ms: {settings}")
+        };
+        changes.iter().map(line).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The queue's NAPI. Its thread has another id each time it is started.
+fn napi() -> Napi {
+    let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
+    napi.pid = None;
+    napi
+}
+
+/// Deferrals and grace time.
+fn deferral() -> (u64, Duration) {
+    let napi = napi();
+    (napi.defer_hard_irqs.unwrap(), Duration::from_nanos(napi.gro_flush_timeout.unwrap()))
+}
+
+/// The share of packets that busy polls took within a time.
+fn busy_poll_share(time: Duration) -> f64 {
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let before = Snapshot::take(&interface).unwrap();
+    std::thread::sleep(time);
+    Snapshot::take(&interface).unwrap().since(&before).busy_poll_share()
+}
+
+/// Saturates a queue until it is in grace mode, and returns the share of packets that busy polls take from then on.
+fn saturate(adapting: &Adapting, load: &Load) -> f64 {
+    load.on();
+    let sleep = || std::thread::sleep(Duration::from_millis(2));
+    let took = adapting.wait_for(QueueMode::Grace, Duration::from_secs(1), sleep);
+    let share = busy_poll_share(Duration::from_millis(250));
+    println!("grace mode after {took:?}, {share:.2} of the packets by busy polls");
+    share
+}
+
+/// Whether the wait polls, or does not, and the queue soon has the values of the mode that is in effect.
+fn has_values_of_mode(adapting: &mut Adapting, polls: bool) -> bool {
+    let give_up = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < give_up {
+        let settings = adapting.server.report().queue.unwrap();
+        if settings.polls() == polls && deferral() == (settings.defer_hard_irqs, settings.grace_time) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+fn check_adaptation(budget: Duration) {
+    // A machine that is slower for a moment makes polling seem to cost more. Then the law gives it up for some seconds.
+    const ATTEMPTS: usize = 4;
+    let testbed = enter(1);
+    let before = napi();
+    for attempt in 1..=ATTEMPTS {
+        let mut adapting = Adapting::start(budget);
+        let start = Instant::now();
+        let report = adapting.server.report();
+        assert_eq!(report.queue.unwrap().mode, QueueMode::Plain, "{report}");
+        assert!(report.steps_down.is_empty() && report.driver != DriverKind::Uring, "{report}");
+        assert_eq!(deferral(), (0, Duration::ZERO));
+        let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
+        let share = saturate(&adapting, &load);
+        let history = adapting.history(start);
+        if share > 0.5 && has_values_of_mode(&mut adapting, true) {
+            check_way_back(&testbed, &mut adapting, load);
+            drop(adapting);
+            break;
+        }
+        assert!(attempt < ATTEMPTS, "{share:.2} of the packets by busy polls: {history}");
+    }
+    assert_eq!(napi(), before);
+}
+
+/// From a saturated queue to a sparse load, and then often back and forth.
+fn check_way_back(testbed: &Testbed, adapting: &mut Adapting, load: Load) {
+    let start = Instant::now();
+    preempt_on_client_core();
+    let mut probe = Connection::open_on(testbed, adapting.server.address);
+    // Without packets the law is not asked, and grace mode stays.
+    load.off();
+    std::thread::sleep(Duration::from_millis(100));
+    let first = probe.request();
+    let took = adapting.wait_for(QueueMode::Plain, Duration::from_millis(500), || {
+        std::thread::sleep(PAUSE);
+        probe.request();
+    });
+    println!("first packet {first:?}, plain mode after {took:?}");
+    // Suspension would end after 20 ms.
+    assert!(first < Duration::from_millis(10), "the first packet waited for {first:?}");
+    assert!(has_values_of_mode(adapting, false), "{:?}: {}", deferral(), adapting.history(start));
+    assert_eq!(deferral(), (0, Duration::ZERO));
+
+    for step in 0..20 {
+        if step % 2 == 0 {
+            load.on()
+        } else {
+            load.off()
+        }
+        std::thread::sleep(Duration::from_millis(70));
+        probe.request();
+    }
+    let requests = load.end();
+    println!("{requests} requests, {}", adapting.history(start));
+    assert!(requests > 1000, "only {requests} requests");
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, auto")]
+#[serial]
+fn without_a_budget_a_saturated_queue_is_in_grace_mode_and_a_sparse_one_plain() {
+    check_adaptation(Duration::ZERO);
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, auto")]
+#[serial]
+fn with_a_budget_a_saturated_queue_is_in_grace_mode_and_a_sparse_one_plain() {
+    check_adaptation(Duration::from_micros(50));
+}
+
+/// Round trips of a server without a policy on the queue of a loaded server: median, 99th percentile, longest.
+fn neighbour_trips(testbed: &Testbed, policy: Policy, budget: Duration) -> [Duration; 3] {
+    let budget = LatencyBudget::new(budget).unwrap();
+    let loaded = EchoServer::start(server_builder(policy, 1).latency_budget(budget), SERVER_ADDRESS, WORK);
+    let neighbour = Builder::new().ignore_environment().driver(DriverKind::Epoll).workers(1);
+    let neighbour = EchoServer::start(neighbour.cores(Cpus::one(1)), SERVER_ADDRESS, Duration::ZERO);
+    preempt_on_client_core();
+    let load = Load::open(testbed, loaded.address, CONNECTIONS, ECHO);
+    let mut probe = Connection::open_on(testbed, neighbour.address);
+    load.on();
+    // Until the law has settled.
+    std::thread::sleep(Duration::from_millis(150));
+    let trips = probe.probe(Duration::from_millis(2), Duration::from_millis(400));
+    load.end();
+    [quantile(&trips, 0.5), quantile(&trips, 0.99), quantile(&trips, 1.0)]
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, auto")]
+#[serial]
+fn another_program_on_an_adapted_queue_waits_for_little_longer() {
+    const ROUNDS: usize = 3;
+    const BUDGET: Duration = Duration::from_micros(50);
+    let testbed = enter(1);
+    let mut rounds = [const { Vec::new() }; 2];
+    for _ in 0..ROUNDS {
+        for (policy, rounds) in [Policy::Vanilla, Policy::KernelPolling].into_iter().zip(&mut rounds) {
+            rounds.push(neighbour_trips(&testbed, policy, BUDGET));
+        }
+    }
+    println!("vanilla {:?}\nadapted {:?}", rounds[0], rounds[1]);
+    // A median of rounds, because the hypervisor may disturb one.
+    let median = |rounds: &[[Duration; 3]], which: usize| {
+        let mut trips: Vec<Duration> = rounds.iter().map(|round| round[which]).collect();
+        trips.sort_unstable();
+        trips[ROUNDS / 2]
+    };
+    for (which, name) in ["median", "99th percentile"].into_iter().enumerate() {
+        let [vanilla, adapted] = [0, 1].map(|policy| median(&rounds[policy], which));
+        let bound = vanilla + BUDGET + Duration::from_millis(1);
+        assert!(adapted < bound, "{name}: {adapted:?}, under vanilla {vanilla:?}");
+    }
+    let longest = rounds[1].iter().map(|round| round[2]).max().unwrap();
+    assert!(longest < Duration::from_millis(50), "a request took {longest:?}");
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, auto")]
+#[serial]
+fn no_packet_is_stuck_while_the_mode_changes_often() {
+    const TIME: Duration = Duration::from_secs(5);
+    let testbed = enter(1);
+    let adapting = Adapting::start(Duration::ZERO);
+    let start = Instant::now();
+    preempt_on_client_core();
+    let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
+    let mut probe = Connection::open_on(&testbed, adapting.server.address);
+    let mut late = Vec::new();
+    std::thread::scope(|scope| {
+        // Dropped at the end, also if a response is lost.
+        let (_end, ended) = mpsc::channel::<()>();
+        let load = &load;
+        scope.spawn(move || {
+            for step in 0_u64.. {
+                if step % 2 == 0 {
+                    load.on()
+                } else {
+                    load.off()
+                }
+                // 60 to 100 ms, so that a change meets every phase of the law.
+                let time = Duration::from_millis(60 + step * 13 % 41);
+                if ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
+                    break;
+                }
+            }
+        });
+        while start.elapsed() < TIME {
+            std::thread::sleep(Duration::from_millis(2));
+            let sent = start.elapsed();
+            let trip = probe.request();
+            if trip > Duration::from_millis(15) {
+                late.push((sent, trip));
+            }
+        }
+    });
+    let requests = load.end();
+    let changes = adapting.changes.lock().unwrap().len();
+    println!("{requests} requests, {changes} changes, late: {late:?}");
+    assert!(changes >= 4, "only {}", adapting.history(start));
+    let longest = late.iter().map(|(_, trip)| *trip).max().unwrap_or_default();
+    assert!(longest < Duration::from_millis(100), "{late:?} with {}", adapting.history(start));
+}

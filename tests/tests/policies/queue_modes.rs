@@ -1,0 +1,146 @@
+//! Which of the kernel's three loops (interrupt, timer, busy poll) drives a queue in each of its modes.
+
+use std::time::Duration;
+
+use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+use policies::law::QueueMode;
+use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::{Pid, Policy, host};
+use runtime::GraceTime;
+use serial_test::serial;
+use tests::poll_trace::{PollTrace, Polls};
+use tests::testbed::{enter, server_builder};
+use tests::{isolated, require};
+
+use super::echo_server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
+
+/// The time between two requests of the sparse load.
+const PAUSE: Duration = Duration::from_millis(5);
+const SPARSE_TIME: Duration = Duration::from_millis(600);
+const LOADED_TIME: Duration = Duration::from_millis(400);
+const CONNECTIONS: usize = 16;
+/// The server is the bottleneck, so that requests wait for it.
+const WORK: Duration = Duration::from_micros(50);
+
+/// Starts a server whose queue is in one mode at every load; the plain mode is where the law starts.
+fn start(mode: QueueMode, grace_time: Duration) -> EchoServer {
+    let builder = server_builder(Policy::KernelPolling, 1);
+    if mode == QueueMode::Plain {
+        return EchoServer::start(builder, SERVER_ADDRESS, WORK);
+    }
+    let server = EchoServer::start(builder.grace_time(GraceTime::Fixed(grace_time)), SERVER_ADDRESS, WORK);
+    let deferrals = if mode == QueueMode::InterruptFirst { 1 } else { 100 };
+    let napi = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
+    Netdev::open().unwrap().set_napi(napi, NapiSetting::DeferHardIrqs, deferrals).unwrap();
+    server
+}
+
+/// The thread of the server's worker, and the kernel's thread of its queue.
+fn threads(server: &mut EchoServer) -> [Pid; 2] {
+    let queue = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0);
+    let thread = queue.napi.unwrap().pid.unwrap();
+    [server.report().thread, thread.try_into().unwrap()].map(|thread| Pid::from_raw(thread).unwrap())
+}
+
+/// Sends a request every 5 ms. Returns the polls, and the round trips in ascending order.
+fn run_sparse(testbed: &Testbed, trace: &PollTrace, server: &mut EchoServer) -> (Polls, Vec<Duration>) {
+    let [worker, thread] = threads(server);
+    preempt_on_client_core();
+    let mut connection = Connection::open_on(testbed, server.address);
+    // The connection's first packets have other polls.
+    connection.probe(PAUSE, PAUSE * 4);
+    trace.clear();
+    let trips = connection.probe(PAUSE, SPARSE_TIME);
+    let polls = trace.count(worker, thread);
+    println!("{} requests: {polls:?}, median {:?}", trips.len(), quantile(&trips, 0.5));
+    (polls, trips)
+}
+
+/// Runs a closed loop. Returns the polls meanwhile.
+fn run_loaded(testbed: &Testbed, trace: &PollTrace, server: &mut EchoServer) -> Polls {
+    let [worker, thread] = threads(server);
+    preempt_on_client_core();
+    let load = Load::open(testbed, server.address, CONNECTIONS, ECHO);
+    load.on();
+    std::thread::sleep(LOADED_TIME / 4);
+    trace.clear();
+    std::thread::sleep(LOADED_TIME);
+    let polls = trace.count(worker, thread);
+    println!("{} requests, {polls:?}", load.end());
+    polls
+}
+
+fn trace() -> Option<PollTrace> {
+    let trace = PollTrace::new(SERVER_INTERFACE);
+    if let Err(error) = &trace {
+        eprintln!("no trace: {error}");
+    }
+    require("tracefs with napi_poll and hrtimer_expire_entry", trace.ok())
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn a_plain_queue_is_driven_by_interrupts_alone() {
+    let testbed = enter(1);
+    let Some(trace) = trace() else { return };
+    let mut server = start(QueueMode::Plain, Duration::ZERO);
+    let (polls, trips) = run_sparse(&testbed, &trace, &mut server);
+    assert_eq!((polls.busy, polls.timer), (0, 0), "{polls:?}");
+    assert!(polls.thread_packets >= trips.len() as u64, "{polls:?} for {} requests", trips.len());
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_loaded_core() {
+    let testbed = enter(1);
+    let Some(trace) = trace() else { return };
+    let mut server = start(QueueMode::InterruptFirst, Duration::from_micros(20));
+    let (polls, trips) = run_sparse(&testbed, &trace, &mut server);
+    let per_request = polls.timer as f64 / trips.len() as f64;
+    assert!(per_request < 3.0, "the timer expires {per_request:.1} times a request");
+    assert!(polls.busy > 0, "{polls:?}");
+    drop(server);
+    // The wait suspends the queue only if it comes within the grace time after a packet, and an unoptimized server takes
+    // longer than 20 µs for each event.
+    let mut server = start(QueueMode::InterruptFirst, Duration::from_micros(200));
+    let polls = run_loaded(&testbed, &trace, &mut server);
+    assert!(polls.busy_share() > 0.5, "{polls:?}");
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker_under_load() {
+    let testbed = enter(1);
+    let Some(trace) = trace() else { return };
+    let mut server = start(QueueMode::Grace, Duration::from_micros(200));
+    let (polls, trips) = run_sparse(&testbed, &trace, &mut server);
+    // 25 intervals of 200 µs are in one of 5 ms.
+    let per_request = polls.timer as f64 / trips.len() as f64;
+    assert!(per_request > 8.0, "the timer expires {per_request:.1} times a request");
+    let polls = run_loaded(&testbed, &trace, &mut server);
+    assert!(polls.busy_share() > 0.5, "{polls:?}");
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn only_in_grace_mode_a_packet_waits_for_the_grace_time() {
+    // Far longer than a round trip.
+    const LONG_GRACE_TIME: Duration = Duration::from_millis(2);
+    let testbed = enter(1);
+    let median = |mode| {
+        let server = start(mode, LONG_GRACE_TIME);
+        preempt_on_client_core();
+        let mut connection = Connection::open_on(&testbed, server.address);
+        let trips = connection.probe(PAUSE, SPARSE_TIME);
+        println!("{mode}: {:?} to {:?}", quantile(&trips, 0.1), quantile(&trips, 0.9));
+        quantile(&trips, 0.5)
+    };
+    let interrupt_first = median(QueueMode::InterruptFirst);
+    assert!(interrupt_first < LONG_GRACE_TIME / 4, "interrupt-first: {interrupt_first:?}");
+    let grace = median(QueueMode::Grace);
+    assert!((LONG_GRACE_TIME / 4..LONG_GRACE_TIME * 2).contains(&grace), "grace: {grace:?}");
+}
