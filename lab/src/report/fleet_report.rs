@@ -1,5 +1,7 @@
 //! The report on a comparison under a fleet.
 
+mod last_result;
+
 use std::fmt::Write;
 
 use loadgen::interleaved_rounds::DistanceClass;
@@ -9,9 +11,9 @@ use policies::explain::measured::Measured;
 use policies::host::Machine;
 use serde::Serialize;
 
+use self::last_result::measured;
 use super::class_tables::class_title;
 use super::kernel_client_report::KernelClientReport;
-use super::last_result::measured;
 use super::policy_table::judgement;
 use super::table::{interval_text, plain_table};
 use crate::experiments::fleet_comparison::{

@@ -5,7 +5,6 @@ mod fleet_report;
 mod generator_report;
 mod grace_time_report;
 mod kernel_client_report;
-mod last_result;
 mod machine_check_report;
 mod memcached_cpu_report;
 mod notes;

@@ -60,8 +60,8 @@ mod tests {
     use loadgen::interleaved_rounds::DistanceClass;
     use loadgen::medians::median_interval;
 
-    use super::super::sample_results::{config, equal, interval, load, result, row, running};
     use super::*;
+    use crate::report::sample_results::{config, equal, interval, load, result, row, running};
 
     #[test]
     fn rates_of_the_open_loop_are_measured_with_their_budget() {
