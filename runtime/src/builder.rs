@@ -133,6 +133,14 @@ impl Builder {
         self
     }
 
+    /// Goes on polling a queue where polling takes more CPU time than interrupts, for tests of what polling does: what it
+    /// costs depends on the machine and the moment.
+    #[doc(hidden)]
+    pub fn ignore_polling_costs(mut self) -> Self {
+        self.code.ignores_polling_costs = true;
+        self
+    }
+
     /// The cores on which the packing policy gathers network processing, and on which the threads of
     /// kernel-thread poll.
     pub fn packing_cores(mut self, cores: Cpus) -> Self {

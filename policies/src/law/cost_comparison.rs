@@ -23,6 +23,19 @@ pub(super) struct CostComparison {
     /// The cost under interrupts when they were last in effect, in seconds.
     plain: Option<f64>,
     pauses: [Pause; 3],
+    /// The mode given up last, until the cost under interrupts is measured anew.
+    given_up: Option<GivenUp>,
+    /// For how long no pause is taken back.
+    no_retrial: Duration,
+}
+
+/// A mode that was given up because of a cost under interrupts that was measured earlier. The machine may have become
+/// slower since: the next windows under interrupts show it.
+#[derive(Debug, Clone, Copy)]
+struct GivenUp {
+    case: Case,
+    /// Above this cost under interrupts, in seconds, giving up was wrong.
+    plain_above: f64,
 }
 
 /// A reason to poll.
@@ -55,10 +68,19 @@ struct Pause {
     busy: f64,
 }
 
+impl Pause {
+    const NONE: Self = Self { left: Duration::ZERO, next: FIRST_PAUSE, busy: 0.0 };
+}
+
 impl Default for CostComparison {
     fn default() -> Self {
-        let pause = Pause { left: Duration::ZERO, next: FIRST_PAUSE, busy: 0.0 };
-        Self { present: VecDeque::new(), plain: None, pauses: [pause; 3] }
+        Self {
+            present: VecDeque::new(),
+            plain: None,
+            pauses: [Pause::NONE; 3],
+            given_up: None,
+            no_retrial: Duration::ZERO,
+        }
     }
 }
 
@@ -68,12 +90,27 @@ impl CostComparison {
         for pause in &mut self.pauses {
             pause.left = pause.left.saturating_sub(duration);
         }
+        self.no_retrial = self.no_retrial.saturating_sub(duration);
         self.present.extend(cost);
         if self.present.len() > WINDOWS {
             self.present.pop_front();
         }
         if !polls {
             self.plain = self.median().or(self.plain);
+            self.judge_again();
+        }
+    }
+
+    /// Takes back a pause if interrupts turn out to cost more now, too. At most once in 8 s, so that a
+    /// machine whose costs go up and down does not change its mode all the time.
+    fn judge_again(&mut self) {
+        if self.present.len() < ENOUGH_WINDOWS {
+            return;
+        }
+        let (Some(given_up), Some(plain)) = (self.given_up.take(), self.plain) else { return };
+        if plain > given_up.plain_above && self.no_retrial.is_zero() {
+            self.no_retrial = FIRST_PAUSE;
+            self.pauses[given_up.case as usize] = Pause::NONE;
         }
     }
 
@@ -82,8 +119,9 @@ impl CostComparison {
         self.present.clear();
     }
 
-    /// Polling has cost more than interrupts at this busy share.
-    pub(super) fn pause(&mut self, case: Case, busy: f64) {
+    /// Polling has cost more than the share `most` of the cost under interrupts, at this busy share.
+    pub(super) fn pause(&mut self, case: Case, busy: f64, most: f64) {
+        self.given_up = self.median().map(|cost| GivenUp { case, plain_above: cost / most });
         let pause = &mut self.pauses[case as usize];
         (pause.left, pause.busy) = (pause.next, busy);
         pause.next = (pause.next * 2).min(LONGEST_PAUSE);

@@ -13,6 +13,8 @@ pub struct Epoch {
     pub packets: u64,
     /// The CPU time of the worker, and of the kernel's work for its queue.
     pub cpu: Duration,
+    /// How long the worker was ready while other programs had its core. Requests wait meanwhile, but cost nothing.
+    pub waiting: Duration,
 }
 
 impl Epoch {
@@ -22,6 +24,7 @@ impl Epoch {
         self.events += other.events;
         self.packets += other.packets;
         self.cpu += other.cpu;
+        self.waiting += other.waiting;
     }
 
     /// Events per second.
@@ -34,10 +37,19 @@ impl Epoch {
         per_second(self.packets, self.duration)
     }
 
-    /// The share of the time in which the core was busy, from 0 to 1.
+    /// The share of the time in which requests had the core or waited for it, from 0 to 1.
     pub fn busy_share(&self) -> f64 {
+        self.share(self.cpu + self.waiting)
+    }
+
+    /// The part of [`Epoch::busy_share`] in which other programs had the core.
+    pub fn waiting_share(&self) -> f64 {
+        self.share(self.waiting)
+    }
+
+    fn share(&self, time: Duration) -> f64 {
         let duration = self.duration.as_secs_f64();
-        if duration == 0.0 { 0.0 } else { (self.cpu.as_secs_f64() / duration).min(1.0) }
+        if duration == 0.0 { 0.0 } else { (time.as_secs_f64() / duration).min(1.0) }
     }
 
     /// The CPU time for an event, in seconds. `None` without events.

@@ -82,11 +82,14 @@ pub struct LawLimits {
     /// The queue's values if this process can't set them. The law then only chooses between waits
     /// that poll and waits that don't.
     pub fixed: Option<QueueSettings>,
+    /// Whether a mode is given up that costs more CPU time than interrupts. Without it only the load decides, which
+    /// tests of the modes want: what polling gains depends on the machine and the moment.
+    pub compares_costs: bool,
 }
 
 impl Default for LawLimits {
     fn default() -> Self {
-        Self { ring_slots: 256, fixed: None }
+        Self { ring_slots: 256, fixed: None, compares_costs: true }
     }
 }
 
@@ -102,7 +105,7 @@ impl Default for LawLimits {
 /// // A core that is always busy, for 100 ms.
 /// for _ in 0..10 {
 ///     let duration = Duration::from_millis(10);
-///     law.step(&Epoch { duration, events: 2_000, packets: 2_000, cpu: duration });
+///     law.step(&Epoch { duration, events: 2_000, packets: 2_000, cpu: duration, ..Epoch::default() });
 /// }
 /// assert_eq!(law.settings().mode, QueueMode::Grace);
 /// ```
@@ -171,6 +174,11 @@ impl PollingLaw {
         self.gaps = GapHistogram::default();
     }
 
+    /// Chooses all values again, after [`PollingLaw::fix`].
+    pub fn release(&mut self) {
+        self.limits.fixed = None;
+    }
+
     /// Records how long the queue was empty before the event that ended a wait.
     pub fn record_gap(&mut self, gap: Duration) {
         self.gaps.record(gap);
@@ -194,7 +202,7 @@ impl PollingLaw {
         let gives_up = self.gives_up(window);
         let wanted = self.permitted(self.choose(window, busy, gives_up));
         if let Some(case) = Case::of(self.settings.why).filter(|_| gives_up) {
-            self.costs_of_modes.pause(case, busy);
+            self.costs_of_modes.pause(case, busy, most_cost(case));
         }
         // Gaps of older load fade within some 100 ms.
         self.gaps.decay();
@@ -221,15 +229,12 @@ impl PollingLaw {
 
     /// Whether the present mode polls and costs more than it gives.
     fn gives_up(&mut self, window: &Epoch) -> bool {
-        let Some(case) = Case::of(self.settings.why).filter(|_| self.settings.polls()) else { return false };
-        let most = match case {
-            Case::StaysBusy => MOST_COST_INTERRUPT_FIRST,
-            Case::Saturated => MOST_COST_SATURATED,
-            Case::WithinBudget => MOST_COST,
-        };
+        let polls = self.settings.polls() && self.limits.compares_costs;
+        let Some(case) = Case::of(self.settings.why).filter(|_| polls) else { return false };
+        let most = most_cost(case);
         let costs_more = |(cost, plain)| cost > plain;
         let piling_up = case != Case::Saturated
-            && window.busy_share() > OVERLOADED
+            && window.busy_share() - window.waiting_share() > OVERLOADED
             && window.cost().zip(self.costs_of_modes.plain()).is_some_and(costs_more);
         piling_up || self.costs_of_modes.costs_more(case, most)
     }
@@ -245,7 +250,9 @@ impl PollingLaw {
         match self.costs_of_modes.plain() {
             // Polling makes the core less busy than interrupts would, or busier where it costs more.
             // If requests have become cheaper since, the busy share bounds it.
-            Some(cost) if polls => (window.rate() * cost).min(busy / LEAST_COST).min(1.0),
+            Some(cost) if polls => {
+                (window.rate() * cost + window.waiting_share()).min(busy / LEAST_COST).min(1.0)
+            }
             _ => busy,
         }
     }
@@ -376,6 +383,15 @@ impl PollingLaw {
             }
             Some(fixed) => QueueSettings { mode: QueueMode::Plain, why: wanted.why, ..fixed },
         }
+    }
+}
+
+/// The share of the cost under interrupts above which polling is given up.
+fn most_cost(case: Case) -> f64 {
+    match case {
+        Case::StaysBusy => MOST_COST_INTERRUPT_FIRST,
+        Case::Saturated => MOST_COST_SATURATED,
+        Case::WithinBudget => MOST_COST,
     }
 }
 

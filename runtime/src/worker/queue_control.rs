@@ -21,6 +21,10 @@ const EVENT_TIME: Duration = Duration::from_nanos(1_500);
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);
+/// How long a worker waits with the next request after the supervisor could not set its queue's values: the interface
+/// may be down for a moment. Twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(64);
 /// The payload of a full Ethernet frame with TCP timestamps, in bytes.
 const SEGMENT: u64 = 1_448;
 
@@ -45,8 +49,38 @@ struct Reading {
     time: u64,
     events: u64,
     received_bytes: u64,
-    /// The CPU time of the worker and of the kernel's work for its queue, as far as it is counted.
-    cpu: Option<Duration>,
+    /// As far as the kernel counts it.
+    threads: Option<ThreadTimes>,
+}
+
+/// How the worker's thread and its queue's have spent their time so far.
+#[derive(Debug, Clone, Copy)]
+struct ThreadTimes {
+    /// How long the worker has run.
+    run: Duration,
+    /// How long the worker was ready while others had its core.
+    ready: Duration,
+    /// How long the kernel thread that polls the queue has run; `None` if there is none.
+    received: Option<Duration>,
+}
+
+impl ThreadTimes {
+    /// The CPU time of the worker and of the kernel's work for its queue, and how long the worker waited for its core
+    /// beyond that, with `sleeps` in between.
+    fn since(&self, before: &Self, sleeps: u32) -> (Duration, Duration) {
+        let run = self.run.saturating_sub(before.run);
+        let ready = self.ready.saturating_sub(before.ready);
+        match (before.received, self.received) {
+            (Some(before), Some(after)) => {
+                let received = after.saturating_sub(before);
+                // While the kernel thread has the worker's core, the worker is ready.
+                (run + received, ready.saturating_sub(received))
+            }
+            // Interrupts do the kernel's work. While they hold up the worker, it is running or ready; while it sleeps,
+            // it is neither.
+            _ => (run + ready + INTERRUPT * sleeps, Duration::ZERO),
+        }
+    }
 }
 
 /// The law of one worker's queue, and its state.
@@ -68,6 +102,10 @@ pub(crate) struct QueueControl {
     sleeps: Cell<u32>,
     /// Their time.
     slept: Cell<Duration>,
+    /// When the law may choose values again after the supervisor could not set some, on the clock of the event loop.
+    retry_at: Cell<Option<u64>>,
+    /// How long the next such pause is.
+    next_retry: Cell<Duration>,
 }
 
 impl QueueControl {
@@ -91,13 +129,15 @@ impl QueueControl {
             busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: napi_thread.and_then(|thread| AwakeTime::open(thread).ok()),
-            last: Cell::new(Reading { time: now, events: 0, received_bytes: 0, cpu: None }),
+            last: Cell::new(Reading { time: now, events: 0, received_bytes: 0, threads: None }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
             sleeps: Cell::new(0),
             slept: Cell::new(Duration::ZERO),
+            retry_at: Cell::new(None),
+            next_retry: Cell::new(FIRST_RETRY),
         };
-        let cpu = control.cpu_time();
-        control.last.set(Reading { cpu, ..control.last.get() });
+        let threads = control.thread_times();
+        control.last.set(Reading { threads, ..control.last.get() });
         control
     }
 
@@ -132,18 +172,35 @@ impl QueueControl {
             Phase::Settled => {
                 self.next_step.set(now + STEP.as_nanos() as u64);
                 let epoch = self.measure(now, &worker.counters);
-                let chosen = self.law.borrow_mut().step(&epoch);
-                if let Some(settings) = chosen {
+                let mut law = self.law.borrow_mut();
+                if self.retry_at.get().is_some_and(|retry| now >= retry) {
+                    self.retry_at.set(None);
+                    law.release();
+                }
+                let chosen = law.step(&epoch);
+                let settings = *law.settings();
+                drop(law);
+                if chosen.is_some() {
                     self.start(now, settings, worker, driver);
+                } else if settings != self.in_effect.get() {
+                    // Another reason for the same values.
+                    self.in_effect.set(settings);
+                    worker.set_queue_settings(settings);
                 }
             }
             Phase::Requested(settings) => {
                 let answer = self.requests.as_ref().and_then(|requests| requests.take_answer(self.queue));
                 match answer {
                     None => {}
-                    Some(Ok(())) => self.set_waiting(now, settings, worker, driver),
+                    Some(Ok(())) => {
+                        self.next_retry.set(FIRST_RETRY);
+                        self.set_waiting(now, settings, worker, driver);
+                    }
                     Some(Err(_)) => {
-                        // The supervisor has reported the reason. The queue keeps the values in effect.
+                        // The supervisor has reported the reason. The queue keeps the values in effect for now.
+                        let pause = self.next_retry.get();
+                        self.next_retry.set((pause * 2).min(LAST_RETRY));
+                        self.retry_at.set(Some(now + pause.as_nanos() as u64));
                         self.law.borrow_mut().fix(self.in_effect.get());
                         self.phase.set(Phase::Settled);
                     }
@@ -162,36 +219,35 @@ impl QueueControl {
             time: now,
             events: counters.events.get(),
             received_bytes: counters.received_bytes.get(),
-            cpu: self.cpu_time(),
+            threads: self.thread_times(),
         };
         let last = self.last.replace(reading);
         let duration = Duration::from_nanos(now - last.time);
         let (sleeps, slept) = (self.sleeps.take(), self.slept.take());
-        let cpu = match (last.cpu, reading.cpu) {
-            (Some(before), Some(after)) => after.saturating_sub(before),
-            _ => duration.saturating_sub(slept),
+        let (cpu, waiting) = match (last.threads, reading.threads) {
+            (Some(before), Some(after)) => after.since(&before, sleeps),
+            _ => (duration.saturating_sub(slept) + INTERRUPT * sleeps, Duration::ZERO),
         };
         let events = reading.events - last.events;
         Epoch {
             duration,
             events,
             packets: events.max((reading.received_bytes - last.received_bytes) / SEGMENT),
-            // Without a kernel thread, an interrupt wakes the worker, which is not ready yet meanwhile.
-            cpu: if self.napi_thread.is_some() { cpu } else { cpu + INTERRUPT * sleeps },
+            cpu,
+            waiting,
         }
     }
 
-    /// What the worker and the kernel's work for its queue have taken so far. Without a kernel thread, interrupts do
-    /// that work: while they hold up the worker, it is running or ready.
-    fn cpu_time(&self) -> Option<Duration> {
+    fn thread_times(&self) -> Option<ThreadTimes> {
         let (_, ready) = self.thread.as_ref()?.read().ok()?;
         // Exact at any moment. The first field of schedstat lags behind by up to a tick while the thread runs, which is a
         // good part of a step, and a worker that polls is hardly ever switched out.
         let run = this_thread_cpu_time();
-        match &self.napi_thread {
-            Some(napi_thread) => Some(run + napi_thread.read().ok()?.0),
-            None => Some(run + ready),
-        }
+        let received = match &self.napi_thread {
+            Some(napi_thread) => Some(napi_thread.read().ok()?.0),
+            None => None,
+        };
+        Some(ThreadTimes { run, ready, received })
     }
 
     /// First the queue's values, then the wait.

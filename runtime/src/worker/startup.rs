@@ -116,7 +116,8 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
         let preset = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
         Some(preset).filter(|preset| preset.polls() && !suspend.is_zero()).map(Some)?
     };
-    let limits = LawLimits { fixed, ..LawLimits::default() };
+    let compares_costs = !runtime.config.ignores_polling_costs;
+    let limits = LawLimits { fixed, compares_costs, ..LawLimits::default() };
     let law = PollingLaw::new(settings.latency_budget, MachineCosts::measure(), limits);
     let requests = settable.and(runtime.host.requests.clone());
     let now = monotonic_nanos();

@@ -74,6 +74,7 @@ impl LawRule {
             packets: events,
             // As without a kernel thread: of what runs while the worker sleeps, the interrupt that wakes it counts.
             cpu: Duration::from_nanos(awake + INTERRUPT * std::mem::take(&mut self.sleeps)),
+            waiting: Duration::ZERO,
         }
     }
 

@@ -13,12 +13,14 @@ struct Core {
     interrupt_first: f64,
     /// Under polling in grace mode.
     grace: f64,
+    /// How much of each [`STEP`] other programs take.
+    waiting: Duration,
 }
 
 /// Polling costs half of what interrupts cost.
-const CHEAP_POLLS: Core = Core { plain: 4e-6, interrupt_first: 3e-6, grace: 2e-6 };
+const CHEAP_POLLS: Core = Core { plain: 4e-6, interrupt_first: 3e-6, grace: 2e-6, waiting: Duration::ZERO };
 /// As on a virtual machine on which a timer's poll costs more than an interrupt saves.
-const DEAR_POLLS: Core = Core { plain: 4e-6, interrupt_first: 5e-6, grace: 4.5e-6 };
+const DEAR_POLLS: Core = Core { plain: 4e-6, interrupt_first: 5e-6, grace: 4.5e-6, waiting: Duration::ZERO };
 
 fn law(budget_micros: u64) -> PollingLaw {
     let costs = MachineCosts { block: Duration::from_micros(3), wake_latency: Duration::from_micros(4) };
@@ -37,10 +39,10 @@ fn run(law: &mut PollingLaw, core: Core, rate: f64, millis: u64) -> Vec<QueueSet
         };
         let seconds = STEP.as_secs_f64();
         // A core that is always busy does what it can.
-        let events = (rate * seconds).min(seconds / cost);
+        let events = (rate * seconds).min((seconds - core.waiting.as_secs_f64()) / cost);
         let cpu = Duration::from_secs_f64(events * cost);
         // The quantiles of exponential gaps; in grace mode sleeps end with the timer.
-        let idle = cpu < STEP.mul_f64(0.99);
+        let idle = cpu + core.waiting < STEP.mul_f64(0.99);
         for quantile in (0..20).filter(|_| idle) {
             let gap = Duration::from_secs_f64(-(1.0 - (f64::from(quantile) + 0.5) / 20.0).ln() / rate);
             let grace = law.settings().grace_time;
@@ -50,7 +52,13 @@ fn run(law: &mut PollingLaw, core: Core, rate: f64, millis: u64) -> Vec<QueueSet
             });
         }
         let events = events as u64;
-        changes.extend(law.step(&Epoch { duration: STEP, events, packets: events, cpu }));
+        changes.extend(law.step(&Epoch {
+            duration: STEP,
+            events,
+            packets: events,
+            cpu,
+            waiting: core.waiting,
+        }));
     }
     changes
 }
@@ -92,6 +100,38 @@ fn polling_that_costs_more_is_given_up_and_tried_ever_less_often() {
     assert!((2..=14).contains(&tries), "{tries} tries in 120 s");
     assert_eq!(law.settings().mode, QueueMode::Plain);
     assert!(matches!(law.settings().why, Reason::CostsMore { .. }), "{:?}", law.settings().why);
+}
+
+/// A machine that becomes 1.6 times slower while its wait polls: everything costs more, polling still less than
+/// interrupts.
+const SLOWER: Core = Core { plain: 6.4e-6, interrupt_first: 4.8e-6, grace: 4.2e-6, waiting: Duration::ZERO };
+
+#[test]
+fn polling_on_a_machine_that_became_slower_is_tried_again_at_once() {
+    const RATE: f64 = 150_000.0;
+    let mut law = law(20);
+    run(&mut law, CHEAP_POLLS, RATE, 1_000);
+    assert_eq!(law.settings().mode, QueueMode::Grace);
+    let changes: Vec<QueueMode> = run(&mut law, SLOWER, RATE, 1_000).iter().map(|it| it.mode).collect();
+    assert_eq!(changes.first(), Some(&QueueMode::Plain), "given up by a cost of the faster machine");
+    assert_eq!(law.settings().mode, QueueMode::Grace, "{changes:?}");
+}
+
+#[test]
+fn a_core_that_others_take_half_of_is_saturated_at_half_of_the_rate() {
+    let shared = Core { waiting: STEP / 2, ..CHEAP_POLLS };
+    for (core, mode) in [(CHEAP_POLLS, QueueMode::Plain), (shared, QueueMode::Grace)] {
+        assert_eq!(mode_at(0, core, 120_000.0).0, mode);
+    }
+}
+
+#[test]
+fn a_load_alone_decides_where_costs_are_not_compared() {
+    let costs = MachineCosts { block: Duration::from_micros(3), wake_latency: Duration::from_micros(4) };
+    let limits = LawLimits { compares_costs: false, ..LawLimits::default() };
+    let mut law = PollingLaw::new(LatencyBudget::ZERO, costs, limits);
+    run(&mut law, DEAR_POLLS, 1e6, 2_000);
+    assert_eq!(law.settings().mode, QueueMode::Grace);
 }
 
 #[test]
@@ -174,7 +214,7 @@ fn an_idle_worker_goes_back_to_interrupts() {
     // Wakes once a second, for a timer.
     for _ in 0..3 {
         let duration = Duration::from_secs(1);
-        law.step(&Epoch { duration, events: 1, packets: 1, cpu: micros(10) });
+        law.step(&Epoch { duration, events: 1, packets: 1, cpu: micros(10), ..Epoch::default() });
     }
     assert_eq!(law.settings().mode, QueueMode::Plain);
 }
@@ -189,6 +229,7 @@ fn requests_that_become_cheaper_while_the_wait_polls_end_that() {
         plain: tenth(CHEAP_POLLS.plain),
         interrupt_first: tenth(CHEAP_POLLS.interrupt_first),
         grace: tenth(CHEAP_POLLS.grace),
+        waiting: Duration::ZERO,
     };
     run(&mut law, cheap, 240_000.0, 300);
     assert_eq!(law.settings().mode, QueueMode::Plain);
@@ -202,7 +243,7 @@ fn a_wait_spins_for_at_most_a_block_and_only_where_packets_come_within_it() {
             (0..100).for_each(|_| law.record_gap(gap));
             let cost = if law.settings().polls() { 3e-6 } else { 4e-6 };
             let cpu = Duration::from_secs_f64(2_050.0 * cost);
-            law.step(&Epoch { duration: STEP, events: 2_050, packets: 2_050, cpu });
+            law.step(&Epoch { duration: STEP, events: 2_050, packets: 2_050, cpu, ..Epoch::default() });
         }
         let settings = law.settings();
         assert_eq!(settings.mode, QueueMode::InterruptFirst);
