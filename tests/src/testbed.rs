@@ -1,9 +1,10 @@
 //! Tests inside the two-namespace testbed. Each one's process enters a namespace, so that nothing of the host
 //! is touched.
 
-use lab::testbed::{Namespace, SERVER_INTERFACE, Testbed};
-use policies::host::scheduler;
-use policies::{Cpus, Policy};
+use lab::testbed::{CLIENT_INTERFACE, Namespace, SERVER_INTERFACE, Testbed};
+use policies::host::{self, scheduler};
+use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::{Cpus, Pid, Policy};
 use runtime::{Builder, Runtime};
 
 use crate::isolated::driver;
@@ -20,6 +21,32 @@ pub fn enter(queues: u32) -> Testbed {
     testbed
 }
 
+/// The real-time priority of the kernel thread that receives for the client, above those of tests' threads.
+const RECEIVING_PRIORITY: u32 = 50;
+
+/// Gives the client's queues kernel threads on core 1. Without them the softirqs of the server's core receive what the
+/// server sends, and a real-time server that never sleeps would keep them from running.
+///
+/// # Panics
+/// Without `CAP_NET_ADMIN` and `CAP_SYS_NICE`.
+pub fn receive_on_client_core(testbed: &Testbed) {
+    let prepare = || {
+        let napis =
+            || host::interface(CLIENT_INTERFACE).unwrap().queues.into_iter().filter_map(|queue| queue.napi);
+        let mut netdev = Netdev::open()?;
+        for napi in napis() {
+            netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
+        }
+        for napi in napis() {
+            let thread = napi.pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).expect("a thread");
+            Cpus::one(1).pin(Some(thread))?;
+            scheduler::set_fifo_priority(thread, RECEIVING_PRIORITY)?;
+        }
+        Ok(())
+    };
+    testbed.client.run(prepare).unwrap();
+}
+
 /// A runtime on the server's side, its workers on core 0.
 ///
 /// # Panics
@@ -28,13 +55,15 @@ pub fn server_runtime(policy: Policy, workers: usize) -> Runtime {
     server_builder(policy, workers).build().unwrap()
 }
 
-/// The builder of [`server_runtime`].
+/// The builder of [`server_runtime`]. Only the load decides how a queue is driven, not what polling costs, which differs
+/// from moment to moment on a shared machine.
 ///
 /// # Panics
 /// Outside of an isolated test with drivers.
 pub fn server_builder(policy: Policy, workers: usize) -> Builder {
     Builder::new()
         .ignore_environment()
+        .ignore_polling_costs()
         .policy(policy)
         .driver(driver())
         .interface(SERVER_INTERFACE)

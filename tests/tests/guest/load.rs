@@ -31,8 +31,8 @@ pub fn serve(guest: &mut Machine, nic: usize, policy: &str, more: &str) -> Strin
 }
 
 /// Starts the server on one worker, on a core.
-pub fn serve_on(guest: &mut Machine, nic: usize, policy: &str, core: usize) -> String {
-    start(guest, nic, policy, &format!("-t 1 --cores {core}"))
+pub fn serve_on(guest: &mut Machine, nic: usize, policy: &str, core: usize, more: &str) -> String {
+    start(guest, nic, policy, &format!("-t 1 --cores {core} {more}"))
 }
 
 fn start(guest: &mut Machine, nic: usize, policy: &str, workers: &str) -> String {

@@ -3,6 +3,7 @@
 mod load;
 mod machine;
 mod polling_thread;
+mod queue_modes;
 
 use load::{Counted, load, received_by_cpu, serve, serve_on, stop};
 use machine::{Machine, Nic, Shape, prepared};
@@ -117,7 +118,7 @@ fn under_vanilla_a_nics_packets_are_received_on_the_workers_core() {
     for (index, nic) in nics.iter().enumerate() {
         // Not only the core on which the interrupts are by default.
         for core in [0, 1] {
-            serve_on(&mut guest, index, "vanilla", core);
+            serve_on(&mut guest, index, "vanilla", core, "");
             let before = received_by_cpu(&mut guest);
             let counted = load(&mut guest, index, 0);
             let after = received_by_cpu(&mut guest);

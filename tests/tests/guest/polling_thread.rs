@@ -38,7 +38,7 @@ fn a_polling_thread_comes_back_with_its_link_and_ends_with_a_restore() {
     for index in 0..nics.len() {
         let interface = guest.interfaces[index].clone();
         let before = settings_but_ids(&mut guest, &interface);
-        serve_on(&mut guest, index, "kernel-thread", 0);
+        serve_on(&mut guest, index, "kernel-thread", 0, "");
         let held = settings_but_ids(&mut guest, &interface);
         guest.run(&format!("ip link set {interface} down; sleep 2; ip link set {interface} up"));
         guest.wait_for(&format!("grep -q 1 /sys/class/net/{interface}/carrier"));
@@ -68,7 +68,7 @@ fn under_kernel_thread_a_thread_on_the_packing_core_polls_and_interrupts_stay_aw
         let before = guest.settings(&interface);
         let mut seen = Vec::new();
         for policy in ["vanilla", "packing", "kernel-thread"] {
-            let said = serve_on(&mut guest, index, policy, 0);
+            let said = serve_on(&mut guest, index, policy, 0, "");
             assert!(said.contains(&format!("worker 0: {policy} on ")), "{said}");
             if policy == "kernel-thread" {
                 let thread = polling_thread(&mut guest, &interface);

@@ -12,14 +12,16 @@ use policies::{Change, Cpus, Policy, host};
 use runtime::{Builder, DriverKind};
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::{enter, server_builder};
+use tests::testbed::{self, receive_on_client_core, server_builder};
 
 use super::echo_server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
 
 const CONNECTIONS: usize = 16;
-/// What the server computes for a request. Little, so that the costs of interrupts and of polling differ by more than those
-/// of two moments on a machine that others use, too.
-const WORK: Duration = Duration::from_micros(15);
+/// What the server computes for a request: several times what the client takes for one, so that the server is the
+/// bottleneck on any machine.
+const WORK: Duration = Duration::from_micros(100);
+/// The same where another program waits for the server's batches: 16 requests of it are the longest batch.
+const SHORT_WORK: Duration = Duration::from_micros(15);
 /// The time between two requests of the sparse load.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -70,6 +72,12 @@ impl Adapting {
     }
 }
 
+fn enter() -> Testbed {
+    let testbed = testbed::enter(1);
+    receive_on_client_core(&testbed);
+    testbed
+}
+
 /// The queue's NAPI. Its thread has another id each time it is started.
 fn napi() -> Napi {
     let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
@@ -115,27 +123,21 @@ fn has_values_of_mode(adapting: &mut Adapting, polls: bool) -> bool {
 }
 
 fn check_adaptation(budget: Duration) {
-    // A machine that is slower for a moment makes polling seem to cost more. Then the law gives it up for some seconds.
-    const ATTEMPTS: usize = 4;
-    let testbed = enter(1);
+    let testbed = enter();
     let before = napi();
-    for attempt in 1..=ATTEMPTS {
-        let mut adapting = Adapting::start(budget);
-        let start = Instant::now();
-        let report = adapting.server.report();
-        assert_eq!(report.queue.unwrap().mode, QueueMode::Plain, "{report}");
-        assert!(report.steps_down.is_empty() && report.driver != DriverKind::Uring, "{report}");
-        assert_eq!(deferral(), (0, Duration::ZERO));
-        let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
-        let share = saturate(&adapting, &load);
-        let history = adapting.history(start);
-        if share > 0.5 && has_values_of_mode(&mut adapting, true) {
-            check_way_back(&testbed, &mut adapting, load);
-            drop(adapting);
-            break;
-        }
-        assert!(attempt < ATTEMPTS, "{share:.2} of the packets by busy polls: {history}");
-    }
+    let mut adapting = Adapting::start(budget);
+    let start = Instant::now();
+    let report = adapting.server.report();
+    assert_eq!(report.queue.unwrap().mode, QueueMode::Plain, "{report}");
+    assert!(report.steps_down.is_empty() && report.driver != DriverKind::Uring, "{report}");
+    assert_eq!(deferral(), (0, Duration::ZERO));
+    let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
+    let share = saturate(&adapting, &load);
+    // Under interrupts it is 0. Pauses of the machine make the timer poll instead.
+    assert!(share > 0.05, "{share:.2} of the packets by busy polls: {}", adapting.history(start));
+    assert!(has_values_of_mode(&mut adapting, true), "{:?}: {}", deferral(), adapting.history(start));
+    check_way_back(&testbed, &mut adapting, load);
+    drop(adapting);
     assert_eq!(napi(), before);
 }
 
@@ -144,17 +146,26 @@ fn check_way_back(testbed: &Testbed, adapting: &mut Adapting, load: Load) {
     let start = Instant::now();
     preempt_on_client_core();
     let mut probe = Connection::open_on(testbed, adapting.server.address);
-    // Without packets the law is not asked, and grace mode stays.
-    load.off();
-    std::thread::sleep(Duration::from_millis(100));
-    let first = probe.request();
+    // Without packets the law is not asked, and grace mode stays. The median of three, because the hypervisor pauses a core
+    // now and then.
+    let mut firsts: Vec<Duration> = (0..3)
+        .map(|_| {
+            load.on();
+            std::thread::sleep(Duration::from_millis(20));
+            load.off();
+            std::thread::sleep(Duration::from_millis(100));
+            probe.request()
+        })
+        .collect();
+    firsts.sort_unstable();
+    let first = firsts[1];
     let took = adapting.wait_for(QueueMode::Plain, Duration::from_millis(500), || {
         std::thread::sleep(PAUSE);
         probe.request();
     });
     println!("first packet {first:?}, plain mode after {took:?}");
     // Suspension would end after 20 ms.
-    assert!(first < Duration::from_millis(10), "the first packet waited for {first:?}");
+    assert!(first < Duration::from_millis(10), "first packets waited for {firsts:?}");
     assert!(has_values_of_mode(adapting, false), "{:?}: {}", deferral(), adapting.history(start));
     assert_eq!(deferral(), (0, Duration::ZERO));
 
@@ -189,7 +200,8 @@ fn with_a_budget_a_saturated_queue_is_in_grace_mode_and_a_sparse_one_plain() {
 /// Round trips of a server without a policy on the queue of a loaded server: median, 99th percentile, longest.
 fn neighbour_trips(testbed: &Testbed, policy: Policy, budget: Duration) -> [Duration; 3] {
     let budget = LatencyBudget::new(budget).unwrap();
-    let loaded = EchoServer::start(server_builder(policy, 1).latency_budget(budget), SERVER_ADDRESS, WORK);
+    let loaded =
+        EchoServer::start(server_builder(policy, 1).latency_budget(budget), SERVER_ADDRESS, SHORT_WORK);
     let neighbour = Builder::new().ignore_environment().driver(DriverKind::Epoll).workers(1);
     let neighbour = EchoServer::start(neighbour.cores(Cpus::one(1)), SERVER_ADDRESS, Duration::ZERO);
     preempt_on_client_core();
@@ -209,7 +221,7 @@ fn neighbour_trips(testbed: &Testbed, policy: Policy, budget: Duration) -> [Dura
 fn another_program_on_an_adapted_queue_waits_for_little_longer() {
     const ROUNDS: usize = 5;
     const BUDGET: Duration = Duration::from_micros(50);
-    let testbed = enter(1);
+    let testbed = enter();
     let mut rounds = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
         for (policy, rounds) in [Policy::Vanilla, Policy::KernelPolling].into_iter().zip(&mut rounds) {
@@ -237,7 +249,7 @@ fn another_program_on_an_adapted_queue_waits_for_little_longer() {
 #[serial]
 fn no_packet_is_stuck_while_the_mode_changes_often() {
     const TIME: Duration = Duration::from_secs(5);
-    let testbed = enter(1);
+    let testbed = enter();
     let adapting = Adapting::start(Duration::ZERO);
     let start = Instant::now();
     preempt_on_client_core();
@@ -276,5 +288,6 @@ fn no_packet_is_stuck_while_the_mode_changes_often() {
     println!("{requests} requests, {changes} changes, late: {late:?}");
     assert!(changes >= 4, "only {}", adapting.history(start));
     let longest = late.iter().map(|(_, trip)| *trip).max().unwrap_or_default();
-    assert!(longest < Duration::from_millis(100), "{late:?} with {}", adapting.history(start));
+    // A packet that nobody polls for waits for its retransmission, 200 ms at least.
+    assert!(longest < Duration::from_millis(190), "{late:?} with {}", adapting.history(start));
 }

@@ -108,7 +108,8 @@ fn replies_wait_for_the_poll_of_a_busy_client_and_do_not_interrupt_it() {
     preempt_other_programs();
     let (requests, delta) = runtime.block_on(run_closed_loop(address, Duration::from_secs(1)));
     assert!(requests > 1000, "only {requests} requests");
-    // What polls did not bring, an interrupt or the grace timer brought, between the requests of a batch.
+    // What polls did not bring, an interrupt or the grace timer brought, between the requests of a batch. Nearly all come
+    // by polls, on a machine that others use too a third. Without suspension each batch would have one poll.
     let share = delta.busy_poll_share();
-    assert!(share > 0.5, "busy polls brought only {share:.3} of the packets");
+    assert!(share > 0.2, "busy polls brought only {share:.3} of the packets");
 }
