@@ -48,6 +48,21 @@ impl Serving {
         self.state.connections()
     }
 
+    /// Stops accepting, and closes the listeners. Open connections are served on, until they end or
+    /// [`Serving::shutdown`] ends them.
+    pub async fn stop_accepting(&mut self) {
+        for task in self.accepting.drain(..) {
+            task.abort();
+            // It ends cancelled; its listener is closed by then.
+            let _ = task.await;
+        }
+    }
+
+    /// Waits until no connection is open. One task at a time can wait.
+    pub async fn drained(&self) {
+        std::future::poll_fn(|context| self.state.poll_drained(context)).await;
+    }
+
     /// Stops accepting, then lets handlers finish.
     ///
     /// The reading side of every connection is shut down: a handler that waits for a request reads the end of
@@ -56,16 +71,11 @@ impl Serving {
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
+    pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.state.stop();
-        for task in self.accepting {
-            task.abort();
-            // It ends cancelled; its listener is closed by then.
-            let _ = task.await;
-        }
+        self.stop_accepting().await;
         let open = self.state.shutdown_reading();
-        let drained = std::future::poll_fn(|context| self.state.poll_drained(context));
-        if runtime::timeout(deadline, drained).await.is_ok() {
+        if runtime::timeout(deadline, self.drained()).await.is_ok() {
             return ShutdownReport { finished: open, aborted: 0 };
         }
         let aborted = self.state.abort();
