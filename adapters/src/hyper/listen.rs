@@ -1,0 +1,83 @@
+//! The listeners that a server takes, and whom its connections come from.
+
+use std::io;
+use std::net::SocketAddr;
+
+use net::{Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
+
+/// The peer of a connection that is being served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    address: Option<SocketAddr>,
+    napi: u32,
+}
+
+impl Peer {
+    /// The client's address; `None` on a Unix domain socket, and if the connection has broken already.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The id of the NAPI that the connection's packets come from; 0 if it has none, as on loopback.
+    #[doc(alias = "SO_INCOMING_NAPI_ID")]
+    pub fn incoming_napi_id(&self) -> u32 {
+        self.napi
+    }
+}
+
+/// A listener of [`net`]: [`TcpListener`] or [`UnixListener`].
+pub trait Listen: sealed::Listen {}
+
+impl Listen for TcpListener {}
+impl Listen for UnixListener {}
+
+pub(super) mod sealed {
+    use super::*;
+
+    pub trait Listen {
+        type Kind: 'static;
+
+        fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+        where
+            H: Fn(Stream<Self::Kind>) -> F + Clone + Send + 'static,
+            F: Future<Output = ()> + 'static;
+
+        /// Sets the connection's options.
+        fn accepted(stream: &Stream<Self::Kind>) -> Peer;
+    }
+
+    impl Listen for TcpListener {
+        type Kind = Tcp;
+
+        fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+        where
+            H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+            F: Future<Output = ()> + 'static,
+        {
+            TcpListener::serve(self, handler)
+        }
+
+        fn accepted(stream: &Stream<Tcp>) -> Peer {
+            // HTTP/2 and streamed bodies write in parts: the last must not wait for an acknowledgment. Fails if the
+            // connection has broken, which its first read reports.
+            let _ = stream.set_nodelay(true);
+            Peer { address: stream.peer_addr().ok(), napi: stream.incoming_napi_id() }
+        }
+    }
+
+    impl Listen for UnixListener {
+        type Kind = Unix;
+
+        fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+        where
+            H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+            F: Future<Output = ()> + 'static,
+        {
+            UnixListener::serve(self, handler)
+        }
+
+        fn accepted(_: &Stream<Unix>) -> Peer {
+            Peer { address: None, napi: 0 }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! hyper: its executor and timer, and servers on [`net`]'s listeners.
+
+#[cfg(feature = "client")]
+mod client;
+mod connection;
+#[cfg(feature = "client")]
+mod connector;
+mod executor;
+mod listen;
+mod loan;
+#[cfg(feature = "client")]
+mod resolve;
+mod serve;
+mod shutdown;
+mod timer;
+mod turn_end_flush;
+
+#[cfg(feature = "client")]
+pub use self::client::{Client, HttpClient};
+#[cfg(feature = "client")]
+pub use self::connector::{Connecting, Connector, HttpStream};
+pub use self::executor::Executor;
+pub use self::listen::{Listen, Peer};
+pub use self::serve::{MakeService, Serve, Server, serve};
+pub use self::timer::Timer;
+#[cfg(feature = "tower")]
+pub(crate) use self::timer::TimerSleep;
+
+/// An error of a service, of a body or of a connection.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

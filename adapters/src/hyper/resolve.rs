@@ -1,0 +1,41 @@
+//! Addresses of hosts, by the system's resolver.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use futures_channel::oneshot;
+
+/// Looks a host up. Addresses are taken as they are; names are looked up by `getaddrinfo(3)` on a thread of their
+/// own, as it blocks.
+pub(super) async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    // A URI has IPv6 addresses in brackets.
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let (answer, answered) = oneshot::channel();
+    let name = host.to_owned();
+    std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
+        let found = (name.as_str(), port).to_socket_addrs().map(Vec::from_iter);
+        // Fails if nobody waits any more.
+        let _ = answer.send(found);
+    })?;
+    let found = answered.await.map_err(|_| io::Error::other("the resolver's thread has ended"))??;
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("the host {host} has no address")));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[runtime::test]
+    async fn addresses_need_no_lookup_and_names_have_one() {
+        assert_eq!(resolve("127.0.0.1", 80).await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
+        assert_eq!(resolve("[::1]", 443).await.unwrap(), ["[::1]:443".parse().unwrap()]);
+        assert!(resolve("localhost", 80).await.unwrap().iter().all(|address| address.ip().is_loopback()));
+        assert!(resolve("no-such-host.invalid", 80).await.is_err());
+    }
+}

@@ -1,0 +1,233 @@
+//! HTTP servers.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::hyper::body::{Body, Incoming};
+use ::hyper::service::Service;
+use ::hyper::{Request, Response};
+use hyper_util::server::conn::auto;
+use net::{Alignment, Serving, ShutdownReport};
+
+use super::BoxError;
+use super::connection::{ConnectionContext, serve_connection};
+use super::executor::Executor;
+use super::listen::{Listen, Peer};
+use super::shutdown::Shutdown;
+use super::timer::Timer;
+
+/// How long [`Serve::with_graceful_shutdown`] waits for requests in progress, unless
+/// [`Serve::shutdown_limit`] sets another time.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Makes the service of each connection, on the worker that serves it. Closures `Fn(&Peer) -> S` do.
+pub trait MakeService: Send + Sync + 'static {
+    /// Answers the requests of one connection. Neither it nor its futures need to be `Send`.
+    type Service: Service<
+            Request<Incoming>,
+            Response = Response<Self::Body>,
+            Error = Self::Error,
+            Future = Self::Future,
+        > + 'static;
+    /// What it answers with.
+    type Body: Body<Error: Into<BoxError>> + 'static;
+    /// Its errors close the connection.
+    type Error: Into<BoxError>;
+    /// An answer in the making.
+    type Future: Future<Output = Result<Response<Self::Body>, Self::Error>> + 'static;
+
+    /// Makes the service for a connection from `peer`.
+    fn make(&self, peer: &Peer) -> Self::Service;
+}
+
+impl<M, S, B> MakeService for M
+where
+    M: Fn(&Peer) -> S + Send + Sync + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Future: 'static, Error: Into<BoxError>> + 'static,
+    B: Body<Error: Into<BoxError>> + 'static,
+{
+    type Service = S;
+    type Body = B;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn make(&self, peer: &Peer) -> S {
+        self(peer)
+    }
+}
+
+/// Serves HTTP/1 and HTTP/2 on a listener, each connection on the worker that owns its NAPI (see
+/// [`TcpListener::serve`](net::TcpListener)). Await the result, or [start](Serve::start) it.
+///
+/// `make` is called for each connection. `TCP_NODELAY` is set. Which protocol a client speaks is found out by its
+/// first bytes.
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use hyper::body::Incoming;
+/// use hyper::service::service_fn;
+/// use hyper::{Request, Response};
+/// # use futures_util::{AsyncReadExt, AsyncWriteExt};
+/// # use net::TcpStream;
+///
+/// async fn hello(_: Request<Incoming>) -> Result<Response<String>, Infallible> {
+///     Ok(Response::new(format!("hello from worker {}", runtime::current_worker())))
+/// }
+///
+/// #[runtime::main(workers = 1)]
+/// async fn main() -> std::io::Result<()> {
+///     let listener = net::TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+///     let address = listener.local_addr()?;
+///     let server = adapters::hyper::serve(listener, |_: &_| service_fn(hello)).start()?;
+///     # let mut client = TcpStream::connect(address).await?;
+///     # client.write_all(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await?;
+///     # let mut answer = String::new();
+///     # client.read_to_string(&mut answer).await?;
+///     # assert!(answer.ends_with("\r\n\r\nhello from worker 0"), "{answer}");
+///     server.shutdown(std::time::Duration::from_secs(1)).await;
+///     Ok(())
+/// }
+/// ```
+pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
+    let mut builder = auto::Builder::new(Executor::new());
+    builder.http1().timer(Timer::new());
+    // WebSockets over HTTP/2 (RFC 8441).
+    builder.http2().timer(Timer::new()).enable_connect_protocol();
+    Serve { listener, make, builder, signal: None, shutdown_limit: SHUTDOWN_LIMIT }
+}
+
+/// A server that is set up, see [`serve`]. Awaited, it serves until its shutdown; without one, for ever.
+#[must_use = "a server serves when it is awaited or started"]
+pub struct Serve<L, M> {
+    listener: L,
+    make: M,
+    builder: auto::Builder<Executor>,
+    signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    shutdown_limit: Duration,
+}
+
+impl<L: Listen, M: MakeService> Serve<L, M> {
+    /// Shuts down when `signal` is ready: accepts no more, answers the requests in progress, and asks the clients of
+    /// open connections to go. Then the awaited server returns. `signal` need not be `Send`.
+    pub fn with_graceful_shutdown(mut self, signal: impl Future<Output = ()> + 'static) -> Self {
+        self.signal = Some(Box::pin(signal));
+        self
+    }
+
+    /// How long a graceful shutdown waits for requests and upgraded connections before it drops them. Default: 30 s.
+    pub fn shutdown_limit(mut self, limit: Duration) -> Self {
+        self.shutdown_limit = limit;
+        self
+    }
+
+    /// How long an HTTP/1 client may take for the head of a request, and for its first byte; an idle connection is
+    /// closed after it. Default: 30 s. `None`: any time.
+    pub fn header_read_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.builder.http1().header_read_timeout(limit);
+        self
+    }
+
+    /// Sets anything else that hyper can be told: buffers, windows, keep-alive pings, limits. Timer and executor are set.
+    ///
+    /// Its `http1_only` and `http2_only` have no effect: connections may be upgraded, and hyper-util knows both only
+    /// for those that may not.
+    pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<Executor>)) -> Self {
+        configure(&mut self.builder);
+        self
+    }
+
+    /// Serves in the background. A signal of [`with_graceful_shutdown`](Self::with_graceful_shutdown) is ignored: call
+    /// [`Server::shutdown`].
+    ///
+    /// # Errors
+    /// If the other workers' listeners can't be made.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn start(self) -> io::Result<Server> {
+        let shutdown = Arc::new(Shutdown::default());
+        let context = Arc::new(ConnectionContext {
+            make: self.make,
+            builder: self.builder,
+            shutdown: Arc::clone(&shutdown),
+        });
+        let serving = self.listener.serve(move |stream| {
+            let peer = L::accepted(&stream);
+            serve_connection(stream, peer, Arc::clone(&context))
+        })?;
+        Ok(Server { serving, shutdown })
+    }
+
+    async fn run(mut self) -> io::Result<()> {
+        let signal = self.signal.take();
+        let limit = self.shutdown_limit;
+        let server = self.start()?;
+        match signal {
+            Some(signal) => {
+                signal.await;
+                server.shutdown(limit).await;
+                Ok(())
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl<L, M> IntoFuture for Serve<L, M>
+where
+    L: Listen + 'static,
+    M: MakeService,
+{
+    type Output = io::Result<()>;
+    type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl<L: std::fmt::Debug, M> std::fmt::Debug for Serve<L, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serve").field("listener", &self.listener).finish_non_exhaustive()
+    }
+}
+
+/// A server that runs in the background. Dropping it doesn't stop it.
+#[derive(Debug)]
+#[must_use = "keep it for its counters and its graceful shutdown"]
+pub struct Server {
+    serving: Serving,
+    shutdown: Arc<Shutdown>,
+}
+
+impl Server {
+    /// The number of open connections, with those that were upgraded.
+    pub fn connections(&self) -> usize {
+        self.serving.connections()
+    }
+
+    /// Numbers of connections since the start.
+    pub fn alignment(&self) -> Alignment {
+        self.serving.alignment()
+    }
+
+    /// Accepts no more, answers the requests in progress, and closes each connection after its last answer. What has
+    /// not ended after `limit` is dropped. An upgraded connection, such as a WebSocket, ends by itself or at `limit`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn shutdown(mut self, limit: Duration) -> ShutdownReport {
+        self.serving.stop_accepting().await;
+        let open = self.serving.connections();
+        self.shutdown.begin();
+        let _ = runtime::timeout(limit, self.serving.drained()).await;
+        let mut report = ShutdownReport::default();
+        report.aborted = self.serving.connections();
+        report.finished = open.saturating_sub(report.aborted);
+        self.serving.shutdown(Duration::ZERO).await;
+        report
+    }
+}

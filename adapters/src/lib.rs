@@ -1,0 +1,55 @@
+//! Lets the async ecosystem run on Lull: hyper, axum, tower, tokio's I/O traits.
+//!
+//! An axum application, served on all workers, each connection on the worker that owns its NAPI:
+//!
+//! ```
+//! use axum::Router;
+//! use axum::routing::get;
+//! # use futures_util::{AsyncReadExt, AsyncWriteExt};
+//! # use std::time::Duration;
+//!
+//! #[runtime::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let app = Router::new().route("/", get(async || "hello"));
+//!     let listener = net::TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+//!     let address = listener.local_addr()?;
+//!     let server = adapters::axum::serve(listener, app).start()?;
+//!
+//!     let mut client = net::TcpStream::connect(address).await?;
+//!     client.write_all(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await?;
+//!     let mut answer = String::new();
+//!     client.read_to_string(&mut answer).await?;
+//!     assert!(answer.ends_with("\r\n\r\nhello"));
+//!     server.shutdown(Duration::from_secs(1)).await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Each adapter is a cargo feature; none is on by default:
+//!
+//! | Feature | Has |
+//! |---|---|
+//! | `io` | `Io`: a stream with the I/O traits of hyper and tokio |
+//! | `hyper` | the module `hyper`: executor, timer, and servers of HTTP/1 and HTTP/2 |
+//! | `client` | `hyper::Client`: a pooled HTTP client for each worker |
+//! | `tower` | the module `tower`: any tower service is served; a timeout layer |
+//! | `axum` | the module `axum`: `serve` for routers |
+//! | `ws` | `axum::ws`: WebSockets in axum's handlers |
+//! | `full` | all of these |
+//!
+//! None of them runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its channels and traits,
+//! which work in any runtime.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "axum")]
+pub mod axum;
+#[cfg(feature = "hyper")]
+pub mod hyper;
+#[cfg(feature = "io")]
+mod io;
+#[cfg(feature = "tower")]
+pub mod tower;
+
+#[cfg(feature = "io")]
+pub use self::io::{HyperIo, Io};
