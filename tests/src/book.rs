@@ -19,6 +19,14 @@ mod requirements_and_fallback {}
 mod from_tokio {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/adapters/hyper.md")]
+mod adapters_hyper {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/adapters/axum.md")]
+mod adapters_axum {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runtime/drivers.md")]
 mod runtime_drivers {}
 
