@@ -57,6 +57,8 @@ const TIMER_BLOCKS: u32 = 5;
 const LONGEST_TIMER_BLOCKS: Duration = Duration::from_micros(40);
 /// ...and it is not longer than this.
 const LONGEST_SHORT_GRACE_TIME: Duration = Duration::from_micros(160);
+/// The longest batch of events that deferrals last for: as many as a wait returns at most.
+const BATCH: f64 = 64.0;
 /// The shortest suspend timeout: shorter than any batch of requests, a longer one would be cut off.
 const SHORTEST_SUSPEND_TIMEOUT: Duration = Duration::from_micros(250);
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
@@ -274,7 +276,8 @@ impl PollingLaw {
             suits = true;
             if is_tried(Case::Saturated) {
                 let why = Reason::Saturated { busy: busy_percent };
-                return self.with_suspend_timeout(QueueSettings::grace(short.max(self.budget.delay()), why));
+                let settings = QueueSettings::grace(short.max(self.budget.delay()), why);
+                return self.with_suspend_timeout(self.with_deferrals(settings));
             }
         }
         if let Some(share) = self.share_within_budget(window, busy) {
@@ -336,6 +339,17 @@ impl PollingLaw {
             time *= 2;
         }
         time
+    }
+
+    /// Enough deferrals for a batch of requests. A queue that is saturated is hardly ever empty, so they are not used up.
+    fn with_deferrals(&self, settings: QueueSettings) -> QueueSettings {
+        let batch = self.costs_of_modes.plain().unwrap_or(0.0) * BATCH;
+        let needed = (batch / settings.grace_time.as_secs_f64()).ceil() as u64;
+        let needed = needed.clamp(QueueSettings::GRACE_DEFERRALS, QueueSettings::MOST_DEFERRALS);
+        // A cost that varies must not change them each time.
+        let present = self.settings.defer_hard_irqs;
+        let stays = present >= needed && matches!(self.settings.why, Reason::Saturated { .. });
+        QueueSettings { defer_hard_irqs: if stays { present } else { needed }, ..settings }
     }
 
     /// The spin that takes the least CPU time: its mean time, and a block where it was in vain. Never longer than

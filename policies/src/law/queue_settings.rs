@@ -64,6 +64,9 @@ impl QueueSettings {
     /// The deferrals of grace mode: 5. That number of timer polls costs about what an interrupt and a wake-up do. After them,
     /// waiting for the next packet with the timer would cost more than its interrupt (`lab simulate`).
     pub const GRACE_DEFERRALS: u64 = 5;
+    /// The most deferrals of grace mode: a saturated worker's batch must not outlast them, or the interrupt is unmasked in its
+    /// middle, and nothing suspends it until a batch begins with the queue in the timer's hands.
+    pub const MOST_DEFERRALS: u64 = 40;
     /// The longest suspend timeout: 20 ms, the value of the kernel series' authors.
     pub const LONGEST_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
 

@@ -68,7 +68,7 @@ impl Plan {
             && self.policy == Policy::KernelPolling
             && step.forbidden.is_none();
         let most = match step.knob {
-            Knob::NapiDeferHardIrqs { .. } => QueueSettings::GRACE_DEFERRALS,
+            Knob::NapiDeferHardIrqs { .. } => QueueSettings::MOST_DEFERRALS,
             Knob::NapiGroFlushTimeout { .. } => nanos(LatencyBudget::MAX.delay()),
             Knob::NapiIrqSuspendTimeout { .. } => nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT),
             _ => return None,

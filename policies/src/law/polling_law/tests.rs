@@ -126,6 +126,20 @@ fn a_core_that_others_take_half_of_is_saturated_at_half_of_the_rate() {
 }
 
 #[test]
+fn the_deferrals_of_a_saturated_queue_outlast_a_batch() {
+    let slow = Core { plain: 20e-6, interrupt_first: 15e-6, grace: 10e-6, waiting: Duration::ZERO };
+    for (core, cost) in [(CHEAP_POLLS, micros(4)), (slow, micros(20))] {
+        let mut law = law(0);
+        run(&mut law, core, 1e6, 1_000);
+        let settings = law.settings();
+        assert_eq!(settings.mode, QueueMode::Grace);
+        let deferred = settings.grace_time * u32::try_from(settings.defer_hard_irqs).unwrap();
+        assert!(deferred >= cost * 64, "{settings:?}");
+        assert!(settings.defer_hard_irqs <= QueueSettings::MOST_DEFERRALS);
+    }
+}
+
+#[test]
 fn a_load_alone_decides_where_costs_are_not_compared() {
     let costs = MachineCosts { block: Duration::from_micros(3), wake_latency: Duration::from_micros(4) };
     let limits = LawLimits { compares_costs: false, ..LawLimits::default() };
