@@ -6,6 +6,7 @@ pub(crate) mod epoll_sys;
 pub(crate) mod readiness;
 pub(crate) mod uring;
 pub(crate) mod wait;
+pub(crate) mod waiters;
 
 use std::io;
 use std::rc::Rc;

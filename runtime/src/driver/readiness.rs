@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
 
+use super::waiters::{Waiters, Waiting};
+
 /// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -36,12 +38,14 @@ pub(crate) struct Readiness {
 #[derive(Debug)]
 struct Side {
     ready: Cell<bool>,
+    /// Of the one task that polls without a place among the waiters.
     waker: RefCell<Option<Waker>>,
+    waiters: Waiters,
 }
 
 impl Side {
     fn new(ready: bool) -> Self {
-        Self { ready: Cell::new(ready), waker: RefCell::new(None) }
+        Self { ready: Cell::new(ready), waker: RefCell::new(None), waiters: Waiters::default() }
     }
 
     fn set_ready(&self) {
@@ -51,6 +55,7 @@ impl Side {
         if let Some(waker) = waker {
             waker.wake();
         }
+        self.waiters.take().into_iter().for_each(Waker::wake);
     }
 }
 
@@ -96,6 +101,12 @@ impl Readiness {
         self.side(direction).ready.set(false);
     }
 
+    /// A future's place among those that wait for a direction.
+    pub(crate) fn enter(&self, direction: Direction) -> Waiting<'_> {
+        self.side(direction).waiters.enter()
+    }
+
+    /// Stores the waker of the one task that polls without a place.
     pub(crate) fn wait(&self, direction: Direction, context: &Context<'_>) {
         let mut slot = self.side(direction).waker.borrow_mut();
         match &mut *slot {

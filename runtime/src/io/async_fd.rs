@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use crate::driver::readiness::{Direction, Readiness, SourceKind};
 use crate::worker::current;
@@ -78,7 +78,8 @@ impl<T: AsFd> AsyncFd<T> {
 
     /// Tries `operation`, and whenever it would block, waits until the descriptor is ready.
     ///
-    /// One task per direction may wait at a time; a second one replaces the first.
+    /// One task per direction may wait in this way at a time; a second one replaces the first. Any number may wait in
+    /// [`AsyncFd::io`] and [`AsyncFd::ready`].
     ///
     /// # Errors
     /// Those of `operation`, except `WouldBlock` and `Interrupted`.
@@ -86,12 +87,21 @@ impl<T: AsFd> AsyncFd<T> {
         &self,
         direction: Direction,
         context: &mut Context<'_>,
+        operation: impl FnMut(&T) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        self.try_when_ready(direction, operation, || self.registration.readiness.wait(direction, context))
+    }
+
+    fn try_when_ready<R>(
+        &self,
+        direction: Direction,
         mut operation: impl FnMut(&T) -> io::Result<R>,
+        wait: impl FnOnce(),
     ) -> Poll<io::Result<R>> {
         let readiness = &self.registration.readiness;
         loop {
             if !readiness.is_ready(direction) {
-                readiness.wait(direction, context);
+                wait();
                 return Poll::Pending;
             }
             match operation(self.get_ref()) {
@@ -113,13 +123,14 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
-    /// Waits until an operation in this direction would not block.
+    /// Waits until an operation in this direction would not block. Any number of tasks may wait.
     pub async fn ready(&self, direction: Direction) {
+        let mut waiting = self.registration.readiness.enter(direction);
         std::future::poll_fn(|context| {
             if self.registration.readiness.is_ready(direction) {
                 return Poll::Ready(());
             }
-            self.registration.readiness.wait(direction, context);
+            waiting.wait(context);
             Poll::Pending
         })
         .await;
@@ -130,7 +141,7 @@ impl<T: AsFd> AsyncFd<T> {
         self.registration.readiness.clear(direction);
     }
 
-    /// [`AsyncFd::poll_io`] as a future.
+    /// [`AsyncFd::poll_io`] as a future. Any number of tasks may wait: all of them are woken, and try again.
     ///
     /// # Errors
     /// Those of `operation`, except `WouldBlock` and `Interrupted`.
@@ -139,9 +150,9 @@ impl<T: AsFd> AsyncFd<T> {
         direction: Direction,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> io::Result<R> {
+        let mut waiting = self.registration.readiness.enter(direction);
         std::future::poll_fn(|context| {
-            let result = ready!(self.poll_io(direction, context, &mut operation));
-            Poll::Ready(result)
+            self.try_when_ready(direction, &mut operation, || waiting.wait(context))
         })
         .await
     }

@@ -56,6 +56,8 @@ impl UringDriver {
         if full && let Some(operation) = operation {
             self.cancel(operation.get());
         }
-        self.wakers.borrow_mut().extend(waker);
+        let mut wakers = self.wakers.borrow_mut();
+        wakers.extend(waker);
+        wakers.extend(state.waiters.take());
     }
 }

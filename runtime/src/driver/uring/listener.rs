@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::driver::UringDriver;
-use super::listener_state::ListenerState;
+use super::listener_state::{AcceptState, ListenerState};
 use super::socket_state::{runtime_has_ended, store_waker};
 
 /// The most enters that dropping a listener makes; each runs some twenty items of deferred work.
@@ -29,12 +29,26 @@ impl RingListener {
         Self { driver, state: Rc::new(ListenerState::new(descriptor)) }
     }
 
-    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. One task may wait at a time.
+    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. Any number of tasks may wait.
+    ///
+    /// # Errors
+    /// As [`RingListener::poll_accept`].
+    pub async fn accept(&self) -> io::Result<OwnedFd> {
+        let mut waiting = self.state.waiters.enter();
+        std::future::poll_fn(|context| self.accept_or(|_| waiting.wait(context))).await
+    }
+
+    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. One task may wait in this way at a time; a
+    /// second one replaces the first.
     ///
     /// # Errors
     /// Those of `accept(2)`, after which further connections may be accepted; and `NotConnected` if the
     /// runtime has ended.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
+        self.accept_or(|accepts| store_waker(&mut accepts.waker, context))
+    }
+
+    fn accept_or(&self, wait: impl FnOnce(&mut AcceptState)) -> Poll<io::Result<OwnedFd>> {
         let mut accepts = self.state.accepts.borrow_mut();
         if let Some(connection) = accepts.untaken.pop_front() {
             return Poll::Ready(Ok(connection));
@@ -45,7 +59,7 @@ impl RingListener {
         if self.driver.is_closed() {
             return Poll::Ready(Err(runtime_has_ended()));
         }
-        store_waker(&mut accepts.waker, context);
+        wait(&mut accepts);
         if accepts.operation.is_none() {
             drop(accepts);
             self.driver.arm_accept(&self.state);

@@ -8,15 +8,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
+use crate::driver::waiters::Waiters;
+
 /// A listener's descriptor, which stays open until the accept operation has completed, and what it accepted.
 pub(super) struct ListenerState {
     descriptor: Arc<dyn AsFd>,
     pub(super) accepts: RefCell<AcceptState>,
+    pub(super) waiters: Waiters,
 }
 
 impl ListenerState {
     pub(super) fn new(descriptor: Arc<dyn AsFd>) -> Self {
-        Self { descriptor, accepts: RefCell::default() }
+        Self { descriptor, accepts: RefCell::default(), waiters: Waiters::default() }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -34,6 +37,7 @@ pub(super) struct AcceptState {
     /// Accepted connections that nobody has taken yet.
     pub(super) untaken: VecDeque<OwnedFd>,
     pub(super) failed: Option<io::Error>,
+    /// Of the one task that polls without a place among the waiters.
     pub(super) waker: Option<Waker>,
     /// The listener is dropped: nobody takes connections any more.
     pub(super) dropped: bool,
