@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use runtime::io::{AsyncFd, Direction, RingListener, SourceKind};
-use socket2::Socket;
+use socket2::{SockAddr, Socket};
 
 /// The default backlog. The kernel caps it at `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 4096;
@@ -68,19 +68,25 @@ impl<K> Listener<K> {
         }
     }
 
-    /// Accepts a connection without taking it onto this worker's driver.
-    pub(crate) async fn accept_socket(&self) -> io::Result<Arc<Socket>> {
-        let socket = match &self.backend {
-            ListenerBackend::Readiness(fd) => {
-                let (socket, _) = fd.io(Direction::Read, Socket::accept).await?;
-                socket.set_nonblocking(true)?;
-                socket
+    /// Accepts a connection without taking it onto this worker's driver. The address is that which accept has
+    /// returned; a ring's returns none.
+    pub(crate) async fn accept_socket(&self) -> io::Result<(Arc<Socket>, Option<SockAddr>)> {
+        loop {
+            let accepted = match &self.backend {
+                ListenerBackend::Readiness(fd) => {
+                    fd.io(Direction::Read, Socket::accept).await.and_then(|(socket, address)| {
+                        socket.set_nonblocking(true).map(|()| (socket, Some(address)))
+                    })
+                }
+                ListenerBackend::Ring(ring, _) => ring.accept().await.map(|socket| (socket.into(), None)),
+            };
+            match accepted {
+                Ok((socket, address)) => return Ok((Arc::new(socket), address)),
+                // Gone before it was accepted: that is a client's doing, and no fault of the listener.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(error),
             }
-            ListenerBackend::Ring(ring, _) => {
-                std::future::poll_fn(|context| ring.poll_accept(context)).await?.into()
-            }
-        };
-        Ok(Arc::new(socket))
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use socket2::{SockAddr, SockAddrStorage, Socket};
+
 const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 
@@ -23,6 +25,33 @@ pub(crate) fn incoming_napi_id(socket: &impl AsFd) -> u32 {
         )
     };
     if result == 0 { id } else { 0 }
+}
+
+/// The address of the other side, as accept returned it: also after the peer has reset the connection, where
+/// `getpeername` fails (`net/ipv4/af_inet.c`, `inet_getname`).
+pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
+    const SO_PEERNAME: libc::c_int = 28;
+    // Longer than the address, the call fails with EINVAL (`net/core/sock.c`, `sk_getsockopt`).
+    let lengths = [size_of::<libc::sockaddr_in6>(), size_of::<libc::sockaddr_in>()];
+    let mut failed = io::Error::from_raw_os_error(libc::EINVAL);
+    for length in lengths {
+        let read = |storage: *mut SockAddrStorage, size: *mut libc::socklen_t| {
+            // SAFETY: `size` points to a live value.
+            unsafe { *size = length as libc::socklen_t };
+            // SAFETY: both pointers are to live values; `size` holds a length that is no longer than `storage`.
+            let result = unsafe {
+                libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERNAME, storage.cast(), size)
+            };
+            if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        // SAFETY: on success the kernel has written an address of `length` bytes.
+        match unsafe { SockAddr::try_init(read) } {
+            Ok(((), address)) => return Ok(address),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => failed = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failed)
 }
 
 /// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).

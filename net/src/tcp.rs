@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::listener::{BACKLOG, Listener};
+use crate::sockopt;
 use crate::stream::{Stream, connect};
 
 /// The kind of TCP sockets.
@@ -186,15 +187,18 @@ impl Listener<Tcp> {
         Self::from_socket(listener.into(), BACKLOG)
     }
 
-    /// Accepts one connection, onto this worker. [`Listener::serve`] serves connections on the workers that
-    /// own their NAPIs.
+    /// Accepts one connection, onto this worker, and returns the address of its peer. [`Listener::serve`] serves
+    /// connections on the workers that own their NAPIs. Any number of tasks may wait on one listener.
+    ///
+    /// A connection that its peer has reset already is returned too; its first read or write tells.
     ///
     /// # Errors
-    /// The error of the system call: see `accept(2)` for those after which the next accept may succeed.
+    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them is caused by a
+    /// peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
-        let stream = Stream::from_socket(self.accept_socket().await?)?;
-        let peer = stream.peer_addr()?;
-        Ok((stream, peer))
+        let (socket, address) = self.accept_socket().await?;
+        let address = address.map_or_else(|| sockopt::accepted_from(&socket), Ok)?;
+        Ok((Stream::from_socket(socket)?, internet_address(&address)?))
     }
 
     /// The address it listens on.

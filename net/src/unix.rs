@@ -70,12 +70,14 @@ impl Listener<Unix> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, Some(mode))?, backlog)
     }
 
-    /// Accepts one connection, onto this worker.
+    /// Accepts one connection, onto this worker. Any number of tasks may wait on one listener.
     ///
     /// # Errors
-    /// The error of the system call: see `accept(2)` for those after which the next accept may succeed.
+    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them is caused by a
+    /// peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<Stream<Unix>> {
-        Stream::from_socket(self.accept_socket().await?)
+        let (socket, _) = self.accept_socket().await?;
+        Stream::from_socket(socket)
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) async fn accept_all<K, H, F>(
     let here = runtime::current_worker();
     loop {
         match listener.accept_socket().await {
-            Ok(socket) => {
+            Ok((socket, _)) => {
                 let napi = sockopt::incoming_napi_id(&socket);
                 let owner = runtime::io::worker_of_napi(napi);
                 if let Some(steering) = steering.as_ref().filter(|_| napi != 0) {
