@@ -41,6 +41,7 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+mod bind_options;
 mod buffers;
 mod listener;
 mod serve;
@@ -50,6 +51,7 @@ mod tcp;
 mod udp;
 mod unix;
 
+pub use bind_options::BindOptions;
 pub use bytes::Bytes;
 pub use listener::Listener;
 pub use serve::{Alignment, Serving, ShutdownReport};

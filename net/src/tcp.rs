@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
+use crate::bind_options::BindOptions;
 use crate::listener::{BACKLOG, Listener};
 use crate::sockopt;
 use crate::stream::{Stream, connect};
@@ -21,8 +22,6 @@ pub type TcpStream = Stream<Tcp>;
 /// A listening TCP socket.
 pub type TcpListener = Listener<Tcp>;
 
-/// How long the address of a killed process may take to become free: 5 to 9 ms were seen.
-const ADDRESS_FREE_WITHIN: Duration = Duration::from_millis(100);
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Stream<Tcp> {
@@ -138,21 +137,17 @@ impl Stream<Tcp> {
 
 impl Listener<Tcp> {
     /// Listens on an address; port 0 takes any free one. The backlog is 4096, which the kernel caps at
-    /// `net.core.somaxconn`.
-    ///
-    /// An IPv6 address takes IPv6 connections only (`IPV6_V6ONLY` is set): to serve both families, also on
-    /// `[::]`, listen on an address of each.
+    /// `net.core.somaxconn`. `[::]` takes IPv4 connections too, unless [`BindOptions::only_v6`] is set.
     ///
     /// # Errors
     /// `AddrInUse` if another socket has the address, even one of the same user with `SO_REUSEPORT`: two
-    /// programs never share it by mistake. It is tried for a tenth of a second before, which blocks the
-    /// thread: the listening socket of a killed process lives on for some milliseconds in its ring
-    /// (`io_uring.c`, `io_ring_exit_work`).
+    /// programs never share it by mistake. The listening socket of a process that was killed lives on for some
+    /// milliseconds (`io_uring.c`, `io_ring_exit_work`): [`Listener::bind_within`] waits for it.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        Self::bind_with_backlog(address, BACKLOG)
+        Self::bind_with(address, &BindOptions::new())
     }
 
     /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
@@ -163,14 +158,40 @@ impl Listener<Tcp> {
     /// # Panics
     /// Outside of a runtime.
     pub fn bind_with_backlog(address: SocketAddr, backlog: i32) -> io::Result<Self> {
-        let give_up = Instant::now() + ADDRESS_FREE_WITHIN;
+        Self::bind_with(address, &BindOptions::new().backlog(backlog))
+    }
+
+    /// Like [`Listener::bind`], with options.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind_with(address: SocketAddr, options: &BindOptions) -> io::Result<Self> {
+        Self::from_socket(listening_socket(address, options, false)?, options.listen_backlog())
+    }
+
+    /// Like [`Listener::bind_with`], and tries again for as long as `limit` while another socket has the address.
+    /// The socket of a killed process was seen to keep it for 5 to 9 ms.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn bind_within(
+        address: SocketAddr,
+        options: &BindOptions,
+        limit: Duration,
+    ) -> io::Result<Self> {
+        let begun = Instant::now();
         loop {
-            match listening_socket(address, backlog, false) {
-                Ok(socket) => return Self::from_socket(socket, backlog),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < give_up => {
-                    std::thread::sleep(BIND_RETRY_INTERVAL);
+            match Self::bind_with(address, options) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < limit => {
+                    runtime::sleep(BIND_RETRY_INTERVAL).await;
                 }
-                Err(error) => return Err(error),
+                result => return result,
             }
         }
     }
@@ -210,16 +231,13 @@ impl Listener<Tcp> {
     }
 }
 
-fn listening_socket(address: SocketAddr, backlog: i32, reuse_port: bool) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
+fn listening_socket(address: SocketAddr, options: &BindOptions, reuse_port: bool) -> io::Result<Socket> {
+    let socket = options.socket(address, Type::STREAM)?;
     // Connections of an earlier run in TIME_WAIT don't keep the address taken.
     socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
     socket.set_reuse_port(reuse_port)?;
     socket.bind(&address.into())?;
-    socket.listen(backlog)?;
+    socket.listen(options.listen_backlog())?;
     Ok(socket)
 }
 
@@ -229,8 +247,9 @@ fn listening_socket(address: SocketAddr, backlog: i32, reuse_port: bool) -> io::
 /// option now, and with it the kernel lets others of this user join (`inet_csk_bind_conflict`).
 pub(crate) fn extend_reuseport_group(first: &Socket, backlog: i32, count: usize) -> io::Result<Vec<Socket>> {
     let address = internet_address(&first.local_addr()?)?;
+    let options = BindOptions::of(first, address, backlog)?;
     first.set_reuse_port(true)?;
-    (0..count).map(|_| listening_socket(address, backlog, true)).collect()
+    (0..count).map(|_| listening_socket(address, &options, true)).collect()
 }
 
 fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {

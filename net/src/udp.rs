@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use socket2::{Domain, Socket, Type};
+use socket2::{Socket, Type};
+
+use crate::bind_options::BindOptions;
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
 #[derive(Debug)]
@@ -14,8 +16,8 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds to an address; port 0 takes any free one. An IPv6 address takes IPv6 datagrams only
-    /// (`IPV6_V6ONLY` is set).
+    /// Binds to an address; port 0 takes any free one. `[::]` takes IPv4 datagrams too, unless
+    /// [`BindOptions::only_v6`] is set.
     ///
     /// # Errors
     /// `AddrInUse` if another socket has the address, or the error of another system call.
@@ -23,7 +25,18 @@ impl UdpSocket {
     /// # Panics
     /// Outside of a runtime.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        Self::from_std(bound_socket(address, false)?)
+        Self::bind_with(address, &BindOptions::new())
+    }
+
+    /// Like [`UdpSocket::bind`], with options; the backlog has no meaning.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind_with(address: SocketAddr, options: &BindOptions) -> io::Result<Self> {
+        Self::from_std(bound_socket(address, options, false)?.into())
     }
 
     /// Binds a reuseport group of `sockets` sockets to an address. The kernel spreads datagrams over them by
@@ -33,14 +46,29 @@ impl UdpSocket {
     /// `AddrInUse` if another socket has the address, or the error of another system call.
     #[doc(alias = "SO_REUSEPORT")]
     pub fn bind_group(address: SocketAddr, sockets: usize) -> io::Result<Vec<std::net::UdpSocket>> {
+        Self::bind_group_with(address, sockets, &BindOptions::new())
+    }
+
+    /// Like [`UdpSocket::bind_group`], with options.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind_group`].
+    pub fn bind_group_with(
+        address: SocketAddr,
+        sockets: usize,
+        options: &BindOptions,
+    ) -> io::Result<Vec<std::net::UdpSocket>> {
         // Bound without the option first: two programs never share an address by mistake.
-        let first = bound_socket(address, false)?;
-        let address = first.local_addr()?;
+        let first = bound_socket(address, options, false)?;
         if sockets <= 1 {
-            return Ok(vec![first]);
+            return Ok(vec![first.into()]);
         }
-        drop(first);
-        (0..sockets).map(|_| bound_socket(address, true)).collect()
+        // It keeps the address, and lets others of this user join (`net/ipv4/udp.c`, `udp_lib_lport_inuse`).
+        first.set_reuse_port(true)?;
+        let first = std::net::UdpSocket::from(first);
+        let address = first.local_addr()?;
+        let others = (1..sockets).map(|_| Ok(bound_socket(address, options, true)?.into()));
+        std::iter::once(Ok(first)).chain(others).collect()
     }
 
     /// Takes over a socket of the standard library, and makes it non-blocking.
@@ -56,7 +84,7 @@ impl UdpSocket {
     }
 
     /// Receives a datagram. Returns its length in `buffer`, and its sender. The part that does not fit in
-    /// `buffer` is lost.
+    /// `buffer` is lost. Any number of tasks may wait; one of them gets the datagram.
     ///
     /// # Errors
     /// The error of the system call, for example `ConnectionRefused` after an earlier datagram was refused.
@@ -67,7 +95,7 @@ impl UdpSocket {
         Ok((length, sender))
     }
 
-    /// Sends a datagram. Returns its length.
+    /// Sends a datagram. Returns its length. Any number of tasks may wait for room.
     ///
     /// # Errors
     /// The error of the system call, for example `EMSGSIZE` for a datagram longer than the protocol allows.
@@ -84,14 +112,11 @@ impl UdpSocket {
     }
 }
 
-fn bound_socket(address: SocketAddr, reuse_port: bool) -> io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking().cloexec(), None)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
+fn bound_socket(address: SocketAddr, options: &BindOptions, reuse_port: bool) -> io::Result<Socket> {
+    let socket = options.socket(address, Type::DGRAM)?;
     socket.set_reuse_port(reuse_port)?;
     socket.bind(&address.into())?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 impl AsFd for UdpSocket {

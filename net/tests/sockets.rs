@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
-use net::{TcpListener, TcpStream, UnixListener};
+use net::{BindOptions, TcpListener, TcpStream, UnixListener};
 
 use common::local;
 
@@ -82,7 +82,17 @@ async fn a_served_address_can_not_be_bound_again() {
     let first = TcpListener::bind(local()).unwrap();
     let address = first.local_addr().unwrap();
     let serving = first.serve(|_| async {}).unwrap();
-    assert_eq!(TcpListener::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    let begun = std::time::Instant::now();
+    for _ in 0..100 {
+        assert_eq!(TcpListener::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    }
+    // It took 100 ms each, in which the worker was blocked.
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let limit = Duration::from_millis(30);
+    let begun = std::time::Instant::now();
+    let waited = TcpListener::bind_within(address, &BindOptions::new(), limit).await;
+    assert_eq!(waited.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    assert!(begun.elapsed() >= limit);
     drop(serving);
 }
 

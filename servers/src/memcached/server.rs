@@ -13,7 +13,7 @@ use super::config::Config;
 use super::connection::accept;
 use super::context::ServerContext;
 use super::error::{ReloadError, StartError};
-use super::listen::{check_address, remove_stale_socket};
+use super::listen::{bind, check_address, remove_stale_socket};
 use super::store::Store;
 use super::udp::{self, UdpService};
 
@@ -76,7 +76,7 @@ impl Server {
             if let Some(port) = port.or(config.port) {
                 let address = SocketAddr::new(ip, port);
                 let failed = |source| StartError::Listen { address: address.to_string(), source };
-                let listener = TcpListener::bind_with_backlog(address, config.backlog).map_err(failed)?;
+                let listener = bind(address, config.backlog).map_err(failed)?;
                 listeners.push((address, listener));
             }
             if let Some(port) = config.udp_port {

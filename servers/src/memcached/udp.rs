@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use net::UdpSocket;
+use net::{BindOptions, UdpSocket};
 use runtime::JoinHandle;
 
 use super::context::ServerContext;
@@ -41,7 +41,7 @@ impl Drop for UdpService {
 
 /// Serves an address on every worker.
 pub fn serve(address: SocketAddr, context: &Arc<ServerContext>) -> io::Result<UdpService> {
-    let sockets = UdpSocket::bind_group(address, runtime::workers())?;
+    let sockets = UdpSocket::bind_group_with(address, runtime::workers(), &BindOptions::new().only_v6(true))?;
     let address = sockets.first().map_or(Ok(address), |socket| socket.local_addr())?;
     let tasks = sockets.into_iter().enumerate().map(|(worker, socket)| {
         let context = Arc::clone(context);

@@ -1,0 +1,84 @@
+//! UDP sockets: several tasks on one socket, both address families, groups.
+
+mod common;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use net::{BindOptions, UdpSocket};
+
+use common::local;
+
+#[runtime::test]
+async fn two_tasks_that_wait_on_one_socket_both_receive() {
+    let socket = Rc::new(UdpSocket::bind(local()).unwrap());
+    let address = socket.local_addr().unwrap();
+    let receiving: Vec<_> = (0..2)
+        .map(|_| {
+            let socket = Rc::clone(&socket);
+            runtime::spawn(async move {
+                let mut buffer = [0; 8];
+                socket.recv_from(&mut buffer).await.unwrap();
+                buffer[0]
+            })
+        })
+        .collect();
+    runtime::sleep(Duration::from_millis(2)).await;
+    let sender = UdpSocket::bind(local()).unwrap();
+    sender.send_to(b"a", address).await.unwrap();
+    runtime::sleep(Duration::from_millis(2)).await;
+    sender.send_to(b"b", address).await.unwrap();
+    let mut received = Vec::new();
+    for task in receiving {
+        let byte = runtime::timeout(Duration::from_secs(2), task).await;
+        received.push(byte.expect("a waiting task was forgotten").unwrap());
+    }
+    received.sort_unstable();
+    assert_eq!(received, b"ab");
+}
+
+#[runtime::test]
+async fn an_unspecified_ipv6_address_takes_datagrams_of_both_families() {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let by_v4 = UdpSocket::bind(local()).unwrap();
+    by_v4.send_to(b"4", (Ipv4Addr::LOCALHOST, port).into()).await.unwrap();
+    let mut buffer = [0; 8];
+    let received = runtime::timeout(Duration::from_secs(2), socket.recv_from(&mut buffer)).await;
+    let (_, from) = received.expect("the datagram over IPv4 was not received").unwrap();
+    assert_eq!(from.ip().to_canonical(), Ipv4Addr::LOCALHOST);
+}
+
+#[runtime::test]
+async fn an_address_of_ipv6_only_leaves_the_port_of_ipv4_free() {
+    let only = BindOptions::new().only_v6(true);
+    let socket = UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, 0).into(), &only).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let group = UdpSocket::bind_group((Ipv4Addr::UNSPECIFIED, port).into(), 2).unwrap();
+    assert!(group.iter().all(|member| member.local_addr().unwrap().port() == port));
+    assert!(UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, port).into(), &BindOptions::new()).is_err());
+}
+
+#[runtime::test]
+async fn every_member_of_a_group_gets_datagrams_and_a_stranger_does_not_join() {
+    let group = UdpSocket::bind_group(local(), 2).unwrap();
+    let address = group[0].local_addr().unwrap();
+    assert_eq!(UdpSocket::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    let members: Vec<_> = group.into_iter().map(|socket| UdpSocket::from_std(socket).unwrap()).collect();
+    let mut received = [0; 2];
+    for _ in 0..64 {
+        let sender = std::net::UdpSocket::bind(local()).unwrap();
+        sender.send_to(b"x", address).unwrap();
+        let mut buffers = [[0; 4]; 2];
+        let [first, second] = &mut buffers;
+        let (first, second) = (members[0].recv_from(first), members[1].recv_from(second));
+        let (first, second) = (std::pin::pin!(first), std::pin::pin!(second));
+        let either = futures_util::future::select(first, second);
+        match runtime::timeout(Duration::from_secs(2), either).await.expect("a datagram was lost") {
+            futures_util::future::Either::Left(_) => received[0] += 1,
+            futures_util::future::Either::Right(_) => received[1] += 1,
+        }
+    }
+    assert!(received[0] > 0 && received[1] > 0, "{received:?}");
+}
