@@ -164,3 +164,36 @@ async fn nobody_connects_to_a_path_before_it_has_its_mode() {
         assert_eq!(client.join().unwrap(), 0o606);
     }
 }
+
+#[runtime::test(workers = 2)]
+async fn a_shutdown_returns_when_the_aborted_handlers_are_dropped() {
+    /// Takes its time to be dropped.
+    struct Held(std::sync::Arc<()>);
+    impl Drop for Held {
+        fn drop(&mut self) {
+            std::thread::sleep(Duration::from_millis(100));
+            let _ = &self.0;
+        }
+    }
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let held = std::sync::Arc::new(());
+    let inside = std::sync::Arc::clone(&held);
+    let serving = listener
+        .serve(move |_stream: TcpStream| {
+            let held = Held(std::sync::Arc::clone(&inside));
+            async move {
+                let _held = held;
+                std::future::pending::<()>().await;
+            }
+        })
+        .unwrap();
+    let _clients = [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+    while serving.connections() < 2 {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
+    runtime::sleep(Duration::from_millis(20)).await;
+    let report = serving.shutdown(Duration::from_millis(1)).await;
+    assert_eq!(report.aborted, 2);
+    assert_eq!(std::sync::Arc::strong_count(&held), 1, "an aborted handler was not dropped yet");
+}

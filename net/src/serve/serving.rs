@@ -67,7 +67,8 @@ impl Serving {
     ///
     /// The reading side of every connection is shut down: a handler that waits for a request reads the end of
     /// the stream, and one that works on a request can still write its response. Handlers that have not
-    /// finished after `deadline` are dropped.
+    /// finished after `deadline` are dropped, each on its worker. It returns when all of them are: a handler whose
+    /// drop blocks, or whose worker is blocked, delays it.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -79,6 +80,7 @@ impl Serving {
             return ShutdownReport { finished: open, aborted: 0 };
         }
         let aborted = self.state.abort();
+        std::future::poll_fn(|context| self.state.poll_drained(context)).await;
         ShutdownReport { finished: open.saturating_sub(aborted), aborted }
     }
 }
