@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::sleep::sleep_until;
+use super::sleep::{after, sleep_until};
 
 /// Ticks each `period`, the first time at once. Missed ticks are skipped; later ticks stay at multiples of
 /// the period.
@@ -31,7 +31,7 @@ impl Interval {
         sleep_until(due).await;
         let missed = due.elapsed().as_nanos() / self.period.as_nanos();
         let periods = u32::try_from(missed + 1).unwrap_or(u32::MAX);
-        self.next = due + self.period * periods;
+        self.next = after(due, self.period.saturating_mul(periods));
         due
     }
 }

@@ -15,9 +15,13 @@ use crate::worker::current;
 /// slack to 1 ns (`prctl(2)`, `PR_SET_TIMERSLACK`). Before Linux 5.11 the epoll driver counts in
 /// milliseconds.
 pub fn sleep(duration: Duration) -> Sleep {
-    let now = Instant::now();
-    // A duration beyond the end of the clock: 100 years, which is never.
-    sleep_until(now.checked_add(duration).unwrap_or(now + Duration::from_secs(100 * 365 * 86_400)))
+    sleep_until(after(Instant::now(), duration))
+}
+
+/// The instant after a duration. One beyond the end of the clock is 100 years away, which is never.
+pub(super) fn after(start: Instant, duration: Duration) -> Instant {
+    const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+    start.checked_add(duration).unwrap_or_else(|| Instant::now() + NEVER)
 }
 
 /// Waits until `deadline`.
