@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use policies::law::LatencyBudget;
@@ -10,8 +11,10 @@ use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Poli
 use crate::config::{Attribute, CodeSettings, Config, settings_table};
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
+use crate::hooks::Hooks;
 use crate::host_policy::{HostChangeHook, HostHooks};
 use crate::runtime::Runtime;
+use crate::worker::stall::Stall;
 use crate::worker::wait_strategy::WaitStrategy;
 
 /// Builds a [`Runtime`].
@@ -36,6 +39,7 @@ pub struct Builder {
     code: CodeSettings,
     on_host_change: HostChange,
     queue_delegate: Delegate,
+    hooks: Hooks,
     attribute: Attribute,
     ignore_environment: bool,
 }
@@ -179,6 +183,23 @@ impl Builder {
         self
     }
 
+    /// A poll of a task that takes longer is a stall: it is counted ([`Metrics::stalls`](crate::Metrics::stalls)), logged
+    /// as a warning with the place where the task was spawned, and given to [`on_stall`](Self::on_stall). While a task
+    /// computes or blocks its thread, its worker's other tasks, timers and sockets wait, and its queue is not polled.
+    /// Default: 100 ms. The resolution is the kernel's tick, 1 to 10 ms.
+    ///
+    /// A task is noticed when its poll returns; one that never does is not.
+    pub fn stall_threshold(mut self, threshold: Duration) -> Self {
+        self.code.stall_threshold = Some(threshold);
+        self
+    }
+
+    /// Calls a function on each stall ([`stall_threshold`](Self::stall_threshold)), on the worker that stalled.
+    pub fn on_stall(mut self, hook: impl Fn(&Stall) + Send + Sync + 'static) -> Self {
+        self.hooks.on_stall = Some(Arc::new(hook));
+        self
+    }
+
     /// The directory in which old host settings are journalled. Default: `/run/lull`.
     pub fn journals(mut self, journals: JournalDir) -> Self {
         self.code.journals = journals;
@@ -198,7 +219,7 @@ impl Builder {
     /// only partly available is not an error: the workers' reports say what is in effect, and why.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let config = Config::resolve(self.code, self.attribute, self.ignore_environment)?;
-        let hooks = HostHooks { on_change: self.on_host_change.0, delegate: self.queue_delegate.0 };
-        Runtime::new(config, hooks)
+        let host = HostHooks { on_change: self.on_host_change.0, delegate: self.queue_delegate.0 };
+        Runtime::new(config, self.hooks, host)
     }
 }

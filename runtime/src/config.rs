@@ -90,6 +90,7 @@ pub(crate) struct CodeSettings {
     pub(crate) ignores_polling_costs: bool,
     pub(crate) busy_poll: Option<Duration>,
     pub(crate) max_events: Option<usize>,
+    pub(crate) stall_threshold: Option<Duration>,
     pub(crate) journals: JournalDir,
 }
 
@@ -107,6 +108,7 @@ pub(crate) struct Config {
     pub(crate) ignores_polling_costs: bool,
     pub(crate) busy_poll: Duration,
     pub(crate) max_events: usize,
+    pub(crate) stall_threshold: Duration,
     pub(crate) journals: JournalDir,
 }
 
@@ -115,6 +117,8 @@ pub(crate) struct Config {
 const SUPPRESSION_BUSY_POLL: Duration = Duration::from_micros(64);
 /// How many events one wait takes: the budget of one NAPI poll.
 const MAX_EVENTS: usize = 64;
+/// How long one poll of a task may take before it is reported.
+const STALL_THRESHOLD: Duration = Duration::from_millis(100);
 
 impl Config {
     /// Merges the three sources of settings.
@@ -190,6 +194,7 @@ impl Config {
             ignores_polling_costs: code.ignores_polling_costs,
             busy_poll,
             max_events: code.max_events.unwrap_or(MAX_EVENTS),
+            stall_threshold: code.stall_threshold.unwrap_or(STALL_THRESHOLD),
             journals: code.journals,
         })
     }

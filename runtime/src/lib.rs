@@ -43,8 +43,10 @@ pub mod __private;
 mod builder;
 mod config;
 mod context;
+mod coop;
 mod driver;
 mod error;
+mod hooks;
 mod host_policy;
 pub mod io;
 #[cfg(all(test, loom))]
@@ -67,6 +69,7 @@ pub use runtime_macros::{main, test};
 
 pub use crate::builder::Builder;
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
+pub use crate::coop::unconstrained;
 pub use crate::driver::{DriverKind, EpollParams, UnknownDriver};
 pub use crate::error::BuildError;
 pub use crate::io::AsyncFd;
@@ -74,4 +77,4 @@ pub use crate::runtime::Runtime;
 pub use crate::spawn::{spawn, spawn_on, yield_now};
 pub use crate::task::{AbortHandle, JoinError, JoinHandle};
 pub use crate::time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
-pub use crate::worker::{Metrics, Running, UnknownWaitStrategy, WaitStrategy, WorkerReport};
+pub use crate::worker::{Metrics, Running, Stall, UnknownWaitStrategy, WaitStrategy, WorkerReport};

@@ -121,7 +121,7 @@ fn worker() -> Arc<WorkerHandle> {
 }
 
 fn adopt<F: Future + 'static>(worker: &Arc<WorkerHandle>, future: F) -> (TaskRef, JoinHandle<F::Output>) {
-    let (task, joiner) = NewTask::local(Arc::clone(worker), future);
+    let (task, joiner) = NewTask::local(Arc::clone(worker), std::panic::Location::caller(), future);
     // SAFETY: the joiner's reference, of a future with this output.
     (task.adopt(), unsafe { JoinHandle::new(joiner) })
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -11,6 +12,7 @@ use crate::config::Config;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
+use crate::hooks::Hooks;
 use crate::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
 use crate::runtime_state::{HostState, RuntimeState};
 use crate::worker::current;
@@ -30,7 +32,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub(crate) fn new(mut config: Config, hooks: HostHooks) -> Result<Self, BuildError> {
+    pub(crate) fn new(mut config: Config, hooks: Hooks, host_hooks: HostHooks) -> Result<Self, BuildError> {
         let interface = config.interface.as_deref().map(host::interface).transpose()?;
         let queues = interface.as_ref().map_or(0, |interface| interface.queues.len());
         let count = config.workers.unwrap_or_else(|| {
@@ -63,7 +65,7 @@ impl Runtime {
             let ids = napis.own_ids(&host::interface(name)?);
             napis.assign(&ids, &workers);
         }
-        let state = Arc::new(RuntimeState::new(config, workers, napis, host_state));
+        let state = Arc::new(RuntimeState::new(config, hooks, workers, napis, host_state));
         let mut runtime = Self { state, threads: Vec::new(), supervisor: None };
         // Worker 0 opens its driver in `block_on`, which can't return an error.
         runtime.probe_driver().map_err(worker_0_failed)?;
@@ -74,7 +76,7 @@ impl Runtime {
             runtime.threads.push(handle);
         }
         if let Some(guard) = guard {
-            let supervisor = supervise(&runtime.state, guard, hooks).map_err(worker_0_failed)?;
+            let supervisor = supervise(&runtime.state, guard, host_hooks).map_err(worker_0_failed)?;
             runtime.supervisor = Some(supervisor);
         }
         Ok(runtime)
@@ -86,9 +88,12 @@ impl Runtime {
     /// # Panics
     /// If the future panics, if it is called from within a runtime, if a worker failed, or if worker 0
     /// can't be pinned to its core or its driver can't be opened.
+    #[track_caller]
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let spawned = Location::caller();
         let future = std::pin::pin!(future);
-        let outcome = make_worker(&self.state, 0).and_then(|worker| current::run(&worker, Some(future)));
+        let outcome =
+            make_worker(&self.state, 0).and_then(|worker| current::run(&worker, Some(future), spawned));
         match outcome {
             Ok(Some(output)) => output,
             Ok(None) => {
@@ -157,7 +162,7 @@ fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::J
         // A panic out of a worker's loop (of a waker, for example) must stop the program: nobody else
         // would serve the worker's queue.
         let stop_all = StopOnPanic(&state, index);
-        if let Err(error) = current::run::<()>(&worker, None) {
+        if let Err(error) = current::run::<()>(&worker, None, Location::caller()) {
             state.fail(index, &error);
         }
         drop(stop_all);

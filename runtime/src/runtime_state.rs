@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use policies::{Applied, QueueRequests};
 
 use crate::config::Config;
+use crate::hooks::Hooks;
 use crate::worker::metrics::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
@@ -14,6 +15,7 @@ use crate::worker::worker_handle::WorkerHandle;
 /// A runtime's settings, and its workers as other threads see them.
 pub(crate) struct RuntimeState {
     pub(crate) config: Config,
+    pub(crate) hooks: Hooks,
     pub(crate) workers: Vec<Arc<WorkerHandle>>,
     pub(crate) napis: NapiMap,
     pub(crate) host: HostState,
@@ -37,11 +39,12 @@ pub(crate) struct HostState {
 impl RuntimeState {
     pub(crate) fn new(
         config: Config,
+        hooks: Hooks,
         workers: Vec<Arc<WorkerHandle>>,
         napis: NapiMap,
         host: HostState,
     ) -> Self {
-        Self { config, workers, napis, host, failure: Mutex::default() }
+        Self { config, hooks, workers, napis, host, failure: Mutex::default() }
     }
 
     /// The core that a worker is to run on; `None`: it is not pinned.

@@ -1,6 +1,7 @@
 //! Spawning tasks, and yielding to them.
 
 use std::future::Future;
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -13,13 +14,15 @@ use crate::worker::worker_handle::Message;
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
 {
+    let spawned = Location::caller();
     current::with(|worker| {
-        let (task, joiner) = NewTask::local(Arc::clone(&worker.handle), future);
+        let (task, joiner) = NewTask::local(Arc::clone(&worker.handle), spawned, future);
         worker.adopt(task);
         // SAFETY: the joiner's reference, of a future with this output.
         unsafe { JoinHandle::new(joiner) }
@@ -33,6 +36,7 @@ where
 ///
 /// # Panics
 /// Outside of a runtime, or if there is no such worker.
+#[track_caller]
 pub fn spawn_on<F, Fut>(worker: usize, make: F) -> JoinHandle<Fut::Output>
 where
     F: FnOnce() -> Fut + Send + 'static,
@@ -45,7 +49,7 @@ where
         assert!(worker < count, "there is no worker {worker}; there are {count}, from 0");
         Arc::clone(&workers[worker])
     });
-    let (task, joiner) = NewTask::remote(Arc::clone(&target), make);
+    let (task, joiner) = NewTask::remote(Arc::clone(&target), Location::caller(), make);
     // The worker is woken at once: the caller may block this thread until the task is done.
     target.send(Message::Adopt(task));
     // SAFETY: the joiner's reference, of a future with this output.

@@ -11,6 +11,7 @@ pub(crate) mod waiters;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use policies::law::QueueSettings;
 
@@ -18,7 +19,7 @@ pub use self::driver_kind::{DriverKind, UnknownDriver};
 use self::epoll::EpollDriver;
 pub use self::epoll_sys::EpollParams;
 use self::uring::driver::{Mode, UringDriver};
-use self::wait::{POLLING_TASK_BUDGET, Wait, WaitOutcome};
+use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
 use crate::worker::wake_handle::WakeHandle;
 
 /// A worker's driver.
@@ -117,6 +118,15 @@ impl Driver {
     /// How many tasks one turn runs before the next wait.
     pub(crate) fn task_budget(&self) -> usize {
         self.ring().map_or(POLLING_TASK_BUDGET, |ring| ring.task_budget())
+    }
+
+    /// How long one turn runs tasks before the next wait. It is exceeded by the last task's poll.
+    pub(crate) fn turn_limit(&self) -> Duration {
+        if self.task_budget() == POLLING_TASK_BUDGET && self.epoll().is_split() {
+            POLLING_TURN_LIMIT
+        } else {
+            TURN_LIMIT
+        }
     }
 
     /// Takes on waking another worker with the next wait; `false` if this driver can't.

@@ -6,6 +6,12 @@ use std::time::Duration;
 /// fit into the receive ring (256 packets of a veth pair).
 pub(crate) const POLLING_TASK_BUDGET: usize = 128;
 
+/// How long a turn may run tasks if it may have to poll a queue, for the same reason: that ring is full after 0.94 ms at
+/// 272,000 packets a second.
+pub(crate) const POLLING_TURN_LIMIT: Duration = Duration::from_millis(1);
+/// How long a turn may run tasks otherwise, before timers and sockets have their turn.
+pub(crate) const TURN_LIMIT: Duration = Duration::from_millis(5);
+
 /// How long a wait may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {

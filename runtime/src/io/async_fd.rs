@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use crate::coop;
 use crate::driver::readiness::{Direction, Readiness, SourceKind};
 use crate::worker::current;
 use crate::worker::event_loop::Worker;
@@ -89,25 +90,32 @@ impl<T: AsFd> AsyncFd<T> {
         context: &mut Context<'_>,
         operation: impl FnMut(&T) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
-        self.try_when_ready(direction, operation, || self.registration.readiness.wait(direction, context))
+        self.try_when_ready(direction, context, operation, |context| {
+            self.registration.readiness.wait(direction, context);
+        })
     }
 
     fn try_when_ready<R>(
         &self,
         direction: Direction,
+        context: &Context<'_>,
         mut operation: impl FnMut(&T) -> io::Result<R>,
-        wait: impl FnOnce(),
+        wait: impl FnOnce(&Context<'_>),
     ) -> Poll<io::Result<R>> {
+        ready!(coop::poll_budget(context));
         let readiness = &self.registration.readiness;
         loop {
             if !readiness.is_ready(direction) {
-                wait();
+                wait(context);
                 return Poll::Pending;
             }
             match operation(self.get_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => readiness.clear(direction),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return Poll::Ready(result),
+                result => {
+                    coop::spend();
+                    return Poll::Ready(result);
+                }
             }
         }
     }
@@ -127,7 +135,9 @@ impl<T: AsFd> AsyncFd<T> {
     pub async fn ready(&self, direction: Direction) {
         let mut waiting = self.registration.readiness.enter(direction);
         std::future::poll_fn(|context| {
+            ready!(coop::poll_budget(context));
             if self.registration.readiness.is_ready(direction) {
+                coop::spend();
                 return Poll::Ready(());
             }
             waiting.wait(context);
@@ -152,7 +162,7 @@ impl<T: AsFd> AsyncFd<T> {
     ) -> io::Result<R> {
         let mut waiting = self.registration.readiness.enter(direction);
         std::future::poll_fn(|context| {
-            self.try_when_ready(direction, &mut operation, || waiting.wait(context))
+            self.try_when_ready(direction, context, &mut operation, |context| waiting.wait(context))
         })
         .await
     }

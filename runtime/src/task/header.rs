@@ -9,6 +9,7 @@
 //! | `aborted` | any thread | the worker drops the future instead of polling it |
 //! | `outcome` | worker and joiner | `DONE`, `JOINING` and `DETACHED`, see below |
 
+use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -24,6 +25,9 @@ const DONE: u8 = 1;
 const JOINING: u8 = 2;
 /// The join handle was dropped; nobody will take the result.
 const DETACHED: u8 = 4;
+
+/// Where in the program a task was spawned.
+pub(crate) type SpawnedAt = &'static Location<'static>;
 
 /// Who drops the result.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,6 +55,7 @@ pub(crate) struct Header<S: 'static> {
     pub(super) references: AtomicUsize,
     pub(super) vtable: &'static TaskVtable<S>,
     scheduler: Arc<S>,
+    spawned: SpawnedAt,
     key: AtomicU32,
     /// Only the worker's thread reads and writes it, so a local wake needs no atomic read-modify-write.
     queued: AtomicBool,
@@ -62,11 +67,17 @@ pub(crate) struct Header<S: 'static> {
 
 impl<S> Header<S> {
     /// Starts with two references: the worker's and the join handle's.
-    pub(super) fn new(scheduler: Arc<S>, key: u32, vtable: &'static TaskVtable<S>) -> Self {
+    pub(super) fn new(
+        scheduler: Arc<S>,
+        key: u32,
+        spawned: SpawnedAt,
+        vtable: &'static TaskVtable<S>,
+    ) -> Self {
         Self {
             references: AtomicUsize::new(2),
             vtable,
             scheduler,
+            spawned,
             key: AtomicU32::new(key),
             queued: AtomicBool::new(false),
             remote_wake_pending: AtomicBool::new(false),
@@ -79,6 +90,10 @@ impl<S> Header<S> {
     /// The worker that the task runs on.
     pub(crate) fn scheduler(&self) -> &Arc<S> {
         &self.scheduler
+    }
+
+    pub(crate) fn spawned(&self) -> SpawnedAt {
+        self.spawned
     }
 
     pub(crate) fn key(&self) -> u32 {

@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::wheel::TimerKey;
+use crate::coop;
 use crate::worker::current;
 
 /// Waits until `duration` has passed.
@@ -50,6 +51,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        ready!(coop::poll_budget(context));
         current::with(|worker| {
             let mut timers = worker.timers.borrow_mut();
             // The start of the turn is exact enough: timers fire between turns.
@@ -58,6 +60,7 @@ impl Future for Sleep {
                 // Dropped outside the borrow: the waker may be foreign code.
                 drop(timers);
                 drop(waker);
+                coop::spend();
                 return Poll::Ready(());
             }
             let mut replaced = None;

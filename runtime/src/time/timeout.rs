@@ -6,6 +6,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use super::sleep::sleep;
+use crate::coop;
 
 /// Awaits a future for at most `duration`; then it is dropped.
 ///
@@ -21,7 +22,8 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(output));
         }
-        ready!(sleep.as_mut().poll(context));
+        // Also when the future has used up the poll's budget: it may do so in each poll.
+        ready!(coop::without_budget(|| sleep.as_mut().poll(context)));
         Poll::Ready(Err(Elapsed))
     })
     .await

@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use super::event_loop::Worker;
+use crate::coop;
+use crate::task::header::SpawnedAt;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
@@ -43,11 +45,12 @@ pub(super) fn is_some_and(test: impl FnOnce(&Worker) -> bool) -> bool {
 pub(crate) fn run<R>(
     worker: &Rc<Worker>,
     root: Option<Pin<&mut dyn Future<Output = R>>>,
+    spawned: SpawnedAt,
 ) -> io::Result<Option<R>> {
     let entered = CurrentGuard::enter(worker);
     // Worker 0 runs once for each `block_on`.
     worker.handle.inbox.open();
-    let result = worker.run(root);
+    let result = worker.run(root, spawned);
     worker.shut_down();
     drop(entered);
     result
@@ -71,6 +74,8 @@ impl Drop for CurrentGuard {
     fn drop(&mut self) {
         let worker = CURRENT.with(|current| current.borrow().clone());
         if let Some(worker) = worker {
+            // A panic of the root future has ended its poll.
+            coop::end_poll();
             // After a panic of the root future the tasks still need their worker to be dropped.
             let result = catch_unwind(AssertUnwindSafe(|| worker.shut_down()));
             CURRENT.with(|current| current.borrow_mut().take());

@@ -15,16 +15,21 @@ use slab::Slab;
 
 use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
 use super::queue_control::QueueControl;
+use super::stall::Stall;
 use super::wait_strategy::WaitStrategy;
 use super::worker_handle::{Message, WorkerHandle};
+use crate::coop;
 use crate::driver::Driver;
 use crate::driver::wait::Wait;
 use crate::runtime_state::RuntimeState;
 use crate::sync::contain_panic;
 use crate::task::cell::{NewTask, TaskRef};
-use crate::task::header::ROOT;
-use crate::time::clock::monotonic_nanos;
+use crate::task::header::{ROOT, SpawnedAt};
+use crate::time::clock::{coarse_nanos, monotonic_nanos};
 use crate::time::wheel::TimerWheel;
+
+/// A turn's time is looked at after this many polls, and after each that has used up its budget.
+const POLLS_BETWEEN_CHECKS: usize = 8;
 
 /// One thread's tasks, timers and driver.
 pub(crate) struct Worker {
@@ -36,6 +41,8 @@ pub(crate) struct Worker {
     pub(crate) timers: RefCell<TimerWheel>,
     /// When this turn began, on the clock of [`monotonic_nanos`].
     turn_time: Cell<u64>,
+    /// When the last poll of a task ended, on the clock of [`coarse_nanos`].
+    poll_ended: Cell<u64>,
     wait: WaitStrategy,
     /// The keys of tasks to poll. A key may be outdated, and refer to no task or to a later one: a task
     /// that is woken during its last poll leaves such a key. The later task is then polled once in vain.
@@ -64,6 +71,7 @@ impl Worker {
             queue_control,
             timers: RefCell::default(),
             turn_time: Cell::new(monotonic_nanos()),
+            poll_ended: Cell::new(0),
             wait,
             queue: RefCell::default(),
             tasks: RefCell::default(),
@@ -102,9 +110,13 @@ impl Worker {
         }
     }
 
-    /// Runs turns until `root` is ready, or the worker is asked to stop (`None`).
-    pub(super) fn run<R>(&self, mut root: Option<Pin<&mut dyn Future<Output = R>>>) -> io::Result<Option<R>> {
-        let root_task = TaskRef::root(Arc::clone(&self.handle));
+    /// Runs turns until `root` is ready, or the worker is asked to stop (`None`). `spawned`: where the root was given.
+    pub(super) fn run<R>(
+        &self,
+        mut root: Option<Pin<&mut dyn Future<Output = R>>>,
+        spawned: SpawnedAt,
+    ) -> io::Result<Option<R>> {
+        let root_task = TaskRef::root(Arc::clone(&self.handle), spawned);
         let waker = root_task.waker();
         self.push(&root_task);
         let counters = &self.handle.counters;
@@ -115,22 +127,29 @@ impl Worker {
             counters.turns.add(1);
             self.take_messages();
             let budget = self.driver.task_budget();
+            let limit = self.driver.turn_limit().as_nanos() as u64;
+            self.poll_ended.set(coarse_nanos());
             let mut ran = 0;
             while ran < budget {
                 let Some(next) = self.queue.borrow_mut().pop_front() else { break };
                 ran += 1;
                 // Wake-ups of other workers go out with the wait, but don't wait for a second task.
                 self.driver.flush_wakes();
+                let mut overran = false;
                 if next != ROOT {
-                    self.poll_task(next);
-                    continue;
-                }
-                root_task.begin_poll();
-                if let Some(root) = &mut root {
+                    overran = self.poll_task(next);
+                } else if let Some(root) = &mut root {
+                    root_task.begin_poll();
                     counters.polls.add(1);
-                    if let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    coop::begin_poll();
+                    let polled = root.as_mut().poll(&mut Context::from_waker(&waker));
+                    overran = self.poll_ended(spawned);
+                    if let Poll::Ready(output) = polled {
                         return Ok(Some(output));
                     }
+                }
+                if (overran || ran % POLLS_BETWEEN_CHECKS == 0) && monotonic_nanos() - started > limit {
+                    break;
                 }
             }
             if self.handle.stop.load(Ordering::Relaxed) {
@@ -234,19 +253,22 @@ impl Worker {
         self.messages.replace(messages);
     }
 
-    fn poll_task(&self, key: u32) {
+    /// Returns whether the task has used up its budget.
+    fn poll_task(&self, key: u32) -> bool {
         let key = key as usize;
-        let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
+        let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return false };
         task.begin_poll();
         if task.is_aborted() {
             self.tasks.borrow_mut().try_remove(key);
             // SAFETY: this is the worker's thread, and a finished task is not in the slab.
             unsafe { task.cancel() };
-            return;
+            return false;
         }
         self.handle.counters.polls.add(1);
+        coop::begin_poll();
         // SAFETY: as above.
         let polled = unsafe { task.poll() };
+        let overran = self.poll_ended(task.spawned());
         let mut tasks = self.tasks.borrow_mut();
         match polled {
             Poll::Ready(()) => drop(tasks.try_remove(key)),
@@ -256,6 +278,28 @@ impl Worker {
                 }
             }
         }
+        overran
+    }
+
+    /// Counts a poll that took too long or used up its budget. Returns whether it did the latter.
+    fn poll_ended(&self, spawned: SpawnedAt) -> bool {
+        let overran = coop::end_poll();
+        self.handle.counters.forced_yields.add(u64::from(overran));
+        let now = coarse_nanos();
+        let took = Duration::from_nanos(now - self.poll_ended.replace(now));
+        if took >= self.runtime.config.stall_threshold {
+            self.stalled(Stall { worker: self.handle.index, spawned, took });
+        }
+        overran
+    }
+
+    #[cold]
+    fn stalled(&self, stall: Stall) {
+        self.handle.counters.stalls.add(1);
+        tracing::warn!(worker = stall.worker, took = ?stall.took, spawned = %stall.spawned, "a task stalled its worker");
+        if let Some(hook) = &self.runtime.hooks.on_stall {
+            contain_panic(|| hook(&stall));
+        }
     }
 
     /// Drops all tasks and timers on the worker's own thread, and closes the driver.
@@ -263,6 +307,8 @@ impl Worker {
         if self.stopping.replace(true) {
             return;
         }
+        // What is dropped may block for what another worker does, like a task's poll.
+        coop::begin_poll();
         // Panics of a future's drop are contained in `TaskRef::cancel`; here those of wakers are.
         for message in self.handle.inbox.close() {
             contain_panic(|| drop(message));
@@ -277,6 +323,7 @@ impl Worker {
         self.queue.borrow_mut().clear();
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         contain_panic(|| drop(timers));
+        coop::end_poll();
         self.driver.close();
     }
 }

@@ -30,6 +30,8 @@ impl Counter {
 pub(crate) struct WorkerCounters {
     pub(crate) turns: Counter,
     pub(crate) polls: Counter,
+    pub(crate) forced_yields: Counter,
+    pub(crate) stalls: Counter,
     pub(crate) waits: Counter,
     pub(crate) forced_passes: Counter,
     pub(crate) events: Counter,
@@ -47,6 +49,11 @@ pub struct Metrics {
     pub turns: u64,
     /// Polls of tasks.
     pub polls: u64,
+    /// Polls that were made to yield, because they had completed 128 operations (receives, sends, accepts, timers) and
+    /// asked for more.
+    pub forced_yields: u64,
+    /// Polls that took longer than [`Builder::stall_threshold`](crate::Builder::stall_threshold).
+    pub stalls: u64,
     /// Times that another thread has woken it while it was parked.
     pub wakes: u64,
     /// System calls that wait, poll or submit: `epoll_pwait2` on the instance that the worker waits in, and
@@ -96,6 +103,8 @@ impl WorkerCounters {
         Metrics {
             turns: self.turns.get(),
             polls: self.polls.get(),
+            forced_yields: self.forced_yields.get(),
+            stalls: self.stalls.get(),
             wakes,
             waits: self.waits.get(),
             forced_passes: self.forced_passes.get(),

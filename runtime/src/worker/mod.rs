@@ -14,6 +14,7 @@ pub(crate) mod napi_map;
 pub(crate) mod park_state;
 pub(crate) mod queue_control;
 pub(crate) mod report;
+pub(crate) mod stall;
 pub(crate) mod startup;
 pub(crate) mod wait_strategy;
 pub(crate) mod wake_handle;
@@ -22,4 +23,5 @@ pub(crate) mod worker_handle;
 
 pub use self::metrics::Metrics;
 pub use self::report::{Running, WorkerReport};
+pub use self::stall::Stall;
 pub use self::wait_strategy::{UnknownWaitStrategy, WaitStrategy};

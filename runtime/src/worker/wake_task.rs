@@ -5,6 +5,7 @@ use std::task::RawWakerVTable;
 
 use super::current;
 use super::worker_handle::{Message, WorkerHandle};
+use crate::coop;
 use crate::task::cell::{Schedule, TaskRef, waker_vtable};
 
 impl Schedule for WorkerHandle {
@@ -13,7 +14,8 @@ impl Schedule for WorkerHandle {
             return;
         }
         let worker = task.scheduler();
-        // This thread's worker wakes the other one with its next wait, if it can.
+        // This thread's worker wakes the other one with its next wait, if it can, but not while a task's own code runs:
+        // that may compute for long, or block its thread for what the other one does.
         if worker.push(Message::Wake(task.clone())) && !defer_wake(worker) {
             worker.wake.wake();
         }
@@ -39,5 +41,5 @@ fn push_if_current(task: &TaskRef<WorkerHandle>) -> bool {
 
 /// Leaves the wake-up of another worker to this thread's driver; `false` if it can't take it.
 fn defer_wake(other: &WorkerHandle) -> bool {
-    current::is_some_and(|worker| worker.driver.defer_wake(&other.wake))
+    !coop::is_in_task() && current::is_some_and(|worker| worker.driver.defer_wake(&other.wake))
 }

@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::driver::UringDriver;
 use super::listener_state::{AcceptState, ListenerState};
 use super::socket_state::{runtime_has_ended, store_waker};
+use crate::coop;
 
 /// The most enters that dropping a listener makes; each runs some twenty items of deferred work.
 const MAX_DROP_ENTERS: usize = 100;
@@ -35,7 +36,7 @@ impl RingListener {
     /// As [`RingListener::poll_accept`].
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         let mut waiting = self.state.waiters.enter();
-        std::future::poll_fn(|context| self.accept_or(|_| waiting.wait(context))).await
+        std::future::poll_fn(|context| self.accept_or(context, |_| waiting.wait(context))).await
     }
 
     /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. One task may wait in this way at a time; a
@@ -45,12 +46,18 @@ impl RingListener {
     /// Those of `accept(2)`, after which further connections may be accepted; and `NotConnected` if the
     /// runtime has ended.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
-        self.accept_or(|accepts| store_waker(&mut accepts.waker, context))
+        self.accept_or(context, |accepts| store_waker(&mut accepts.waker, context))
     }
 
-    fn accept_or(&self, wait: impl FnOnce(&mut AcceptState)) -> Poll<io::Result<OwnedFd>> {
+    fn accept_or(
+        &self,
+        context: &Context<'_>,
+        wait: impl FnOnce(&mut AcceptState),
+    ) -> Poll<io::Result<OwnedFd>> {
+        ready!(coop::poll_budget(context));
         let mut accepts = self.state.accepts.borrow_mut();
         if let Some(connection) = accepts.untaken.pop_front() {
+            coop::spend();
             return Poll::Ready(Ok(connection));
         }
         if let Some(error) = accepts.failed.take() {

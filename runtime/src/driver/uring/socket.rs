@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::driver::UringDriver;
 use super::send::ZERO_COPY;
 use super::socket_state::{Received, SendBuffer, SendState, SocketState, runtime_has_ended, store_waker};
+use crate::coop;
 
 /// Unsent bytes of one connection above which a write has to wait.
 const UNSENT_LIMIT: usize = 64 << 10;
@@ -46,9 +47,11 @@ impl RingSocket {
     /// # Errors
     /// Those of `recv(2)`, and `NotConnected` if the runtime has ended.
     pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Received>>> {
+        ready!(coop::poll_budget(context));
         let mut receive = self.state.receive.borrow_mut();
         // Bytes that came before the end of the runtime can still be read.
         if let Some(received) = receive.pop() {
+            coop::spend();
             return Poll::Ready(Ok(Some(received)));
         }
         if self.driver.is_closed() {
@@ -80,6 +83,7 @@ impl RingSocket {
     /// That of an earlier send, that of `send(2)` for a write that is sent at once, `BrokenPipe` after [`RingSocket::shutdown_after_sends`], and `NotConnected`
     /// if the runtime has ended.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_budget(context));
         let mut send = self.state.send.borrow_mut();
         self.check_writable(&send)?;
         if bytes.is_empty() {
@@ -90,7 +94,10 @@ impl RingSocket {
             use rustix::net::SendFlags;
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::net::send(self.state.fd(), bytes, flags) {
-                Ok(sent) => return Poll::Ready(Ok(sent)),
+                Ok(sent) => {
+                    coop::spend();
+                    return Poll::Ready(Ok(sent));
+                }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 Err(error) => return Poll::Ready(Err(error.into())),
             }
@@ -110,6 +117,7 @@ impl RingSocket {
         if list {
             self.driver.list_send(&self.state);
         }
+        coop::spend();
         Poll::Ready(Ok(length))
     }
 

@@ -1,0 +1,60 @@
+//! One connection, socket or listener that always has something to do does not stop timers.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use net::{TcpListener, UdpSocket};
+
+use common::local;
+
+#[runtime::test]
+async fn a_flood_of_connections_does_not_stop_timers() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = Rc::new(Cell::new(false));
+    let stopped = Rc::clone(&stop);
+    let begun = Instant::now();
+    let flood = runtime::spawn(async move {
+        let mut accepted = 0;
+        // Each connection is in the backlog when it is accepted, so on epoll nothing ever waits.
+        while !stopped.get() && begun.elapsed() < Duration::from_secs(3) {
+            let client = std::net::TcpStream::connect(address).unwrap();
+            socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(listener.accept().await.unwrap());
+            accepted += 1;
+        }
+        accepted
+    });
+    runtime::sleep(Duration::from_millis(10)).await;
+    let fired_after = begun.elapsed();
+    stop.set(true);
+    assert!(flood.await.unwrap() > 0);
+    assert!(fired_after < Duration::from_millis(1500), "the timer fired after {fired_after:?}");
+}
+
+#[runtime::test]
+async fn a_flood_of_datagrams_does_not_stop_timers() {
+    let socket = UdpSocket::bind(local()).unwrap();
+    let address = socket.local_addr().unwrap();
+    let stop = Rc::new(Cell::new(false));
+    let stopped = Rc::clone(&stop);
+    let begun = Instant::now();
+    let flood = runtime::spawn(async move {
+        let mut received = 0;
+        // Over loopback a datagram has arrived when its send returns, so nothing ever waits.
+        while !stopped.get() && begun.elapsed() < Duration::from_secs(3) {
+            socket.send_to(b"more", address).await.unwrap();
+            socket.recv_from(&mut [0; 8]).await.unwrap();
+            received += 1;
+        }
+        received
+    });
+    runtime::sleep(Duration::from_millis(10)).await;
+    let fired_after = begun.elapsed();
+    stop.set(true);
+    assert!(flood.await.unwrap() > 0);
+    assert!(fired_after < Duration::from_millis(1500), "the timer fired after {fired_after:?}");
+}

@@ -1,0 +1,90 @@
+//! The budget of operations of one poll.
+//!
+//! A task whose socket always has something would never return to its worker: timers, other tasks and the queue would
+//! wait. Receives, sends, accepts, descriptors and timers are therefore counted. Once a poll has completed
+//! [`OPERATIONS`] of them, the next one wakes its task and is pending, so that the task goes to the end of the run queue.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+/// How many operations one poll of a task may complete.
+pub(crate) const OPERATIONS: u32 = 128;
+/// Outside of a task's poll nothing is counted.
+const UNLIMITED: u32 = u32::MAX;
+
+thread_local! {
+    static LEFT: Cell<u32> = const { Cell::new(UNLIMITED) };
+    /// Whether the poll has asked for more than it had.
+    static OVERRAN: Cell<bool> = const { Cell::new(false) };
+    /// Whether a task's own code runs, which may go on for long, or block.
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A task's poll begins.
+pub(crate) fn begin_poll() {
+    LEFT.set(OPERATIONS);
+    OVERRAN.set(false);
+    IN_TASK.set(true);
+}
+
+/// A task's poll is over. Returns whether it was made to yield.
+pub(crate) fn end_poll() -> bool {
+    LEFT.set(UNLIMITED);
+    IN_TASK.set(false);
+    OVERRAN.get()
+}
+
+/// Whether a task's own code runs on this thread.
+pub(crate) fn is_in_task() -> bool {
+    IN_TASK.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Runs what no task's code follows in this poll.
+pub(crate) fn after_task<R>(action: impl FnOnce() -> R) -> R {
+    let before = IN_TASK.try_with(|in_task| in_task.replace(false));
+    let result = action();
+    if let Ok(before) = before {
+        IN_TASK.set(before);
+    }
+    result
+}
+
+/// Ready if the poll may complete another operation. Otherwise its task is woken, to go on in its next poll.
+pub(crate) fn poll_budget(context: &Context<'_>) -> Poll<()> {
+    if LEFT.get() > 0 {
+        return Poll::Ready(());
+    }
+    OVERRAN.set(true);
+    context.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// An operation has completed.
+pub(crate) fn spend() {
+    let left = LEFT.get();
+    if left != UNLIMITED {
+        LEFT.set(left.saturating_sub(1));
+    }
+}
+
+/// Lets operations complete although the poll has used up its budget, and without using it.
+pub(crate) fn without_budget<R>(action: impl FnOnce() -> R) -> R {
+    struct Restore(u32);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LEFT.set(self.0);
+        }
+    }
+    let _restore = Restore(LEFT.replace(UNLIMITED));
+    action()
+}
+
+/// Runs a future whose operations are not counted. One poll of a task completes at most 128 receives, sends, accepts and
+/// timers, so that others get their turn; this future may take as many as it finds, and has to yield by itself
+/// ([`yield_now`](crate::yield_now)).
+pub async fn unconstrained<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| without_budget(|| future.as_mut().poll(context))).await
+}
