@@ -121,13 +121,60 @@ fn a_peer_that_does_not_get_everything_sees_an_error_and_no_clean_end() {
 }
 
 #[test]
+fn sockets_go_on_in_the_next_block_on() {
+    for driver in DRIVERS {
+        let mut runtime = one_worker(driver);
+        let limit = Duration::from_secs(3);
+        let (serving, mut client, udp) = runtime.block_on(async {
+            let listener = TcpListener::bind(local()).unwrap();
+            let address = listener.local_addr().unwrap();
+            let serving = serve_echo(listener);
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(b"first").await.unwrap();
+            (serving, client, net::UdpSocket::bind(local()).unwrap())
+        });
+        for _ in 0..2 {
+            runtime.block_on(async {
+                let echoed = runtime::timeout(limit, client.read_exact(&mut [0; 5])).await;
+                echoed.unwrap_or_else(|_| panic!("on {driver} the connection hangs")).unwrap();
+                client.write_all(b"later").await.unwrap();
+                udp.send_to(b"x", udp.local_addr().unwrap()).await.unwrap();
+                let received =
+                    runtime::timeout(limit, async { udp.recv_from(&mut [0]).await.unwrap() }).await;
+                assert!(received.is_ok(), "on {driver} the UDP socket hangs");
+            });
+        }
+        runtime.block_on(serving.shutdown(Duration::from_secs(1)));
+    }
+}
+
+#[test]
+fn what_was_written_is_sent_when_block_on_returns() {
+    use std::io::Read;
+    for driver in DRIVERS {
+        let listener = std::net::TcpListener::bind(local()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut runtime = one_worker(driver);
+        let _client = runtime.block_on(async {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(b"hello").await.unwrap();
+            client
+        });
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        peer.read_exact(&mut [0; 5]).unwrap_or_else(|error| panic!("on {driver}: {error}"));
+    }
+}
+
+#[test]
 fn a_socket_that_outlives_its_runtime_returns_errors_and_does_not_hang() {
-    for driver in [DriverKind::Uring, DriverKind::Hybrid] {
+    for driver in DRIVERS {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
         let mut runtime = one_worker(driver);
         let mut client = runtime.block_on(async move { TcpStream::connect(address).await.unwrap() });
-        runtime.block_on(async move {
+        drop(runtime);
+        one_worker(driver).block_on(async move {
             let limit = Duration::from_secs(2);
             for _ in 0..2 {
                 let written = runtime::timeout(limit, client.write(b"x")).await;

@@ -22,6 +22,26 @@ thread_local! {
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
+/// What is counted of the poll that runs, if one does.
+#[derive(Clone, Copy)]
+pub(crate) struct State {
+    left: u32,
+    overran: bool,
+    in_task: bool,
+}
+
+impl State {
+    pub(crate) fn save() -> Self {
+        Self { left: LEFT.get(), overran: OVERRAN.get(), in_task: IN_TASK.get() }
+    }
+
+    pub(crate) fn restore(self) {
+        LEFT.set(self.left);
+        OVERRAN.set(self.overran);
+        IN_TASK.set(self.in_task);
+    }
+}
+
 /// A task's poll begins.
 pub(crate) fn begin_poll() {
     LEFT.set(OPERATIONS);

@@ -2,7 +2,9 @@
 
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 use std::panic::Location;
+use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -15,17 +17,25 @@ use crate::error::BuildError;
 use crate::hooks::Hooks;
 use crate::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
 use crate::runtime_state::{HostState, RuntimeState};
-use crate::worker::current;
+use crate::worker::current::{self, ShutDown};
 use crate::worker::metrics::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::startup::make_worker;
 use crate::worker::worker_handle::WorkerHandle;
+use crate::worker::worker_thread::WorkerThread;
 
 /// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0.
 ///
+/// Worker 0's sockets, timers and tasks stay on that thread, as those of every worker do, and so does the runtime, which is
+/// neither `Send` nor `Sync`.
+///
 /// Dropping it stops the workers, drops their tasks, and then restores the host's settings.
 pub struct Runtime {
+    /// Worker 0, made by the first `block_on`. It is shut down before the others are stopped.
+    worker: Option<ShutDown>,
+    /// Also without a worker 0 it belongs to its thread.
+    _local: PhantomData<*const ()>,
     state: Arc<RuntimeState>,
     threads: Vec<thread::JoinHandle<()>>,
     supervisor: Option<Supervisor>,
@@ -66,7 +76,8 @@ impl Runtime {
             napis.assign(&ids, &workers);
         }
         let state = Arc::new(RuntimeState::new(config, hooks, workers, napis, host_state));
-        let mut runtime = Self { state, threads: Vec::new(), supervisor: None };
+        let mut runtime =
+            Self { worker: None, _local: PhantomData, state, threads: Vec::new(), supervisor: None };
         // Worker 0 opens its driver in `block_on`, which can't return an error.
         runtime.probe_driver().map_err(worker_0_failed)?;
         for index in 1..count {
@@ -82,8 +93,14 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Runs a future on the calling thread, as worker 0, until it is ready. Then this worker's tasks are
-    /// dropped; those of the other workers run until the runtime is dropped.
+    /// Runs a future on the calling thread, as worker 0, until it is ready.
+    ///
+    /// It may be called several times. What the future has spawned on this worker stays, like its sockets and timers, and
+    /// goes on in the next `block_on`, as on tokio's current-thread runtime; until then nobody polls it. Tasks of the
+    /// other workers always run. All of them are dropped with the runtime.
+    ///
+    /// While it runs, the thread is pinned if the workers are, and has a timer slack of 1 ns; afterwards both are as
+    /// they were.
     ///
     /// # Panics
     /// If the future panics, if it is called from within a runtime, if a worker failed, or if worker 0
@@ -91,9 +108,10 @@ impl Runtime {
     #[track_caller]
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let spawned = Location::caller();
+        // Before anything of the thread is changed.
+        current::assert_none();
         let future = std::pin::pin!(future);
-        let outcome =
-            make_worker(&self.state, 0).and_then(|worker| current::run(&worker, Some(future), spawned));
+        let outcome = self.run(future, spawned);
         match outcome {
             Ok(Some(output)) => output,
             Ok(None) => {
@@ -101,6 +119,19 @@ impl Runtime {
             }
             Err(error) => panic!("worker 0 cannot wait for the kernel: {error}"),
         }
+    }
+
+    fn run<R>(
+        &mut self,
+        root: Pin<&mut dyn Future<Output = R>>,
+        spawned: &'static Location<'static>,
+    ) -> io::Result<Option<R>> {
+        let _thread = WorkerThread::enter(&self.state, 0)?;
+        let worker = match &mut self.worker {
+            Some(worker) => worker,
+            none => none.insert(ShutDown(make_worker(&self.state, 0)?)),
+        };
+        current::run(&worker.0, Some(root), spawned)
     }
 
     /// Whether a driver that was asked for by name is available; `auto` always finds one.
@@ -130,6 +161,8 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        // Its tasks may wait for the others' when they are dropped.
+        self.worker.take();
         self.state.stop();
         for thread in self.threads.drain(..) {
             // The panic hook has reported a worker's panic, and the panic has stopped the runtime.
@@ -151,8 +184,10 @@ fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::J
     let (started, start) = mpsc::channel();
     let state = Arc::clone(state);
     let handle = thread::Builder::new().name(format!("lull-{index}")).spawn(move || {
-        let worker = match make_worker(&state, index) {
-            Ok(worker) => worker,
+        let made = WorkerThread::enter(&state, index)
+            .and_then(|thread| Ok((ShutDown(make_worker(&state, index)?), thread)));
+        let (worker, _thread) = match made {
+            Ok(made) => made,
             Err(error) => {
                 let _ = started.send(Err(error));
                 return;
@@ -162,9 +197,10 @@ fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::J
         // A panic out of a worker's loop (of a waker, for example) must stop the program: nobody else
         // would serve the worker's queue.
         let stop_all = StopOnPanic(&state, index);
-        if let Err(error) = current::run::<()>(&worker, None, Location::caller()) {
+        if let Err(error) = current::run::<()>(&worker.0, None, Location::caller()) {
             state.fail(index, &error);
         }
+        drop(worker);
         drop(stop_all);
     })?;
     match start.recv() {

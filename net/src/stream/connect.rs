@@ -17,17 +17,16 @@ pub(crate) async fn connect<K>(address: &SockAddr, domain: Domain) -> io::Result
     }
     // Its NAPI is not known until the first packet has come in.
     let connecting = AsyncFd::new(socket, SourceKind::Other)?;
-    loop {
-        connecting.clear_ready(Direction::Write);
-        connecting.ready(Direction::Write).await;
-        if let Some(error) = connecting.get_ref().take_error()? {
-            return Err(error);
-        }
-        match connecting.get_ref().peer_addr() {
-            Ok(_) => break,
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let finished = |socket: &Socket| match socket.take_error()? {
+        Some(error) => Err(error),
+        None => match socket.peer_addr() {
+            // Not yet.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            result => result.map(drop),
+        },
+    };
+    connecting.io(Direction::Write, finished).await?;
     Stream::from_socket(Arc::new(connecting.into_inner()?))
 }

@@ -154,6 +154,14 @@ impl Driver {
         }
     }
 
+    /// Submits what was written in this turn.
+    pub(crate) fn submit(&self) -> io::Result<()> {
+        match self {
+            Self::Uring(ring) => ring.submit(),
+            Self::Epoll(_) => Ok(()),
+        }
+    }
+
     /// Ends all operations. Called when the tasks are dropped.
     pub(crate) fn close(&self) {
         if let Self::Uring(ring) = self {

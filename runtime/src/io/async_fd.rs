@@ -83,7 +83,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// [`AsyncFd::io`] and [`AsyncFd::ready`].
     ///
     /// # Errors
-    /// Those of `operation`, except `WouldBlock` and `Interrupted`.
+    /// Those of `operation`, except `WouldBlock` and `Interrupted`; and `NotConnected` if the runtime has ended.
     pub fn poll_io<R>(
         &self,
         direction: Direction,
@@ -103,6 +103,10 @@ impl<T: AsFd> AsyncFd<T> {
         wait: impl FnOnce(&Context<'_>),
     ) -> Poll<io::Result<R>> {
         ready!(coop::poll_budget(context));
+        if self.registration.worker.is_closed() {
+            let ended = "the runtime of this descriptor has ended";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, ended)));
+        }
         let readiness = &self.registration.readiness;
         loop {
             if !readiness.is_ready(direction) {
@@ -131,12 +135,13 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
-    /// Waits until an operation in this direction would not block. Any number of tasks may wait.
+    /// Waits until an operation in this direction would not block. Any number of tasks may wait. It returns at
+    /// once if the runtime has ended.
     pub async fn ready(&self, direction: Direction) {
         let mut waiting = self.registration.readiness.enter(direction);
         std::future::poll_fn(|context| {
             ready!(coop::poll_budget(context));
-            if self.registration.readiness.is_ready(direction) {
+            if self.registration.readiness.is_ready(direction) || self.registration.worker.is_closed() {
                 coop::spend();
                 return Poll::Ready(());
             }
@@ -154,7 +159,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// [`AsyncFd::poll_io`] as a future. Any number of tasks may wait: all of them are woken, and try again.
     ///
     /// # Errors
-    /// Those of `operation`, except `WouldBlock` and `Interrupted`.
+    /// As [`AsyncFd::poll_io`].
     pub async fn io<R>(
         &self,
         direction: Direction,

@@ -37,8 +37,18 @@ pub(super) fn is_some_and(test: impl FnOnce(&Worker) -> bool) -> bool {
     CURRENT.try_with(|current| current.borrow().as_ref().is_some_and(|worker| test(worker))).unwrap_or(false)
 }
 
+/// Panics if this thread runs a worker.
+///
+/// # Panics
+/// As said.
+pub(crate) fn assert_none() {
+    CURRENT.with(|current| {
+        assert!(current.borrow().is_none(), "a runtime can't be started from within a runtime");
+    });
+}
+
 /// Makes a worker this thread's, and runs its loop until `root` is ready, or without a root until the
-/// worker is asked to stop (`None`). Then drops the worker's tasks.
+/// worker is asked to stop (`None`). Its other tasks stay.
 ///
 /// # Panics
 /// If this thread runs a worker already.
@@ -47,43 +57,47 @@ pub(crate) fn run<R>(
     root: Option<Pin<&mut dyn Future<Output = R>>>,
     spawned: SpawnedAt,
 ) -> io::Result<Option<R>> {
-    let entered = CurrentGuard::enter(worker);
-    // Worker 0 runs once for each `block_on`.
-    worker.handle.inbox.open();
-    let result = worker.run(root, spawned);
-    worker.shut_down();
-    drop(entered);
-    result
+    assert_none();
+    let _entered = Entered::new(worker);
+    worker.run(root, spawned)
 }
 
-/// Resets the thread's worker when dropped, also when unwinding.
-struct CurrentGuard;
+/// Shuts a worker down when dropped, also when unwinding: its tasks are dropped, and its driver is closed.
+pub(crate) struct ShutDown(pub(crate) Rc<Worker>);
 
-impl CurrentGuard {
-    fn enter(worker: &Rc<Worker>) -> Self {
-        CURRENT.with(|current| {
-            let mut current = current.borrow_mut();
-            assert!(current.is_none(), "a runtime can't be started from within a runtime");
-            *current = Some(Rc::clone(worker));
-        });
-        Self
+impl Drop for ShutDown {
+    fn drop(&mut self) {
+        // The tasks need their worker to be dropped, also within a task of another runtime.
+        let entered = Entered::new(&self.0);
+        let result = catch_unwind(AssertUnwindSafe(|| self.0.shut_down()));
+        drop(entered);
+        if let Err(panic) = result
+            && !std::thread::panicking()
+        {
+            resume_unwind(panic);
+        }
     }
 }
 
-impl Drop for CurrentGuard {
+/// A worker is the thread's while this lives.
+struct Entered {
+    previous: Option<Rc<Worker>>,
+    coop: coop::State,
+}
+
+impl Entered {
+    fn new(worker: &Rc<Worker>) -> Self {
+        let previous = CURRENT.with(|current| current.borrow_mut().replace(Rc::clone(worker)));
+        Self { previous, coop: coop::State::save() }
+    }
+}
+
+impl Drop for Entered {
     fn drop(&mut self) {
-        let worker = CURRENT.with(|current| current.borrow().clone());
-        if let Some(worker) = worker {
-            // A panic of the root future has ended its poll.
-            coop::end_poll();
-            // After a panic of the root future the tasks still need their worker to be dropped.
-            let result = catch_unwind(AssertUnwindSafe(|| worker.shut_down()));
-            CURRENT.with(|current| current.borrow_mut().take());
-            if let Err(panic) = result
-                && !std::thread::panicking()
-            {
-                resume_unwind(panic);
-            }
-        }
+        // A panic of the root future has not ended its poll.
+        self.coop.restore();
+        let worker =
+            CURRENT.with(|current| std::mem::replace(&mut *current.borrow_mut(), self.previous.take()));
+        drop(worker);
     }
 }

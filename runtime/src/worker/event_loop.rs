@@ -52,6 +52,8 @@ pub(crate) struct Worker {
     tasks: RefCell<Slab<Option<TaskRef<WorkerHandle>>>>,
     spin: AdaptiveSpin,
     stopping: Cell<bool>,
+    /// The tasks are dropped, and the driver is closed.
+    closed: Cell<bool>,
     /// The memory that messages are swapped into.
     messages: RefCell<Vec<Message>>,
 }
@@ -77,6 +79,7 @@ impl Worker {
             tasks: RefCell::default(),
             spin: AdaptiveSpin::default(),
             stopping: Cell::new(false),
+            closed: Cell::new(false),
             messages: RefCell::default(),
         })
     }
@@ -101,6 +104,11 @@ impl Worker {
     /// When this turn began: timers that are due by then have expired.
     pub(crate) fn turn_time(&self) -> u64 {
         self.turn_time.get()
+    }
+
+    /// Whether the worker has ended: what is registered with its driver hears nothing any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
     }
 
     /// Queues a task of this worker unless it is queued or finished already.
@@ -145,6 +153,9 @@ impl Worker {
                     let polled = root.as_mut().poll(&mut Context::from_waker(&waker));
                     overran = self.poll_ended(spawned);
                     if let Poll::Ready(output) = polled {
+                        // What was written goes out also if nobody waits in this driver for a while.
+                        // An error that lasts is returned by the next wait.
+                        let _ = self.driver.submit();
                         return Ok(Some(output));
                     }
                 }
@@ -324,6 +335,7 @@ impl Worker {
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         contain_panic(|| drop(timers));
         coop::end_poll();
+        self.closed.set(true);
         self.driver.close();
     }
 }

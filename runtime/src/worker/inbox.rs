@@ -59,12 +59,6 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Accepts messages again after [`Inbox::close`].
-    pub(crate) fn open(&self) {
-        let _messages = self.lock();
-        self.closed.store(false, Ordering::Relaxed);
-    }
-
     /// Refuses messages from now on, and returns those that are queued.
     pub(crate) fn close(&self) -> Vec<M> {
         let mut messages = self.lock();
@@ -122,7 +116,5 @@ mod tests {
         let _ = inbox.push(1);
         assert_eq!(inbox.close().len(), 1);
         assert!(inbox.push(2).is_err());
-        inbox.open();
-        assert!(inbox.push(3).is_ok());
     }
 }

@@ -3,7 +3,8 @@
 //! - [`event_loop`]: one turn runs tasks, waits in the driver, fires timers;
 //! - [`worker_handle`]: what other threads see of a worker, with its [`inbox`] and its [`wake_handle`];
 //! - [`wake_task`]: what a waker does;
-//! - [`startup`]: pins the thread, opens the driver, finds out which policy is in effect.
+//! - [`worker_thread`]: pins the thread, and gives it back;
+//! - [`startup`]: opens the driver, finds out which policy is in effect.
 
 pub(crate) mod adaptive_spin;
 pub(crate) mod current;
@@ -20,6 +21,7 @@ pub(crate) mod wait_strategy;
 pub(crate) mod wake_handle;
 mod wake_task;
 pub(crate) mod worker_handle;
+pub(crate) mod worker_thread;
 
 pub use self::metrics::Metrics;
 pub use self::report::{Running, WorkerReport};

@@ -1,4 +1,4 @@
-//! How a worker starts: its thread is pinned, its driver opened, and busy polling set and read back.
+//! How a worker starts: its driver is opened, and busy polling set and read back.
 
 use std::io;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use policies::law::{LawLimits, MachineCosts, PollingLaw, QueueSettings};
 use policies::netlink::netdev::Netdev;
-use policies::{Cpus, GraceTime, Knob, Policy};
+use policies::{GraceTime, Knob, Policy};
 
 use super::event_loop::Worker;
 use super::queue_control::QueueControl;
@@ -25,17 +25,12 @@ const RING_BUSY_POLL: Duration = Duration::from_micros(50);
 /// How many packets one poll of a NAPI takes: the most that is allowed without `CAP_NET_ADMIN`.
 const BUSY_POLL_BUDGET: u16 = 64;
 
-/// Makes the calling thread's worker, and stores its report.
+/// Makes the calling thread's worker, and stores its report. The worker stays on this thread, which is a
+/// [`WorkerThread`](super::worker_thread::WorkerThread) while it runs.
 pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Result<Rc<Worker>> {
     let handle = Arc::clone(&runtime.workers[index]);
     let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
-    handle.thread.get_or_init(|| thread_id);
     let core = runtime.core_of(index);
-    if let Some(core) = core {
-        pin(core)?;
-    }
-    // With the default slack, a timeout of 1 ns sleeps for up to 50 µs.
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let config = &runtime.config;
     let split = config.policy.busy_polls() && config.interface.is_some();
     let (driver, driver_note) = Driver::open(config.driver, split, config.max_events, &handle.wake)?;
@@ -123,15 +118,6 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let now = monotonic_nanos();
     let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
     Some(QueueControl::new(settable.unwrap_or(0), requests, law, BUSY_POLL_BUDGET, thread, napi_thread, now))
-}
-
-fn pin(core: u32) -> io::Result<()> {
-    if core as usize >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));
-    }
-    Cpus::one(core)
-        .pin(None)
-        .map_err(|error| io::Error::other(format!("cannot pin it to core {core}: {error}")))
 }
 
 /// The value for `SO_BUSY_POLL` of the worker's sockets, if that is the fallback in effect.

@@ -37,6 +37,8 @@ pub(crate) struct WorkerHandle {
     report: Mutex<Option<WorkerReport>>,
     /// The worker's thread id.
     pub(crate) thread: OnceLock<i32>,
+    /// Whether the thread runs the worker's loop. Between two `block_on`s worker 0's is its caller's.
+    in_loop: Mutex<bool>,
     /// The core that handles its queue's interrupt, if the worker follows that.
     followed_core: AtomicU32,
 }
@@ -55,6 +57,7 @@ impl WorkerHandle {
             connections: AtomicUsize::new(0),
             report: Mutex::new(None),
             thread: OnceLock::new(),
+            in_loop: Mutex::new(false),
             followed_core: AtomicU32::new(NO_CORE),
         })
     }
@@ -112,20 +115,34 @@ impl WorkerHandle {
         Some(self.followed_core.load(Ordering::Acquire)).filter(|&core| core != NO_CORE)
     }
 
-    /// Moves the worker's thread to a core, or lets a thread that has not started yet start there. A core
+    pub(super) fn set_in_loop(&self, in_loop: bool) {
+        *self.in_loop.lock().unwrap_or_else(PoisonError::into_inner) = in_loop;
+    }
+
+    /// Reports the core that the worker's thread was pinned to.
+    pub(super) fn report_core(&self, core: u32) {
+        if let Some(report) = &mut *self.locked_report() {
+            report.core = Some(core);
+        }
+    }
+
+    /// Moves the worker's thread to a core, or lets a thread that doesn't run the worker now start there. A core
     /// that this process may not use leaves the worker where it is.
     pub(crate) fn follow(&self, core: u32) {
         if !Cpus::allowed().is_ok_and(|allowed| allowed.contains(core)) {
             return;
         }
         self.followed_core.store(core, Ordering::Release);
+        // Locked until the thread is pinned: afterwards it may not be the worker's any more.
+        let in_loop = self.in_loop.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*in_loop {
+            return;
+        }
         let Some(thread) = self.thread.get().and_then(|&thread| rustix::thread::Pid::from_raw(thread)) else {
             return;
         };
-        if Cpus::one(core).pin(Some(thread)).is_ok()
-            && let Some(report) = &mut *self.locked_report()
-        {
-            report.core = Some(core);
+        if Cpus::one(core).pin(Some(thread)).is_ok() {
+            self.report_core(core);
         }
     }
 }

@@ -40,6 +40,13 @@ impl UringDriver {
         Ok(outcome)
     }
 
+    /// Submits what was written, without waiting. What a socket buffer has no room for is sent in later turns.
+    pub(crate) fn submit(&self) -> io::Result<()> {
+        self.flush_wakes();
+        self.queue_sends();
+        self.enter(0, None).map(drop)
+    }
+
     fn wait_on_ring(&self, wait: Wait) -> io::Result<WaitOutcome> {
         if !self.epoll_watched.replace(true) {
             let fd = types::Fd(self.epoll.descriptor().as_raw_fd());
