@@ -54,7 +54,7 @@ mod unix;
 pub use bind_options::BindOptions;
 pub use bytes::Bytes;
 pub use listener::Listener;
-pub use serve::{Alignment, Serving, ShutdownReport};
+pub use serve::{Alignment, ListenerFailure, Serving, ShutdownReport};
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use udp::UdpSocket;

@@ -60,24 +60,33 @@ pub(crate) fn set_busy_poll(socket: &impl AsFd, micros: u32) -> io::Result<()> {
     set(socket, libc::SO_BUSY_POLL, &micros)
 }
 
-/// Makes a reuseport group choose the listener by the packet's receive queue: listener
-/// `(queue + shift) % listeners`, in the order in which they joined the group.
-pub(crate) fn steer_by_queue(socket: &impl AsFd, listeners: u32, shift: u32) -> io::Result<()> {
-    // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the
-    // packet's queue. On hardware and tun that is the queue plus one, on veth the queue: a constant
-    // shift either way, which the caller determines.
+/// The most entries of a steering table: a program has at most 4096 instructions (`linux/bpf_common.h`, BPF_MAXINSNS).
+const MAX_STEERED: usize = 2000;
+
+/// Makes a reuseport group choose the listener by what the packet has as its receive queue: by the table of such numbers
+/// and the positions of listeners, in the order in which they joined the group. A number that is not in the table gives
+/// listener `number % listeners`.
+///
+/// # Errors
+/// `InvalidInput` for a table of more than 2000 entries, or the error of the system call.
+pub(crate) fn steer_by_queue(socket: &impl AsFd, table: &[(u32, u32)], listeners: u32) -> io::Result<()> {
+    // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the packet's queue. On
+    // hardware and tun that is the queue plus one, on veth the queue.
     const LOAD_ABSOLUTE: u16 = 0x20;
-    const ADD: u16 = 0x04;
     const MODULO: u16 = 0x94;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
     const RETURN_A: u16 = 0x16;
     const QUEUE: u32 = 0xffff_f000 + 24;
-    let instruction = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    let mut program = [
-        instruction(LOAD_ABSOLUTE, QUEUE),
-        instruction(ADD, shift),
-        instruction(MODULO, listeners),
-        instruction(RETURN_A, 0),
-    ];
+    if table.len() > MAX_STEERED {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let instruction = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    let mut program = vec![instruction(LOAD_ABSOLUTE, 0, QUEUE)];
+    for &(queue, listener) in table {
+        program.extend([instruction(JUMP_IF_EQUAL, 1, queue), instruction(RETURN, 0, listener)]);
+    }
+    program.extend([instruction(MODULO, 0, listeners), instruction(RETURN_A, 0, 0)]);
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     set(socket, SO_ATTACH_REUSEPORT_CBPF, &program)
 }

@@ -72,8 +72,8 @@ impl Runtime {
             if let Some(queues) = own_queues {
                 napis.restrict_to(queues);
             }
-            let ids = napis.own_ids(&host::interface(name)?);
-            napis.assign(&ids, &workers);
+            let queues = napis.own_queues(&host::interface(name)?);
+            napis.assign(&queues, &workers);
         }
         let state = Arc::new(RuntimeState::new(config, hooks, workers, napis, host_state));
         let mut runtime =

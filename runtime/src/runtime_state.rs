@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use policies::{Applied, QueueRequests};
+use policies::{Applied, QueueRequests, host};
 
 use crate::config::Config;
 use crate::hooks::Hooks;
@@ -17,7 +17,7 @@ pub(crate) struct RuntimeState {
     pub(crate) config: Config,
     pub(crate) hooks: Hooks,
     pub(crate) workers: Vec<Arc<WorkerHandle>>,
-    pub(crate) napis: NapiMap,
+    pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
     /// Why the first worker that failed did.
     failure: Mutex<Option<String>>,
@@ -44,7 +44,7 @@ impl RuntimeState {
         napis: NapiMap,
         host: HostState,
     ) -> Self {
-        Self { config, hooks, workers, napis, host, failure: Mutex::default() }
+        Self { config, hooks, workers, napis: Arc::new(napis), host, failure: Mutex::default() }
     }
 
     /// The core that a worker is to run on; `None`: it is not pinned.
@@ -59,7 +59,11 @@ impl RuntimeState {
 
     /// The worker that serves the connections of a NAPI.
     pub(crate) fn worker_of_napi(&self, napi: u32) -> usize {
-        self.napis.owner(napi, self.config.interface.as_deref(), &self.workers)
+        let interface = self.config.interface.clone();
+        self.napis.owner(napi, &self.workers, move |napis| {
+            let interface = host::interface(interface.as_deref()?).ok()?;
+            Some(napis.own_queues(&interface))
+        })
     }
 
     /// Stops all workers because one has failed.

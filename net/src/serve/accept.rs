@@ -36,7 +36,7 @@ pub(super) async fn accept_all<K, H, F>(
                 let napi = sockopt::incoming_napi_id(&socket);
                 let owner = runtime::io::worker_of_napi(napi);
                 if let Some(steering) = steering.as_ref().filter(|_| napi != 0) {
-                    steering.observe(listener.socket(), here, owner);
+                    steering.observe(listener.socket(), here, napi);
                 }
                 if owner != here {
                     state.counters.count_rehomed();

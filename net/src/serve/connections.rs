@@ -1,5 +1,6 @@
 //! The open connections of a serving, which all workers share.
 
+use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,8 +19,19 @@ pub(super) struct ServeState {
     connections: Mutex<Slab<OpenConnection>>,
     next_id: AtomicU64,
     stopping: AtomicBool,
+    failures: Mutex<Vec<ListenerFailure>>,
     /// Woken when the last connection ends.
     drained: Mutex<Option<Waker>>,
+}
+
+/// A worker that can't accept connections.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ListenerFailure {
+    /// The worker's number, from 0.
+    pub worker: usize,
+    /// Why its driver did not take the listener.
+    pub error: Arc<io::Error>,
 }
 
 struct OpenConnection {
@@ -82,6 +94,14 @@ impl ServeState {
 
     pub(super) fn connections(&self) -> usize {
         lock(&self.connections).len()
+    }
+
+    pub(super) fn add_failure(&self, failure: ListenerFailure) {
+        lock(&self.failures).push(failure);
+    }
+
+    pub(super) fn failures(&self) -> Vec<ListenerFailure> {
+        lock(&self.failures).clone()
     }
 
     pub(super) fn stop(&self) {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::accept::accept_all;
-use super::connections::ServeState;
+use super::connections::{ListenerFailure, ServeState};
 use super::serving::Serving;
 use super::steering::Steering;
 use crate::listener::Listener;
@@ -21,7 +21,8 @@ impl Listener<Tcp> {
     /// to the wrong worker is handed over. A connection without a NAPI goes to the worker with the fewest
     /// connections.
     ///
-    /// A handler that panics ends its own connection only.
+    /// A handler that panics ends its own connection only. A worker whose driver doesn't take its listener is in
+    /// [`Serving::failures`]; the others accept its share.
     ///
     /// # Errors
     /// If the other workers' listeners can't be made.
@@ -40,10 +41,10 @@ impl Listener<Tcp> {
             1 => Vec::new(),
             _ => extend_reuseport_group(self.socket(), backlog, workers - 1)?,
         };
-        let with_napis = workers > 1 && runtime::reports().iter().any(|report| report.napi.is_some());
+        let queues = runtime::io::owned_queues();
         // Without the program the kernel spreads connections by hash, and they are handed over.
-        let steering = match with_napis {
-            true => Steering::attach(self.socket(), workers as u32).ok().map(Arc::new),
+        let steering = match workers > 1 && !queues.is_empty() {
+            true => Steering::attach(self.socket(), queues, workers as u32).ok().map(Arc::new),
             false => None,
         };
         let state = Arc::new(ServeState::default());
@@ -63,7 +64,10 @@ impl Listener<Tcp> {
             runtime::spawn_on(worker, move || async move {
                 match Listener::<Tcp>::from_socket(socket, backlog) {
                     Ok(listener) => accept_all(listener, state, steering, handler).await,
-                    Err(error) => tracing::error!(worker, %error, "a worker can't accept connections"),
+                    Err(error) => {
+                        tracing::error!(worker, %error, "a worker can't accept connections");
+                        state.add_failure(ListenerFailure { worker, error: Arc::new(error) });
+                    }
                 }
             })
         }));

@@ -8,4 +8,5 @@ mod serving;
 mod steering;
 
 pub use self::alignment_counts::Alignment;
+pub use self::connections::ListenerFailure;
 pub use self::serving::{Serving, ShutdownReport};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use runtime::JoinHandle;
 
 use super::alignment_counts::Alignment;
-use super::connections::ServeState;
+use super::connections::{ListenerFailure, ServeState};
 
 /// A listener that is being served. Dropping it doesn't stop the serving.
 #[must_use = "keep it for its counters and its graceful shutdown"]
@@ -61,6 +61,12 @@ impl Serving {
     /// Waits until no connection is open. One task at a time can wait.
     pub async fn drained(&self) {
         std::future::poll_fn(|context| self.state.poll_drained(context)).await;
+    }
+
+    /// The workers that can't accept connections: their drivers have refused the listener. The other workers accept their
+    /// share. A worker tries when it takes its listener, soon after `serve` has returned.
+    pub fn failures(&self) -> Vec<ListenerFailure> {
+        self.state.failures()
     }
 
     /// Stops accepting, then lets handlers finish.

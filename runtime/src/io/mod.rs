@@ -9,9 +9,10 @@ mod placement;
 mod ring;
 
 pub use self::async_fd::AsyncFd;
-pub use self::placement::{CountedConnection, own_napi, socket_busy_poll, worker_of_napi};
+pub use self::placement::{CountedConnection, own_napi, owned_queues, socket_busy_poll, worker_of_napi};
 pub use self::ring::{ring_listener, ring_socket};
 pub use crate::driver::readiness::{Direction, SourceKind};
 pub use crate::driver::uring::listener::RingListener;
 pub use crate::driver::uring::socket::RingSocket;
 pub use crate::driver::uring::socket_state::Received;
+pub use crate::worker::OwnedQueue;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::worker::OwnedQueue;
 use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::{current, startup};
 
@@ -15,6 +16,15 @@ use crate::worker::{current, startup};
 #[doc(alias = "SO_INCOMING_NAPI_ID")]
 pub fn worker_of_napi(napi: u32) -> usize {
     current::with(|worker| worker.runtime.worker_of_napi(napi))
+}
+
+/// The receive queues of the runtime's interface that this process serves, in order. Empty without an interface, or where
+/// it has no NAPIs.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn owned_queues() -> Vec<OwnedQueue> {
+    current::with(|worker| worker.runtime.napis.queues())
 }
 
 /// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.

@@ -24,6 +24,7 @@ pub(crate) mod worker_handle;
 pub(crate) mod worker_thread;
 
 pub use self::metrics::Metrics;
+pub use self::napi_map::OwnedQueue;
 pub use self::report::{Running, WorkerReport};
 pub use self::stall::Stall;
 pub use self::wait_strategy::{UnknownWaitStrategy, WaitStrategy};

@@ -2,21 +2,44 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use policies::{Interface, host};
+use policies::Interface;
 
 use super::worker_handle::WorkerHandle;
+
+/// A receive queue of the runtime's interface, and the worker that serves its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct OwnedQueue {
+    /// The queue's number on the interface.
+    pub queue: u32,
+    /// The NAPI that polls the queue (`SO_INCOMING_NAPI_ID` of its connections).
+    pub napi: u32,
+    /// The worker.
+    pub worker: usize,
+}
 
 /// Filled at start from the interface's queues, and extended when an unknown id appears. Ids are never
 /// removed: connections of old ids live on.
 #[derive(Debug, Default)]
 pub(crate) struct NapiMap {
     owners: RwLock<HashMap<u32, usize>>,
+    /// The queues of the interface that this process polls, with their NAPIs when they were read last.
+    queues: RwLock<Vec<OwnedQueue>>,
     /// Distributes ids whose queue is unknown round robin.
     next: AtomicU32,
     /// The queues that this process polls; all of them unless set.
     own_queues: OnceLock<Vec<u32>>,
+    refresh: Mutex<Refresh>,
+}
+
+/// Reading the interface again because of an unknown id, on a thread of its own.
+#[derive(Debug, Default)]
+struct Refresh {
+    running: bool,
+    /// Another id has come since the thread began to read.
+    again: bool,
 }
 
 impl NapiMap {
@@ -26,54 +49,103 @@ impl NapiMap {
         let _ = self.own_queues.set(queues);
     }
 
-    /// The NAPIs of this process's queues, in queue order.
-    pub(crate) fn own_ids(&self, interface: &Interface) -> Vec<u32> {
+    /// This process's queues whose NAPI is known, in order: each with its NAPI.
+    pub(crate) fn own_queues(&self, interface: &Interface) -> Vec<(u32, u32)> {
         let queues = interface.queues.iter();
         let own = queues.filter(|queue| self.own_queues.get().is_none_or(|own| own.contains(&queue.index)));
-        own.filter_map(|queue| Some(queue.napi.as_ref()?.id)).collect()
+        own.filter_map(|queue| Some((queue.index, queue.napi.as_ref()?.id))).collect()
     }
 
-    /// Assigns NAPIs to the workers round robin, in queue order.
-    pub(crate) fn assign(&self, napi_ids: &[u32], workers: &[Arc<WorkerHandle>]) {
+    /// Assigns queues and their NAPIs to the workers round robin, in queue order.
+    pub(crate) fn assign(&self, queues: &[(u32, u32)], workers: &[Arc<WorkerHandle>]) {
+        let assigned = queues.iter().enumerate().map(|(position, &(queue, napi))| OwnedQueue {
+            queue,
+            napi,
+            worker: position % workers.len(),
+        });
+        let assigned: Vec<OwnedQueue> = assigned.collect();
         let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
-        for (position, &id) in napi_ids.iter().enumerate() {
-            let owner = position % workers.len();
-            owners.insert(id, owner);
-            // A worker polls one NAPI, its first. Sockets of its other NAPIs are served without polling.
-            let _ = workers[owner].napi.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
+        for owned in &assigned {
+            owners.insert(owned.napi, owned.worker);
+            // A worker polls one NAPI, its first. Sockets of its other NAPIs are served without polling. An id that is
+            // gone is replaced.
+            let polled = &workers[owned.worker].napi;
+            let current = polled.load(Ordering::Relaxed);
+            if !queues.iter().any(|&(_, napi)| napi == current) {
+                polled.store(owned.napi, Ordering::Relaxed);
+            }
         }
+        drop(owners);
+        *self.queues.write().unwrap_or_else(PoisonError::into_inner) = assigned;
+    }
+
+    /// The queues with a known NAPI, and their workers.
+    pub(crate) fn queues(&self) -> Vec<OwnedQueue> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The worker that serves the connections of a NAPI. For id 0, the worker with the fewest connections.
-    pub(crate) fn owner(&self, napi: u32, interface: Option<&str>, workers: &[Arc<WorkerHandle>]) -> usize {
+    ///
+    /// An id that did not exist at start is another interface's, or a new id of a queue whose link was reopened
+    /// (drivers without persistent NAPI configuration). It gets a worker at once, and `read` reads the interface's
+    /// queues on a thread of its own, which takes milliseconds; after that the queue's worker has it.
+    pub(crate) fn owner(
+        self: &Arc<Self>,
+        napi: u32,
+        workers: &[Arc<WorkerHandle>],
+        read: impl Fn(&Self) -> Option<Vec<(u32, u32)>> + Send + 'static,
+    ) -> usize {
         if napi == 0 {
             return with_fewest_connections(workers);
         }
         if let Some(&owner) = self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&napi) {
             return owner;
         }
-        self.assign_unknown(napi, interface, workers)
+        let any = self.next.fetch_add(1, Ordering::Relaxed) as usize % workers.len();
+        let owner = {
+            let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
+            *owners.entry(napi).or_insert(any)
+        };
+        self.start_refresh(workers, read);
+        owner
     }
 
-    /// Assigns an id that did not exist at start: another interface's, or a new id of a queue whose link
-    /// was reopened (drivers without persistent NAPI configuration).
-    fn assign_unknown(&self, napi: u32, interface: Option<&str>, workers: &[Arc<WorkerHandle>]) -> usize {
-        let ids =
-            interface.and_then(|name| host::interface(name).ok()).map(|interface| self.own_ids(&interface));
-        let position = ids.as_ref().and_then(|ids| ids.iter().position(|&id| id == napi));
-        let owner = match position {
-            Some(position) => {
-                let owner = position % workers.len();
-                let current = workers[owner].napi.load(Ordering::Relaxed);
-                if !ids.is_some_and(|ids| ids.contains(&current)) {
-                    workers[owner].napi.store(napi, Ordering::Relaxed);
-                }
-                owner
+    fn start_refresh(
+        self: &Arc<Self>,
+        workers: &[Arc<WorkerHandle>],
+        read: impl Fn(&Self) -> Option<Vec<(u32, u32)>> + Send + 'static,
+    ) {
+        {
+            let mut refresh = self.lock_refresh();
+            refresh.again = true;
+            if std::mem::replace(&mut refresh.running, true) {
+                return;
             }
-            None => self.next.fetch_add(1, Ordering::Relaxed) as usize % workers.len(),
-        };
-        let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
-        *owners.entry(napi).or_insert(owner)
+        }
+        let (map, workers) = (Arc::clone(self), workers.to_vec());
+        let thread = std::thread::Builder::new().name("lull-napi".to_owned());
+        let started = thread.spawn(move || {
+            while map.take_refresh() {
+                if let Some(queues) = read(&map) {
+                    map.assign(&queues, &workers);
+                }
+            }
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "cannot look for the queue of a new NAPI");
+            *self.lock_refresh() = Refresh::default();
+        }
+    }
+
+    /// Whether the interface has to be read (again).
+    fn take_refresh(&self) -> bool {
+        let mut refresh = self.lock_refresh();
+        refresh.running = std::mem::take(&mut refresh.again);
+        refresh.running
+    }
+
+    fn lock_refresh(&self) -> std::sync::MutexGuard<'_, Refresh> {
+        self.refresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,33 +158,61 @@ fn with_fewest_connections(workers: &[Arc<WorkerHandle>]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn workers(count: usize) -> Vec<Arc<WorkerHandle>> {
         (0..count).map(|index| Arc::new(WorkerHandle::new(index).unwrap())).collect()
     }
 
+    fn owner(map: &Arc<NapiMap>, napi: u32, workers: &[Arc<WorkerHandle>]) -> usize {
+        map.owner(napi, workers, |_| None)
+    }
+
     #[test]
     fn queues_go_to_workers_in_order_and_wrap_around() {
-        let (map, workers) = (NapiMap::default(), workers(2));
-        map.assign(&[10, 11, 12], &workers);
-        assert_eq!([10, 11, 12].map(|id| map.owner(id, None, &workers)), [0, 1, 0]);
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(2));
+        map.assign(&[(0, 10), (2, 11), (4, 12)], &workers);
+        assert_eq!([10, 11, 12].map(|id| owner(&map, id, &workers)), [0, 1, 0]);
         assert_eq!(workers[0].napi.load(Ordering::Relaxed), 10);
+        assert_eq!(map.queues()[1], OwnedQueue { queue: 2, napi: 11, worker: 1 });
     }
 
     #[test]
     fn id_zero_goes_to_the_worker_with_the_fewest_connections() {
-        let (map, workers) = (NapiMap::default(), workers(2));
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(2));
         workers[0].connections.store(3, Ordering::Relaxed);
-        assert_eq!(map.owner(0, None, &workers), 1);
+        assert_eq!(owner(&map, 0, &workers), 1);
     }
 
     #[test]
     fn an_unknown_id_keeps_its_worker() {
-        let (map, workers) = (NapiMap::default(), workers(2));
-        map.assign(&[10, 11], &workers);
-        let owner = map.owner(99, None, &workers);
-        assert_eq!(map.owner(99, None, &workers), owner);
-        assert_eq!(map.owner(11, None, &workers), 1);
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(2));
+        map.assign(&[(0, 10), (1, 11)], &workers);
+        let first = owner(&map, 99, &workers);
+        assert_eq!(owner(&map, 99, &workers), first);
+        assert_eq!(owner(&map, 11, &workers), 1);
+    }
+
+    #[test]
+    fn a_queues_new_id_gets_its_worker_without_a_wait_for_the_interface() {
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(2));
+        map.assign(&[(0, 10), (1, 11)], &workers);
+        let (read, may_read) = mpsc::channel::<()>();
+        let may_read = Mutex::new(may_read);
+        // Blocks until the test lets it read: an answer before that does not depend on it.
+        map.owner(21, &workers, move |_| {
+            may_read.lock().unwrap().recv().ok()?;
+            Some(vec![(0, 20), (1, 21)])
+        });
+        read.send(()).unwrap();
+        let give_up = Instant::now() + Duration::from_secs(5);
+        while owner(&map, 20, &workers) != 0 || owner(&map, 21, &workers) != 1 {
+            assert!(Instant::now() < give_up, "the new ids were not assigned");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(workers[1].napi.load(Ordering::Relaxed), 21);
     }
 }
