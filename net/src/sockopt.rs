@@ -3,29 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+pub(crate) use runtime::io::{incoming_napi_id, steer_by_queue};
 use socket2::{SockAddr, SockAddrStorage, Socket};
-
-const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
-const SO_INCOMING_NAPI_ID: libc::c_int = 56;
-
-/// The id of the NAPI that a socket's packets come from; 0 if it has none (loopback, Unix sockets,
-/// listeners, kernels without busy polling).
-pub(crate) fn incoming_napi_id(socket: &impl AsFd) -> u32 {
-    let mut id: libc::c_uint = 0;
-    let mut length = size_of::<libc::c_uint>() as libc::socklen_t;
-    // SAFETY: the option's value is one `unsigned int`; both pointers are to live values, and
-    // `length` holds the size of the first.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_INCOMING_NAPI_ID,
-            (&raw mut id).cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 { id } else { 0 }
-}
 
 /// The address of the other side, as accept returned it: also after the peer has reset the connection, where
 /// `getpeername` fails (`net/ipv4/af_inet.c`, `inet_getname`).
@@ -57,51 +36,14 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
 /// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).
 pub(crate) fn set_busy_poll(socket: &impl AsFd, micros: u32) -> io::Result<()> {
     let micros = libc::c_int::try_from(micros).unwrap_or(libc::c_int::MAX);
-    set(socket, libc::SO_BUSY_POLL, &micros)
-}
-
-/// The most entries of a steering table: a program has at most 4096 instructions (`linux/bpf_common.h`, BPF_MAXINSNS).
-const MAX_STEERED: usize = 2000;
-
-/// Makes a reuseport group choose the listener by what the packet has as its receive queue: by the table of such numbers
-/// and the positions of listeners, in the order in which they joined the group. A number that is not in the table gives
-/// listener `number % listeners`.
-///
-/// # Errors
-/// `InvalidInput` for a table of more than 2000 entries, or the error of the system call.
-pub(crate) fn steer_by_queue(socket: &impl AsFd, table: &[(u32, u32)], listeners: u32) -> io::Result<()> {
-    // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the packet's queue. On
-    // hardware and tun that is the queue plus one, on veth the queue.
-    const LOAD_ABSOLUTE: u16 = 0x20;
-    const MODULO: u16 = 0x94;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    const RETURN_A: u16 = 0x16;
-    const QUEUE: u32 = 0xffff_f000 + 24;
-    if table.len() > MAX_STEERED {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let instruction = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
-    let mut program = vec![instruction(LOAD_ABSOLUTE, 0, QUEUE)];
-    for &(queue, listener) in table {
-        program.extend([instruction(JUMP_IF_EQUAL, 1, queue), instruction(RETURN, 0, listener)]);
-    }
-    program.extend([instruction(MODULO, 0, listeners), instruction(RETURN_A, 0, 0)]);
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    set(socket, SO_ATTACH_REUSEPORT_CBPF, &program)
-}
-
-fn set<T>(socket: &impl AsFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe one live value, of the type that the option takes:
-    // `int` for SO_BUSY_POLL; for SO_ATTACH_REUSEPORT_CBPF a `sock_fprog` whose `filter` points to
-    // `len` instructions that live in the caller's frame, which the kernel copies during the call.
+    // SAFETY: the pointer and the length describe one live `int`, which the option takes.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             libc::SOL_SOCKET,
-            option,
-            (value as *const T).cast(),
-            size_of::<T>() as libc::socklen_t,
+            libc::SO_BUSY_POLL,
+            (&raw const micros).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -39,7 +39,7 @@
 //! The kernel's side is described in `Documentation/networking/napi.rst`, the policies in Cai and Karsten,
 //! *Kernel vs. User-Level Networking: Don't Throw Out the Stack with the Interrupts* (2023).
 
-// One file sets the scheduling class of a thread (`host/scheduler.rs`).
+// `docs/internals/unsafe.md` lists the files that are excepted.
 #![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
@@ -49,6 +49,7 @@ compile_error!(
 
 mod apply;
 pub mod counters;
+pub mod descriptors;
 mod error;
 pub mod explain;
 pub mod host;

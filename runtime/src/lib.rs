@@ -61,6 +61,7 @@ mod time;
 mod worker;
 
 pub use policies::Error as HostError;
+pub use policies::descriptors::EpollParams;
 pub use policies::law::{LatencyBudget, QueueMode, QueueSettings};
 pub use policies::netlink::netdev::Napi;
 pub use policies::status::QueueStatus;
@@ -70,7 +71,7 @@ pub use runtime_macros::{main, test};
 pub use crate::builder::Builder;
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
 pub use crate::coop::unconstrained;
-pub use crate::driver::{DriverKind, EpollParams, UnknownDriver};
+pub use crate::driver::{DriverKind, UnknownDriver};
 pub use crate::error::BuildError;
 pub use crate::io::AsyncFd;
 pub use crate::runtime::Runtime;

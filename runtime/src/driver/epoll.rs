@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Poll, Token};
+use policies::descriptors::EpollParams;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
-use super::epoll_sys::{self, EpollParams, Event};
+use super::epoll_sys::{self, Event};
 use super::readiness::{Readiness, SourceKind};
 use super::wait::{Wait, WaitOutcome};
 use crate::worker::wake_handle::WakeHandle;
@@ -114,13 +115,13 @@ impl EpollDriver {
 
     /// Sets how the polling instance busy-polls, and returns what the kernel reads back.
     pub(crate) fn set_params(&self, params: EpollParams) -> io::Result<EpollParams> {
-        epoll_sys::set_epoll_params(fd(&self.polling), params)?;
+        params.write(fd(&self.polling))?;
         self.params()
     }
 
     /// How the polling instance busy-polls, read from the kernel.
     pub(crate) fn params(&self) -> io::Result<EpollParams> {
-        epoll_sys::epoll_params(fd(&self.polling))
+        EpollParams::read(fd(&self.polling))
     }
 
     /// Whether sockets of the worker's NAPI have an epoll instance to themselves.
@@ -235,7 +236,7 @@ impl EpollDriver {
     /// resumes the interrupts of a suspended queue in a poll that finds nothing, and without polls nobody does
     /// (`fs/eventpoll.c`, `ep_busy_loop`).
     pub(crate) fn set_polling(&self, params: Option<EpollParams>) -> io::Result<()> {
-        epoll_sys::set_epoll_params(fd(&self.polling), params.unwrap_or_default())?;
+        params.unwrap_or_default().write(fd(&self.polling))?;
         self.polls.set(params.is_some());
         Ok(())
     }

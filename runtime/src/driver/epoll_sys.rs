@@ -5,50 +5,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde::Serialize;
-
-/// `struct epoll_params` of `linux/eventpoll.h` (Linux 6.9): how one epoll instance busy-polls.
-#[doc(alias = "epoll_params")]
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[non_exhaustive]
-pub struct EpollParams {
-    /// How long a wait busy-polls before it sleeps, in microseconds.
-    pub busy_poll_usecs: u32,
-    /// How many packets one poll takes at most; more than 64 needs `CAP_NET_ADMIN`.
-    pub busy_poll_budget: u16,
-    /// 1: the interrupt stays masked while the application polls.
-    pub prefer_busy_poll: u8,
-    #[serde(skip)]
-    pad: u8,
-}
-
-impl EpollParams {
-    pub(crate) fn new(busy_poll_usecs: u32, busy_poll_budget: u16) -> Self {
-        Self { busy_poll_usecs, busy_poll_budget, prefer_busy_poll: 1, pad: 0 }
-    }
-}
-
-const EPIOCSPARAMS: libc::Ioctl = 0x4008_8a01;
-const EPIOCGPARAMS: libc::Ioctl = 0x8008_8a02_u32 as libc::Ioctl;
-
-/// Sets how an epoll instance busy-polls.
-pub(crate) fn set_epoll_params(epoll: BorrowedFd<'_>, params: EpollParams) -> io::Result<()> {
-    // SAFETY: EPIOCSPARAMS reads one `struct epoll_params`, which `EpollParams` mirrors (`repr(C)`,
-    // 8 bytes), through a pointer that is valid for the call.
-    let result = unsafe { libc::ioctl(epoll.as_raw_fd(), EPIOCSPARAMS, &raw const params) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Reads back how an epoll instance busy-polls.
-pub(crate) fn epoll_params(epoll: BorrowedFd<'_>) -> io::Result<EpollParams> {
-    let mut params = EpollParams::default();
-    // SAFETY: EPIOCGPARAMS writes one `struct epoll_params` through a pointer to a live value of that
-    // layout; every bit pattern is valid for its integer fields.
-    let result = unsafe { libc::ioctl(epoll.as_raw_fd(), EPIOCGPARAMS, &raw mut params) };
-    if result == 0 { Ok(params) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Borrows a descriptor by its number.
 ///
 /// # Safety

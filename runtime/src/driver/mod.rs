@@ -13,11 +13,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use policies::descriptors::EpollParams;
 use policies::law::QueueSettings;
 
 pub use self::driver_kind::{DriverKind, UnknownDriver};
 use self::epoll::EpollDriver;
-pub use self::epoll_sys::EpollParams;
 use self::uring::driver::{Mode, UringDriver};
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
 use crate::worker::wake_handle::WakeHandle;
@@ -107,7 +107,7 @@ impl Driver {
     /// Makes the wait busy-poll as the settings say, or stops that ([`EpollDriver::set_polling`]).
     pub(crate) fn set_polling(&self, settings: &QueueSettings, budget: u16) -> io::Result<()> {
         let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
-        let params = settings.polls().then(|| EpollParams::new(micros, budget));
+        let params = settings.polls().then(|| EpollParams::polling(micros, budget));
         self.epoll().set_polling(params)?;
         if let Some(ring) = self.ring() {
             ring.set_suspends(settings.polls());

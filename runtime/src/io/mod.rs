@@ -8,6 +8,8 @@ mod async_fd;
 mod placement;
 mod ring;
 
+pub use policies::descriptors::{incoming_napi_id, steer_by_queue};
+
 pub use self::async_fd::AsyncFd;
 pub use self::placement::{CountedConnection, own_napi, owned_queues, socket_busy_poll, worker_of_napi};
 pub use self::ring::{ring_listener, ring_socket};

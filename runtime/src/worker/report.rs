@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use policies::descriptors::EpollParams;
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
@@ -11,7 +12,6 @@ use serde::Serialize;
 
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
-use crate::driver::epoll_sys::EpollParams;
 
 /// What is in effect on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use policies::descriptors::EpollParams;
 use policies::law::{LawLimits, MachineCosts, PollingLaw, QueueSettings};
 use policies::netlink::netdev::Netdev;
 use policies::{GraceTime, Knob, Policy};
@@ -16,7 +17,6 @@ use super::report::{ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
-use crate::driver::epoll_sys::EpollParams;
 use crate::runtime_state::RuntimeState;
 use crate::time::clock::monotonic_nanos;
 
@@ -43,7 +43,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         ring_polls = Some(polled.map_err(|error| error.to_string()));
     } else if split {
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
-        let wanted = EpollParams::new(micros, BUSY_POLL_BUDGET);
+        let wanted = EpollParams::polling(micros, BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
     }
     let by_epoll = split && params_error.is_none() && ring_polls.is_none();
