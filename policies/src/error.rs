@@ -37,6 +37,14 @@ pub enum Error {
         /// The error.
         source: io::Error,
     },
+    /// A server to attach to can't be found, or can't be attached to.
+    #[error("cannot attach to {target}: {reason}")]
+    NoTarget {
+        /// What was asked for, as `process 812`.
+        target: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// Another running process has applied a policy to some of the queues.
     #[error(
         "{interface}: queues {queues} are in use by process {pid} ({policy}); stop it, or use other queues{}",

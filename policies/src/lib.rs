@@ -48,6 +48,7 @@ compile_error!(
 );
 
 mod apply;
+pub mod attach;
 pub mod counters;
 pub mod descriptors;
 mod error;

@@ -10,6 +10,7 @@ use super::undo::{Undo, lock, restore_once};
 use super::write_verified::write_verified;
 use crate::error::Error;
 use crate::host::device::Device;
+use crate::host::net_namespace::NetNamespace;
 use crate::host::{Cpus, Interface, interface_by_index};
 use crate::journal::{Journal, JournalDir, Lifetime, restore_where};
 use crate::knob::{Knob, Value};
@@ -78,7 +79,13 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
         Lifetime::Process => {
             let undo = Arc::clone(&undo);
             let directory = directory.clone();
-            let restore = move || drop(restore_once(&directory, &undo));
+            // Signals are handled on a thread of any network namespace.
+            let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
+            let restore = move || {
+                if let Err(error) = namespace.run(|| drop(restore_once(&directory, &undo))) {
+                    tracing::error!("cannot enter the network namespace to restore it: {error}");
+                }
+            };
             Some(signals::on_termination(restore).map_err(Error::kernel("watch for signals"))?)
         }
         Lifetime::Host => None,

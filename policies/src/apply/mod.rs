@@ -2,6 +2,7 @@
 
 mod adapted_queue;
 mod apply_plan;
+mod epoll_journal;
 mod guard;
 mod outcome;
 mod step_down;
@@ -10,5 +11,6 @@ mod write_verified;
 
 pub use adapted_queue::{AdaptedQueue, QueueDelegate};
 pub use apply_plan::apply;
+pub(crate) use epoll_journal::EpollJournal;
 pub use guard::Guard;
 pub use outcome::{Applied, Outcome};

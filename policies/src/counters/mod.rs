@@ -15,4 +15,5 @@ pub use model::PerformanceModel;
 pub use napi_threads::NapiThread;
 pub use perf::{PerfCounters, PerfReading, PerfTarget};
 pub use rx_packets::RxPackets;
+pub(crate) use snapshot::busy_poll_rx_packets;
 pub use snapshot::{Snapshot, Totals};

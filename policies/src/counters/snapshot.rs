@@ -153,7 +153,7 @@ fn net_rx_softirqs() -> io::Result<Vec<u64>> {
         .collect())
 }
 
-fn busy_poll_rx_packets() -> io::Result<u64> {
+pub(crate) fn busy_poll_rx_packets() -> io::Result<u64> {
     // /proc/self would be the namespace of the process's main thread.
     let text = fs::read_to_string("/proc/thread-self/net/netstat")?;
     parse_netstat(&text, "TcpExt:", "BusyPollRxPackets").ok_or_else(|| {

@@ -7,13 +7,18 @@ use std::os::unix::fs::MetadataExt;
 use serde::{Deserialize, Serialize};
 
 /// A process. Its start time distinguishes it from a later process with the same id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     start: u64,
 }
 
 impl ProcessIdentity {
+    /// A running process by its id; `None` if there is none.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        Some(Self { pid, start: start_time(pid)? })
+    }
+
     pub(crate) fn current() -> Self {
         let pid = std::process::id();
         Self { pid, start: start_time(pid).unwrap_or(0) }

@@ -10,6 +10,7 @@ mod interface;
 pub(crate) mod irq;
 pub mod irqbalance;
 mod machine;
+pub(crate) mod net_namespace;
 pub(crate) mod numa;
 pub mod scheduler;
 pub(crate) mod sysfs;

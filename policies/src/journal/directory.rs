@@ -1,6 +1,7 @@
 //! The directory of journals: reads, writes and locks them.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -37,15 +38,34 @@ impl JournalDir {
         move |source| Error::Journal { path, source }
     }
 
-    /// All journals of this boot and this network namespace, newest first. Journals of an earlier boot
-    /// describe settings that no longer exist, and are removed. An unreadable journal is an error.
+    /// All journals of this boot and this network namespace, newest first.
     pub(crate) fn read(&self) -> Result<Vec<(PathBuf, Journal)>, Error> {
+        let namespace = network_namespace();
+        let mut journals = self.read_all()?;
+        journals.retain(|(_, journal)| journal.namespace == namespace);
+        Ok(journals)
+    }
+
+    /// The other network namespaces whose journals have epoll instances of other processes: the namespaces in which
+    /// `policies attach` runs are those of its targets.
+    pub(super) fn other_namespaces_with_epolls(&self) -> Result<BTreeSet<u64>, Error> {
+        let own = network_namespace();
+        let journals = self.read_all()?.into_iter().map(|(_, journal)| journal);
+        Ok(journals
+            .filter(|journal| journal.namespace != own && !journal.epolls.is_empty())
+            .map(|journal| journal.namespace)
+            .collect())
+    }
+
+    /// All journals of this boot, newest first. Journals of an earlier boot describe settings that no longer exist, and
+    /// are removed. An unreadable journal is an error.
+    fn read_all(&self) -> Result<Vec<(PathBuf, Journal)>, Error> {
         let entries = match fs::read_dir(&self.0) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(Self::error(&self.0)(error)),
         };
-        let (boot, namespace) = (boot_id(), network_namespace());
+        let boot = boot_id();
         let mut journals = Vec::new();
         for entry in entries {
             let path = entry.map_err(Self::error(&self.0))?.path();
@@ -82,9 +102,7 @@ impl JournalDir {
                 });
             }
             let journal: Journal = serde_json::from_str(&text).map_err(invalid)?;
-            if journal.namespace == namespace {
-                journals.push((path, journal));
-            }
+            journals.push((path, journal));
         }
         // Restored in this order: the last policy to be applied is the first to be removed.
         journals.sort_by_key(|(path, _)| {

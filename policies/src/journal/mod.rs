@@ -3,6 +3,7 @@
 
 mod directory;
 mod entry;
+mod epoll_entry;
 mod lock;
 mod queue_holders;
 mod record;
@@ -11,6 +12,7 @@ mod restore;
 pub use directory::JournalDir;
 #[cfg(test)]
 pub(crate) use entry::{Entry, OwnedValues};
+pub(crate) use epoll_entry::EpollEntry;
 pub use queue_holders::{QueueHolder, queue_holders};
 pub(crate) use record::Journal;
 pub use record::Lifetime;

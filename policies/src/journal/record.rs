@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, OwnedValues};
+use super::epoll_entry::EpollEntry;
 use crate::host::Interface;
 use crate::host::device::Device;
 use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};
@@ -44,6 +45,9 @@ pub(crate) struct Journal {
     pub(super) namespace: u64,
     /// In the order of the plan's steps.
     pub(crate) entries: Vec<Entry>,
+    /// Epoll instances of other processes that poll the queues.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) epolls: Vec<EpollEntry>,
 }
 
 /// The fields that every version of the file format has.
@@ -76,6 +80,7 @@ impl Journal {
             boot: boot_id(),
             namespace: network_namespace(),
             entries: Vec::new(),
+            epolls: Vec::new(),
         }
     }
 

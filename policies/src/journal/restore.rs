@@ -2,15 +2,20 @@
 
 use std::fmt;
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::directory::JournalDir;
 use super::entry::{Entry, OwnedValues};
+use super::epoll_entry::EpollEntry;
 use super::record::{Journal, Lifetime};
 use crate::error::Error;
 use crate::host::device::Device;
-use crate::knob::Knob;
+use crate::host::net_namespace::NetNamespace;
+use crate::knob::{Knob, Value};
+use crate::law::QueueSettings;
 use crate::netlink::route;
 use crate::policy::Policy;
 
@@ -58,26 +63,32 @@ pub struct RestoreReport {
     pub policy: Policy,
     /// The knobs, in the order in which they were restored.
     pub knobs: Vec<(Knob, RestoreOutcome)>,
+    /// The epoll instances of other processes, as `process 812, epoll instance 5`.
+    pub epolls: Vec<(String, RestoreOutcome)>,
 }
 
 impl RestoreReport {
-    /// Whether any knob could not be restored.
+    /// Whether any knob or epoll instance could not be restored.
     pub fn failed(&self) -> bool {
-        self.knobs.iter().any(|(_, outcome)| matches!(outcome, RestoreOutcome::Failed { .. }))
+        let knobs = self.knobs.iter().map(|(_, outcome)| outcome);
+        let mut outcomes = knobs.chain(self.epolls.iter().map(|(_, outcome)| outcome));
+        outcomes.any(|outcome| matches!(outcome, RestoreOutcome::Failed { .. }))
     }
 }
 
-/// Restores what ended processes left set in this network namespace.
+/// Restores what ended processes left set in this network namespace, and in those of the processes that they had
+/// attached to.
 ///
 /// # Errors
 /// [`Error::Journal`] if a journal can't be read or removed. A knob that can't be restored is not an
 /// error; see [`RestoreReport::failed`].
 pub fn recover(directory: &JournalDir) -> Result<Vec<RestoreReport>, Error> {
     let _locked = directory.lock();
-    restore_where(directory, Journal::is_abandoned)
+    restore_everywhere(directory, Journal::is_abandoned)
 }
 
-/// Restores what `policies apply` set and what ended processes left set, on one interface or on all.
+/// Restores what `policies apply` set and what ended processes left set, on one interface or on all. Also in the network
+/// namespaces of the processes that ended processes had attached to.
 /// Settings of running processes stay.
 ///
 /// # Errors
@@ -89,10 +100,26 @@ pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Ve
     let index = interface
         .and_then(|name| route::links().ok()?.into_iter().find(|link| link.name == name))
         .map(|link| link.index);
-    restore_where(directory, |journal| {
+    restore_everywhere(directory, |journal| {
         interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex))
             && (journal.lifetime == Lifetime::Host || journal.is_abandoned())
     })
+}
+
+/// In the calling thread's network namespace, and in those of attached processes. A namespace that has ended has nothing
+/// to restore, nor have its processes.
+fn restore_everywhere(
+    directory: &JournalDir,
+    select: impl Fn(&Journal) -> bool + Sync,
+) -> Result<Vec<RestoreReport>, Error> {
+    let mut reports = restore_where(directory, &select)?;
+    for namespace in directory.other_namespaces_with_epolls()? {
+        let Some(namespace) = NetNamespace::find(namespace) else { continue };
+        let restored = namespace.run(|| restore_where(directory, &select));
+        reports
+            .extend(restored.map_err(Error::kernel("enter the network namespace of an attached process"))??);
+    }
+    Ok(reports)
 }
 
 pub(crate) fn restore_where(
@@ -124,11 +151,34 @@ pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {
     // queues that don't exist before.
     let (rebuild, rest): (Vec<&Entry>, Vec<&Entry>) =
         journal.entries.iter().rev().partition(|entry| matches!(entry.knob, Knob::Channels { .. }));
+    // Nobody may resume a suspended queue once its waits no longer poll. So first polls have to complete with the
+    // interrupt enabled, and a suspension that began before has to end.
+    if journal.epolls.iter().any(EpollEntry::is_set) {
+        thread::sleep(stop_deferral(journal, &device));
+    }
+    let epolls = journal.epolls.iter().rev().map(|entry| (entry.to_string(), entry.restore())).collect();
     let mut knobs = Vec::new();
     for entry in rebuild.into_iter().chain(rest) {
         knobs.push((entry.knob.clone(), restore_entry(entry, &device, down)));
     }
-    RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs }
+    RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, epolls }
+}
+
+/// Sets the deferrals that are adapted to 0. Returns the longest suspend timeout of the queues.
+fn stop_deferral(journal: &Journal, device: &Device) -> Duration {
+    let mut longest = 0;
+    for entry in journal.entries.iter().filter(|entry| entry.is_adapted()) {
+        let Ok(now) = entry.knob.read(device) else { continue };
+        match (&entry.knob, &now) {
+            (Knob::NapiIrqSuspendTimeout { .. }, Value::Number(timeout)) => longest = longest.max(*timeout),
+            (Knob::NapiDeferHardIrqs { .. }, Value::Number(1..)) if entry.owns(&now) => {
+                // Fails only if the queue is gone.
+                let _ = entry.knob.write(device, &Value::Number(0));
+            }
+            _ => {}
+        }
+    }
+    Duration::from_nanos(longest).min(QueueSettings::LONGEST_SUSPEND_TIMEOUT)
 }
 
 impl Journal {

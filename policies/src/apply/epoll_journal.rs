@@ -1,0 +1,96 @@
+//! Epoll instances of other processes that poll a guard's queues, in the guard's journal.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::guard::Guard;
+use super::undo::{Undo, lock};
+use crate::descriptors::{EpollParams, duplicate};
+use crate::host::identity::ProcessIdentity;
+use crate::journal::{EpollEntry, JournalDir, RestoreOutcome};
+
+/// Sets the parameters of other processes' epoll instances, and records the old ones first. Where the guard restores its
+/// queues, it restores the instances, too.
+#[derive(Debug, Clone)]
+pub(crate) struct EpollJournal {
+    directory: JournalDir,
+    undo: Arc<Mutex<Option<Undo>>>,
+}
+
+impl Guard {
+    pub(crate) fn epoll_journal(&self) -> EpollJournal {
+        EpollJournal { directory: self.directory.clone(), undo: Arc::clone(&self.undo) }
+    }
+}
+
+impl EpollJournal {
+    /// Records an instance with its present parameters.
+    ///
+    /// # Errors
+    /// If the guard has restored its queues, or the journal can't be written.
+    pub(crate) fn record(
+        &self,
+        process: &ProcessIdentity,
+        descriptor: i32,
+        old: EpollParams,
+        budget: u16,
+    ) -> io::Result<()> {
+        let _locked = self.directory.lock();
+        let mut slot = lock(&self.undo);
+        let undo = slot.as_mut().ok_or_else(restored)?;
+        undo.journal.epolls.retain(|entry| (&entry.process, entry.descriptor) != (process, descriptor));
+        undo.journal.epolls.push(EpollEntry { process: process.clone(), descriptor, old, budget });
+        undo.write(&self.directory).map_err(io::Error::other)
+    }
+
+    /// Sets the parameters of a recorded instance, if it has those of before or those that were set here: otherwise the
+    /// process has opened another instance with that number. Returns whether it was set.
+    ///
+    /// # Errors
+    /// If the guard has restored its queues or the instance is not recorded, and the kernel's errors.
+    pub(crate) fn set(
+        &self,
+        process: &ProcessIdentity,
+        descriptor: i32,
+        params: EpollParams,
+    ) -> io::Result<bool> {
+        // Held to the end: a restore must not come between.
+        let slot = lock(&self.undo);
+        let undo = slot.as_ref().ok_or_else(restored)?;
+        let mut entries = undo.journal.epolls.iter();
+        let entry = entries
+            .find(|entry| (&entry.process, entry.descriptor) == (process, descriptor))
+            .ok_or_else(|| io::Error::other("the epoll instance is not in the journal"))?;
+        let epoll = duplicate(process.pid, descriptor)?;
+        let now = EpollParams::read(&epoll)?;
+        if now != entry.old && !entry.owns(now) {
+            return Ok(false);
+        }
+        params.write(&epoll)?;
+        Ok(true)
+    }
+
+    /// Restores an instance, and drops it from the journal unless that failed.
+    pub(crate) fn give_back(&self, process: &ProcessIdentity, descriptor: i32) -> RestoreOutcome {
+        let _locked = self.directory.lock();
+        let mut slot = lock(&self.undo);
+        let Some(undo) = slot.as_mut() else { return RestoreOutcome::Restored };
+        let is_it = |entry: &EpollEntry| (&entry.process, entry.descriptor) == (process, descriptor);
+        let Some(entry) = undo.journal.epolls.iter().find(|entry| is_it(entry)) else {
+            return RestoreOutcome::Gone;
+        };
+        let outcome = entry.restore();
+        if !matches!(outcome, RestoreOutcome::Failed { .. }) {
+            undo.journal.epolls.retain(|entry| !is_it(entry));
+            if let Err(error) = undo.write(&self.directory) {
+                // Restoring it again changes nothing.
+                tracing::warn!("an epoll instance stays in the journal: {error}");
+            }
+        }
+        outcome
+    }
+}
+
+fn restored() -> io::Error {
+    io::Error::other("the queue's settings were restored")
+}

@@ -1,0 +1,25 @@
+//! The parameters of an attachment.
+
+use super::target::Target;
+use crate::journal::JournalDir;
+use crate::law::LatencyBudget;
+
+/// What to attach to, and how.
+#[derive(Debug, Clone)]
+pub struct AttachConfig {
+    /// The server.
+    pub target: Target,
+    /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
+    pub interface: Option<String>,
+    /// How much longer the median request may take than under plain interrupts.
+    pub latency_budget: LatencyBudget,
+    /// Where the old values are journalled.
+    pub journals: JournalDir,
+}
+
+impl AttachConfig {
+    /// All interfaces, a latency budget of 0, and the default journals.
+    pub fn new(target: Target) -> Self {
+        Self { target, interface: None, latency_budget: LatencyBudget::ZERO, journals: JournalDir::default() }
+    }
+}

@@ -1,0 +1,103 @@
+//! What an attachment reports.
+
+use std::fmt;
+
+use super::queue_map::QueueName;
+use crate::supervise::Change;
+
+/// An epoll instance of a server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[non_exhaustive]
+pub struct InstanceName {
+    /// The process id.
+    pub pid: u32,
+    /// The process's name, of at most 15 bytes.
+    pub process: String,
+    /// The descriptor in the process.
+    pub descriptor: i32,
+}
+
+impl fmt::Display for InstanceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}), epoll instance {}", self.process, self.pid, self.descriptor)
+    }
+}
+
+/// A change of what is attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AttachEvent {
+    /// An epoll instance is attached: from now on the law decides when its waits poll.
+    Attached {
+        /// The instance.
+        instance: InstanceName,
+        /// The queue of its connections.
+        queue: QueueName,
+    },
+    /// An epoll instance is left alone.
+    LeftAlone {
+        /// The instance.
+        instance: InstanceName,
+        /// Why.
+        reason: String,
+    },
+    /// An epoll instance is no longer attached.
+    Detached {
+        /// The instance.
+        instance: InstanceName,
+        /// Why.
+        reason: String,
+    },
+    /// A queue can't be used.
+    QueueRefused {
+        /// The queue.
+        queue: QueueName,
+        /// Why.
+        reason: String,
+    },
+    /// A queue under kernel polling goes back to plain interrupts for some time.
+    SteppedBack {
+        /// The queue.
+        queue: QueueName,
+        /// Why.
+        reason: String,
+    },
+    /// A queue's settings have changed, or its link.
+    Queue {
+        /// The queue.
+        queue: QueueName,
+        /// What has changed.
+        change: Change,
+    },
+    /// A process is left alone.
+    ProcessLeftAlone {
+        /// The process id.
+        pid: u32,
+        /// Why.
+        reason: String,
+    },
+    /// All processes have ended.
+    TargetEnded,
+}
+
+impl fmt::Display for AttachEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachEvent::Attached { instance, queue } => write!(f, "attached {instance}, to {queue}"),
+            AttachEvent::LeftAlone { instance, reason } => write!(f, "{instance} is left alone: {reason}"),
+            AttachEvent::Detached { instance, reason } => write!(f, "detached {instance}: {reason}"),
+            AttachEvent::QueueRefused { queue, reason } => write!(f, "{queue} can't be used: {reason}"),
+            AttachEvent::SteppedBack { queue, reason } => {
+                write!(f, "{queue} is back at plain interrupts for a while: {reason}")
+            }
+            AttachEvent::Queue { queue, change: change @ Change::QueueSettings { .. } } => {
+                write!(f, "{}: {change}", queue.interface)
+            }
+            AttachEvent::Queue { queue, change } => write!(f, "{queue}: {change}"),
+            AttachEvent::ProcessLeftAlone { pid, reason } => {
+                write!(f, "process {pid} is left alone: {reason}")
+            }
+            AttachEvent::TargetEnded => write!(f, "all processes have ended"),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! A queue under kernel polling from outside: its journal, its law, and the epoll instances that poll it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use super::event::{AttachEvent, InstanceName};
+use super::load::{Load, LoadMeter};
+use super::queue_map::QueueName;
+use super::watchdog::Watchdog;
+use crate::apply::{Applied, EpollJournal, apply};
+use crate::descriptors::EpollParams;
+use crate::error::Error;
+use crate::host::identity::ProcessIdentity;
+use crate::host::interface_by_index;
+use crate::journal::{JournalDir, Lifetime, RestoreOutcome};
+use crate::knob::Knob;
+use crate::law::{LatencyBudget, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
+use crate::plan::{GraceTime, Plan, Settings};
+use crate::policy::Policy;
+use crate::supervise::{Affinity, QueueRequests, Supervisor, SupervisorHooks};
+
+/// How many packets one poll takes: the most that is allowed without `CAP_NET_ADMIN`.
+const BUSY_POLL_BUDGET: u16 = 64;
+/// How long a queue stays at plain interrupts after an instance has left it.
+const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
+
+/// An epoll instance as it is journalled.
+pub(super) type InstanceKey = (ProcessIdentity, i32);
+
+/// An attached epoll instance.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) name: InstanceName,
+    /// The threads that were seen waiting on it.
+    pub(super) threads: BTreeSet<i32>,
+    /// All threads of its process, while none was seen waiting on it.
+    pub(super) candidates: Vec<i32>,
+    /// Why it is about to leave.
+    leaving: Option<String>,
+}
+
+/// How far the newest settings are.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// The settings in effect are those that were chosen.
+    Settled,
+    /// The supervisor is to set the queue's values.
+    Requested(QueueSettings),
+    /// The queue's values are set, with which polls complete with the interrupt enabled. At `end` the last suspension from
+    /// before is over; a wait that no longer polls would not resume it.
+    StopsPolling { settings: QueueSettings, end: Instant },
+}
+
+/// A queue that this process holds. Dropping it restores the queue and the instances.
+pub(super) struct HeldQueue {
+    pub(super) name: QueueName,
+    pub(super) instances: BTreeMap<InstanceKey, Attached>,
+    epolls: EpollJournal,
+    requests: Arc<QueueRequests>,
+    budget: LatencyBudget,
+    costs: MachineCosts,
+    law: PollingLaw,
+    phase: Phase,
+    in_effect: QueueSettings,
+    plain_until: Option<Instant>,
+    pub(super) meter: LoadMeter,
+    watchdog: Watchdog,
+    /// Restores everything when it is dropped.
+    _supervisor: Supervisor,
+}
+
+impl HeldQueue {
+    /// Takes the queue, at plain interrupts.
+    pub(super) fn take(
+        name: &QueueName,
+        budget: LatencyBudget,
+        costs: MachineCosts,
+        journals: &JournalDir,
+        events: Sender<AttachEvent>,
+    ) -> Result<Self, Error> {
+        let refused = |reason: String| Error::NoTarget { target: name.to_string(), reason };
+        let interface = interface_by_index(name.ifindex)?;
+        let settings = Settings {
+            queues: Some(vec![name.queue]),
+            gro_flush_timeout: GraceTime::Adaptive,
+            latency_budget: budget,
+            ..Settings::default()
+        };
+        let plan = Plan::new(Policy::KernelPolling, &interface, &settings);
+        let suspends = |knob: &Knob| matches!(knob, Knob::NapiIrqSuspendTimeout { .. });
+        if !plan.steps.iter().any(|step| suspends(&step.knob)) {
+            return Err(refused("its NAPI has no suspend timeout (Linux 6.13)".to_owned()));
+        }
+        let guard = apply(&plan, Lifetime::Process, journals)?;
+        if let Some(failed) = guard.applied().iter().find(|applied: &&Applied| !applied.outcome.is_ok()) {
+            return Err(refused(failed.to_string()));
+        }
+        let epolls = guard.epoll_journal();
+        let requests = Arc::new(QueueRequests::new().map_err(Error::kernel("open an eventfd"))?);
+        let hooks =
+            SupervisorHooks { requests: Arc::clone(&requests), delegate: None, on_tick: Box::new(|| {}) };
+        let queue = name.clone();
+        let on_change = move |change: &crate::supervise::Change| {
+            // The attachment may have ended.
+            let _ = events.send(AttachEvent::Queue { queue: queue.clone(), change: change.clone() });
+        };
+        let supervisor = Supervisor::start(guard, Affinity::None, on_change, hooks)
+            .map_err(Error::kernel("start a supervisor"))?;
+        let law = PollingLaw::new(budget, costs, LawLimits::default());
+        Ok(Self {
+            name: name.clone(),
+            instances: BTreeMap::new(),
+            epolls,
+            requests,
+            budget,
+            costs,
+            in_effect: *law.settings(),
+            law,
+            phase: Phase::Settled,
+            plain_until: None,
+            meter: LoadMeter::new(),
+            watchdog: Watchdog::new(),
+            _supervisor: supervisor,
+        })
+    }
+
+    /// The settings with which the queue is driven, and the latency budget.
+    pub(super) fn in_effect(&self) -> (QueueSettings, LatencyBudget) {
+        (self.in_effect, self.budget)
+    }
+
+    /// Attaches an instance that has the kernel's default parameters.
+    pub(super) fn attach(&mut self, key: InstanceKey, name: InstanceName) -> std::io::Result<()> {
+        let (process, descriptor) = &key;
+        self.epolls.record(process, *descriptor, EpollParams::default(), BUSY_POLL_BUDGET)?;
+        if self.in_effect.polls() {
+            self.epolls.set(process, *descriptor, params(&self.in_effect))?;
+        }
+        let attached = Attached { name, threads: BTreeSet::new(), candidates: Vec::new(), leaving: None };
+        self.instances.insert(key, attached);
+        Ok(())
+    }
+
+    /// Lets an instance go. While the queue polls, it first has to go back to plain interrupts.
+    pub(super) fn leave(&mut self, key: &InstanceKey, reason: &str) -> Vec<AttachEvent> {
+        if let Some(instance) = self.instances.get_mut(key) {
+            instance.leaving = Some(reason.to_owned());
+        }
+        if self.in_effect.polls() && key.0.is_alive() {
+            self.hold_back(PAUSE_AFTER_LEAVING);
+            return Vec::new();
+        }
+        self.release_leaving()
+    }
+
+    fn release_leaving(&mut self) -> Vec<AttachEvent> {
+        let mut events = Vec::new();
+        let epolls = &self.epolls;
+        self.instances.retain(|(process, descriptor), instance| {
+            let Some(reason) = instance.leaving.take() else { return true };
+            let outcome = epolls.give_back(process, *descriptor);
+            let reason = match outcome {
+                RestoreOutcome::Failed { .. } | RestoreOutcome::ChangedMeanwhile { .. } => {
+                    format!("{reason} ({outcome})")
+                }
+                _ => reason,
+            };
+            events.push(AttachEvent::Detached { instance: instance.name.clone(), reason });
+            false
+        });
+        events
+    }
+
+    /// The threads that serve the queue.
+    pub(super) fn threads(&self) -> BTreeSet<(u32, i32)> {
+        let mut threads = BTreeSet::new();
+        for ((process, _), instance) in &self.instances {
+            let seen = instance.threads.iter().copied();
+            let all = instance.candidates.iter().copied().filter(|_| instance.threads.is_empty());
+            threads.extend(seen.chain(all).map(|thread| (process.pid, thread)));
+        }
+        threads
+    }
+
+    /// Goes back to plain interrupts for a time.
+    fn hold_back(&mut self, pause: Duration) {
+        let end = Instant::now() + pause;
+        self.plain_until = Some(self.plain_until.map_or(end, |present| present.max(end)));
+        // A new law starts with plain interrupts, and without what it has measured.
+        self.law = PollingLaw::new(self.budget, self.costs, LawLimits::default());
+    }
+
+    /// Measures, asks the law, and carries on with what it has chosen. Called every 50 ms.
+    pub(super) fn step(&mut self, packets: u64, polled_share: f64, drops: u64) -> (Load, Vec<AttachEvent>) {
+        let mut events = Vec::new();
+        let threads = self.threads();
+        let load = self.meter.measure(packets, &threads, self.costs.wake_latency);
+        let polled = (load.epoch.packets as f64 * polled_share) as u64;
+        let harm = self.watchdog.step(self.in_effect.polls(), load.delay, drops, load.epoch.packets, polled);
+        if let Some(back) = harm {
+            self.hold_back(back.pause);
+            events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
+        }
+        load.gaps.iter().for_each(|gap| self.law.record_gap(*gap));
+        let now = Instant::now();
+        match self.phase {
+            Phase::Settled => {
+                let chosen = match self.plain_until {
+                    Some(end) if now < end => self.in_effect.polls().then(|| QueueSettings {
+                        suspend_timeout: self.in_effect.suspend_timeout,
+                        ..QueueSettings::plain(Reason::Start)
+                    }),
+                    _ => {
+                        self.plain_until = None;
+                        self.law.step(&load.epoch)
+                    }
+                };
+                if let Some(settings) = chosen {
+                    events.extend(self.start(settings));
+                }
+            }
+            Phase::Requested(settings) => match self.requests.take_answer(self.name.queue) {
+                None => {}
+                Some(Ok(())) => events.extend(self.set_waiting(settings)),
+                Some(Err(_)) => {
+                    // The supervisor has reported the reason. The queue keeps the values in effect.
+                    self.law.fix(self.in_effect);
+                    self.phase = Phase::Settled;
+                }
+            },
+            Phase::StopsPolling { settings, end } if now >= end => events.extend(self.finish(settings)),
+            Phase::StopsPolling { .. } => {}
+        }
+        (load, events)
+    }
+
+    /// First the queue's values, then the waits.
+    fn start(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
+        let present = self.in_effect;
+        let same = (present.defer_hard_irqs, present.grace_time, present.suspend_timeout)
+            == (settings.defer_hard_irqs, settings.grace_time, settings.suspend_timeout);
+        if same {
+            return self.set_waiting(settings);
+        }
+        self.requests.request(self.name.queue, settings);
+        self.phase = Phase::Requested(settings);
+        Vec::new()
+    }
+
+    fn set_waiting(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
+        if self.in_effect.polls() && !settings.polls() {
+            let end = Instant::now() + self.in_effect.suspend_timeout;
+            self.phase = Phase::StopsPolling { settings, end };
+            return Vec::new();
+        }
+        self.finish(settings)
+    }
+
+    fn finish(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
+        self.phase = Phase::Settled;
+        self.in_effect = settings;
+        for ((process, descriptor), instance) in &mut self.instances {
+            let reason = match self.epolls.set(process, *descriptor, params(&settings)) {
+                Ok(true) => continue,
+                Ok(false) => "the process has set it to something else, or opened another one".to_owned(),
+                // A process that has ended, or closed the instance, is noticed with the next scan.
+                Err(_) if !process.is_alive() => continue,
+                Err(error) => error.to_string(),
+            };
+            instance.leaving.get_or_insert(reason);
+        }
+        if settings.polls() { Vec::new() } else { self.release_leaving() }
+    }
+}
+
+fn params(settings: &QueueSettings) -> EpollParams {
+    if settings.polls() {
+        let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(u32::MAX);
+        EpollParams::polling(micros, BUSY_POLL_BUDGET)
+    } else {
+        EpollParams::default()
+    }
+}

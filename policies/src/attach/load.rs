@@ -1,0 +1,189 @@
+//! What can be measured of a queue and its server from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::process::{RunTimes, run_times};
+use super::queue_map::QueueName;
+use crate::counters::AwakeTime;
+use crate::law::Epoch;
+use crate::netlink::netdev::Netdev;
+
+/// About what an interrupt and its softirq take for one packet.
+const INTERRUPT: Duration = Duration::from_nanos(1_500);
+/// As many gaps are taken from a step at most: more of them say no more.
+const MOST_GAPS: u64 = 16;
+/// A thread that runs for less than this share of a step has no part in serving.
+const SERVES: f64 = 0.01;
+
+/// Counts the packets of queues.
+#[derive(Debug)]
+pub(super) struct PacketCounter(Netdev);
+
+impl PacketCounter {
+    pub(super) fn open() -> io::Result<Self> {
+        Netdev::open().map(Self)
+    }
+
+    /// The packets that a queue has received. Where the driver does not count by queue, those of the interface
+    /// divided by `sharing` queues.
+    pub(super) fn read(&mut self, queue: &QueueName, sharing: u64) -> u64 {
+        let by_queue = self.0.rx_packets(queue.ifindex).unwrap_or_default();
+        match by_queue.iter().find(|(index, _)| *index == queue.queue) {
+            Some((_, packets)) => *packets,
+            None => statistic(&queue.interface, "rx_packets") / sharing.max(1),
+        }
+    }
+}
+
+/// Packets of an interface that were lost for lack of room.
+pub(super) fn drops(interface: &str) -> u64 {
+    ["rx_dropped", "rx_missed_errors", "rx_fifo_errors"].map(|name| statistic(interface, name)).iter().sum()
+}
+
+fn statistic(interface: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/sys/class/net/{interface}/statistics/{name}"));
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What the threads of a queue and its packets were during a step.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Load {
+    /// For the law.
+    pub(super) epoch: Epoch,
+    /// The time that all threads had a core.
+    pub(super) run: Duration,
+    /// The mean time that a thread was ready before it got a core.
+    pub(super) delay: Duration,
+    /// Gaps between an empty queue and the next event, as far as they can be told.
+    pub(super) gaps: Vec<Duration>,
+}
+
+/// Measures one queue.
+#[derive(Debug)]
+pub(super) struct LoadMeter {
+    last: Instant,
+    packets: Option<u64>,
+    threads: BTreeMap<(u32, i32), RunTimes>,
+    /// The kernel thread that polls the queue.
+    kernel_thread: Option<(AwakeTime, Duration)>,
+}
+
+impl LoadMeter {
+    pub(super) fn new() -> Self {
+        Self { last: Instant::now(), packets: None, threads: BTreeMap::new(), kernel_thread: None }
+    }
+
+    /// Names the kernel thread that polls the queue.
+    pub(super) fn set_kernel_thread(&mut self, thread: Option<u32>) {
+        let open = |thread: u32| {
+            let awake = AwakeTime::open(i32::try_from(thread).ok()?).ok()?;
+            let (run, _) = awake.read().ok()?;
+            Some((awake, run))
+        };
+        self.kernel_thread = thread.and_then(open);
+    }
+
+    /// Measures the time since the last call. `threads`: those that serve the queue.
+    pub(super) fn measure(&mut self, packets: u64, threads: &BTreeSet<(u32, i32)>, wake: Duration) -> Load {
+        let now = Instant::now();
+        let duration = now - std::mem::replace(&mut self.last, now);
+        let received = packets.saturating_sub(self.packets.replace(packets).unwrap_or(packets));
+        let times: BTreeMap<_, _> = threads
+            .iter()
+            .filter_map(|&(pid, thread)| Some(((pid, thread), run_times(pid, thread).ok()?)))
+            .collect();
+        let before = std::mem::replace(&mut self.threads, times);
+        let mut total = RunTimes::default();
+        let mut serving = 0_u32;
+        for (thread, now) in &self.threads {
+            let Some(then) = before.get(thread) else { continue };
+            let run = now.run.saturating_sub(then.run);
+            if run as f64 >= duration.as_nanos() as f64 * SERVES {
+                serving += 1;
+            }
+            total.run += run;
+            total.ready += now.ready.saturating_sub(then.ready);
+            total.turns += now.turns.saturating_sub(then.turns);
+        }
+        let in_kernel = self.kernel_thread.as_mut().and_then(|(thread, last)| {
+            let (run, _) = thread.read().ok()?;
+            Some(run.saturating_sub(std::mem::replace(last, run)))
+        });
+        let run = Duration::from_nanos(total.run);
+        let ready = Duration::from_nanos(total.ready);
+        // While the kernel thread has a thread's core, that one is ready. Without a kernel thread interrupts do its work:
+        // while they hold a thread up, it is running or ready, and each one that wakes a thread has run before.
+        let (cpu, waiting) = match in_kernel {
+            Some(in_kernel) => (run + in_kernel, ready.saturating_sub(in_kernel)),
+            None => {
+                (run + ready + INTERRUPT * u32::try_from(total.turns).unwrap_or(u32::MAX), Duration::ZERO)
+            }
+        };
+        // The law knows one core: the share of one thread.
+        let serving = serving.max(1);
+        Load {
+            epoch: Epoch {
+                duration,
+                events: received / u64::from(serving),
+                packets: received,
+                cpu: cpu / serving,
+                waiting: waiting / serving,
+            },
+            run,
+            delay: ready / u32::try_from(total.turns).unwrap_or(u32::MAX).max(1),
+            gaps: gaps((duration * serving).saturating_sub(run + ready), total.turns, wake),
+        }
+    }
+}
+
+/// The gaps of a step can't be seen from outside, only their number and their sum: the sleeps. They are taken as those of
+/// random arrivals, at quantiles in equal steps.
+fn gaps(slept: Duration, sleeps: u64, wake: Duration) -> Vec<Duration> {
+    if sleeps == 0 {
+        return Vec::new();
+    }
+    let mean = (slept.as_secs_f64() / sleeps as f64 - wake.as_secs_f64()).max(0.0);
+    let count = sleeps.min(MOST_GAPS);
+    let gap = |index: u64| -(1.0 - (index as f64 + 0.5) / count as f64).ln() * mean;
+    (0..count).map(|index| Duration::from_secs_f64(gap(index))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::process::threads;
+
+    #[test]
+    fn a_thread_that_computes_keeps_its_core_busy_and_one_that_sleeps_does_not() {
+        let pid = std::process::id();
+        let own: BTreeSet<(u32, i32)> = [(pid, rustix::thread::gettid().as_raw_nonzero().get())].into();
+        assert!(own.iter().all(|(_, thread)| threads(pid).unwrap().contains(thread)));
+        let mut meter = LoadMeter::new();
+        meter.measure(100, &own, Duration::ZERO);
+        let end = Instant::now() + Duration::from_millis(60);
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        let load = meter.measure(150, &own, Duration::ZERO);
+        assert!(load.epoch.busy_share() > 0.5, "{load:?}");
+        assert_eq!((load.epoch.packets, load.epoch.events), (50, 50));
+        for _ in 0..6 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let load = meter.measure(150, &own, Duration::ZERO);
+        assert!(load.epoch.busy_share() < 0.5, "{load:?}");
+        assert!(load.gaps.len() >= 6, "{load:?}");
+    }
+
+    #[test]
+    fn gaps_have_the_mean_of_the_sleeps_and_are_not_all_alike() {
+        let all = gaps(Duration::from_millis(16), 16, Duration::ZERO);
+        let mean = all.iter().sum::<Duration>() / 16;
+        assert!((Duration::from_micros(900)..Duration::from_micros(1050)).contains(&mean), "{mean:?}");
+        assert!(all[0] < Duration::from_micros(100) && all[15] > Duration::from_millis(2), "{all:?}");
+        assert_eq!(gaps(Duration::from_secs(1), 0, Duration::ZERO), []);
+    }
+}

@@ -1,0 +1,269 @@
+//! What an observation means: what prevents kernel polling from outside, and what would fix it.
+
+use std::io;
+
+use super::observation::{Fitness, ObservedProcess, Survey};
+use super::waits::ThreadWaits;
+use crate::explain::{Finding, Severity};
+use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
+
+pub(super) fn explain(survey: &Survey, interface: Option<&str>) -> Vec<Finding> {
+    let mut findings = Findings(Vec::new());
+    findings.check_sandbox(survey);
+    findings.check_kernel(survey);
+    findings.check_access(survey);
+    findings.check_waits(survey);
+    findings.check_timeouts(survey);
+    findings.check_instances(survey, interface);
+    findings.check_queues(survey);
+    findings.0
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, severity: Severity, summary: String, remedy: Option<&str>) {
+        self.0.push(Finding { severity, summary, remedy: remedy.map(str::to_owned) });
+    }
+
+    fn prevents(&mut self, summary: impl Into<String>, remedy: &str) {
+        self.add(Severity::Prevents, summary.into(), Some(remedy));
+    }
+
+    fn degrades(&mut self, summary: impl Into<String>, remedy: &str) {
+        self.add(Severity::Degrades, summary.into(), Some(remedy));
+    }
+
+    fn ok(&mut self, summary: impl Into<String>) {
+        self.add(Severity::Ok, summary.into(), None);
+    }
+
+    fn check_sandbox(&mut self, survey: &Survey) {
+        if survey.programs.iter().any(|program| program.starts_with("runsc")) {
+            self.prevents(
+                "The processes are those of a gVisor sandbox, which has a network stack of its own: the server in it does \
+                 not wait in the host's kernel.",
+                "run the server in a container of another runtime (runc, crun)",
+            );
+        }
+    }
+
+    fn check_kernel(&mut self, survey: &Survey) {
+        let instances = || survey.processes.iter().flat_map(|process| &process.instances);
+        let unreadable = instances().any(|instance| instance.fitness == Fitness::Unreadable);
+        if unreadable && survey.access.is_none() {
+            self.prevents(
+                "This kernel has no parameters of epoll instances, which hold whether a wait polls; they need Linux 6.9.",
+                "install Linux 6.13 or later",
+            );
+        }
+        for interface in &survey.queues.interfaces {
+            let used = instances()
+                .flat_map(|instance| &instance.queues)
+                .any(|(queue, _)| queue.interface == interface.name);
+            let suspends = interface.queues.iter().filter_map(|queue| queue.napi.as_ref());
+            if used && !suspends.clone().any(|napi| napi.irq_suspend_timeout.is_some()) {
+                self.prevents(
+                    format!(
+                        "The queues of {} have no suspend timeout: this kernel or driver has no settings of NAPIs.",
+                        interface.name
+                    ),
+                    "install Linux 6.13 or later; `policies explain` says more about the interface",
+                );
+            }
+        }
+    }
+
+    fn check_access(&mut self, survey: &Survey) {
+        if let Some((pid, error)) = &survey.access {
+            let denied = error.kind() == io::ErrorKind::PermissionDenied;
+            self.prevents(
+                format!("The descriptors of process {pid} can't be read: {error}."),
+                if denied {
+                    "run the command as root, or with CAP_SYS_PTRACE (and kernel.yama.ptrace_scope below 3)"
+                } else {
+                    "see the error; Linux 5.6 or later is needed (pidfd_getfd)"
+                },
+            );
+        }
+        if survey.other_namespace {
+            self.ok("The server has its own network namespace; its interfaces are those meant here.");
+        }
+        if !in_initial_user_namespace() {
+            self.prevents(
+                "This process is in a user namespace. The kernel lets only the host's administrator set NAPIs.",
+                "run the command on the host, outside of the container",
+            );
+        } else if !has_net_admin() {
+            self.prevents(
+                "This process may not set NAPIs.",
+                "run the command as root, or with CAP_NET_ADMIN",
+            );
+        }
+    }
+
+    fn check_waits(&mut self, survey: &Survey) {
+        let has_epoll = |process: &&ObservedProcess| !process.instances.is_empty();
+        if survey.processes.is_empty() || survey.processes.iter().any(|process| has_epoll(&process)) {
+            let with_rings = survey.processes.iter().find(|process| process.rings > 0);
+            if let Some(process) = with_rings {
+                self.degrades(
+                    format!(
+                        "Process {} ({}) also uses io_uring. What waits there is not attached to.",
+                        process.pid, process.name
+                    ),
+                    "only the server itself can set its ring's NAPI polling (io_uring_register_napi)",
+                );
+            }
+            return;
+        }
+        let seen = |count: fn(&ThreadWaits) -> u32| survey.waits.values().any(|waits| count(waits) > 0);
+        if survey.processes.iter().any(|process| process.rings > 0) || seen(|waits| waits.rings) {
+            self.prevents(
+                "The server waits in io_uring. A ring's NAPI polling can't be set from outside.",
+                "use the server's epoll backend, if it has one, or set its own NAPI polling (io_uring_register_napi)",
+            );
+        } else if seen(|waits| waits.polls) || seen(|waits| waits.selects) {
+            self.prevents(
+                "The server waits in poll or select, which can't suspend interrupts.",
+                "use the server's epoll backend, if it has one",
+            );
+        } else {
+            self.prevents(
+                "The server has no epoll instance: its threads block in reads, or it is not a server.",
+                "kernel polling needs a server that waits in epoll",
+            );
+        }
+    }
+
+    fn check_timeouts(&mut self, survey: &Survey) {
+        for (pid, thread, timeouts) in &survey.restless {
+            match timeouts {
+                Some(timeouts) if timeouts.zero > 0 && timeouts.zero >= timeouts.other * 9 => self.prevents(
+                    format!(
+                        "Thread {thread} of process {pid} waits with a timeout of 0: {} of {} waits. Such a wait returns \
+                         before it polls the queue.",
+                        timeouts.zero,
+                        timeouts.zero + timeouts.other
+                    ),
+                    "turn off the server's busy polling, if it has such a setting",
+                ),
+                Some(_) => {}
+                None => self.degrades(
+                    format!(
+                        "Thread {thread} of process {pid} never sleeps. If its waits have a timeout of 0, they never poll \
+                         the queue. (Tracing, which would tell, is not available.)"
+                    ),
+                    "turn off the server's busy polling, if it has such a setting; else it is only overloaded. To tell: \
+                     mount -t tracefs tracefs /sys/kernel/tracing",
+                ),
+            }
+        }
+    }
+
+    fn check_instances(&mut self, survey: &Survey, interface: Option<&str>) {
+        for process in &survey.processes {
+            for instance in &process.instances {
+                let name = format!(
+                    "Process {} ({}), epoll instance {}",
+                    process.pid, process.name, instance.descriptor
+                );
+                let queues = || {
+                    let each = instance.queues.iter().map(|(queue, count)| format!("{count} of {queue}"));
+                    each.collect::<Vec<_>>().join(", ")
+                };
+                match instance.fitness {
+                    Fitness::Aligned => {
+                        let elsewhere = |queue: &str| interface.is_some_and(|only| only != queue);
+                        match instance.queues.first() {
+                            Some((queue, _)) if elsewhere(&queue.interface) => self.ok(format!(
+                                "{name}: its connections come from {queue}, not from the interface that was named."
+                            )),
+                            _ => self.ok(format!("{name}: all connections from one queue ({}).", queues())),
+                        }
+                    }
+                    Fitness::SeveralQueues => self.degrades(
+                        format!(
+                            "{name} holds connections of several queues ({}). It is left alone: packets of all but one \
+                             queue would wait for up to the suspend timeout.",
+                            queues()
+                        ),
+                        alignment_remedy(&process.name),
+                    ),
+                    Fitness::Nested => self.degrades(
+                        format!("{name} is in another epoll instance, whose wait never polls the queue. It is left alone."),
+                        "nothing from outside; the server has to wait on this instance itself",
+                    ),
+                    Fitness::PollsItself => {
+                        self.ok(format!("{name} busy-polls already, as its program has set it. It is left alone."));
+                    }
+                    Fitness::NoQueue | Fitness::Unreadable => {}
+                }
+            }
+        }
+        let mut instances = survey.processes.iter().flat_map(|process| &process.instances).peekable();
+        if instances.peek().is_some() && instances.all(|instance| instance.fitness == Fitness::NoQueue) {
+            self.degrades(
+                "No connection comes through a queue at present: there is none, or all are local (loopback, Unix sockets).",
+                "observe the server under load; `policies attach` waits for connections",
+            );
+        }
+    }
+
+    fn check_queues(&mut self, survey: &Survey) {
+        let mut shared = std::collections::BTreeMap::new();
+        let instances = survey.processes.iter().flat_map(|process| &process.instances);
+        for instance in instances.filter(|instance| instance.fitness == Fitness::Aligned) {
+            for (queue, _) in &instance.queues {
+                *shared.entry(queue.clone()).or_insert(0) += 1;
+            }
+        }
+        for (queue, count) in &shared {
+            for (_, holder) in survey.holders.iter().filter(|(interface, holder)| {
+                *interface == queue.interface && holder.queues.contains(queue.queue)
+            }) {
+                self.prevents(
+                    format!("{queue} is in use by process {} ({}).", holder.pid, holder.policy),
+                    "stop that process, or attach to servers on other queues",
+                );
+            }
+            if *count > 1 {
+                self.degrades(
+                    format!(
+                        "{count} epoll instances share {queue}: where one finds the queue empty, it resumes the interrupt for \
+                         all of them. Kernel polling saves less then."
+                    ),
+                    "give the interface as many queues as the server has threads (ethtool -L), or the server as many threads \
+                     as there are queues",
+                );
+            }
+        }
+    }
+}
+
+/// What would give each epoll instance of a server the connections of one queue.
+fn alignment_remedy(process: &str) -> &'static str {
+    match process {
+        "memcached" => {
+            "start memcached with -N (one thread for each NAPI) and as many threads as queues, or reduce the queues to 1: \
+             ethtool -L INTERFACE combined 1"
+        }
+        "nginx" => {
+            "one worker for each queue, `reuseport` on its listen directives, and `policies attach --steer`; or reduce the \
+             queues to 1: ethtool -L INTERFACE combined 1"
+        }
+        "haproxy" => {
+            "one thread for each queue, `shards by-thread` on its bind lines, and `policies attach --steer`; or reduce the \
+             queues to 1: ethtool -L INTERFACE combined 1"
+        }
+        "redis-server" | "valkey-server" => {
+            "one thread serves all connections: steer its port to one queue (ethtool -N INTERFACE flow-type tcp4 dst-port \
+             PORT action QUEUE), or reduce the queues to 1: ethtool -L INTERFACE combined 1"
+        }
+        _ => {
+            "as many threads or processes as queues, each with its own listener (SO_REUSEPORT), and `policies attach --steer`; \
+             or steer its port to one queue (ethtool -N INTERFACE flow-type tcp4 dst-port PORT action QUEUE); or reduce the \
+             queues to 1: ethtool -L INTERFACE combined 1"
+        }
+    }
+}

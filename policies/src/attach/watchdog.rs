@@ -1,0 +1,170 @@
+//! Notices when kernel polling harms a server, by what is seen from outside.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Steps of 50 ms: the last five seconds.
+const STEPS: usize = 100;
+/// From this mean delay on, the steps that had it count.
+const LONG_DELAY: Duration = Duration::from_millis(5);
+/// ...or from this one on, as long as too little was seen of plain interrupts...
+const LONG_DELAY_ALONE: Duration = Duration::from_millis(50);
+const ENOUGH_PLAIN: usize = STEPS * 2 / 5;
+/// ...if it is this much longer than under plain interrupts.
+const TIMES_PLAIN: u32 = 4;
+/// So many long delays in five seconds are no accident: pauses of a virtual machine are rarer.
+const MOST_LONG_DELAYS: usize = 4;
+/// Lost packets a step from which on it counts, beyond twice those under plain interrupts.
+const FEW_DROPS: u64 = 4;
+/// The busy-poll share below which waits do not poll.
+const NO_SHARE: f64 = 0.01;
+/// So many packets say what the share is.
+const ENOUGH_PACKETS: u64 = 500;
+
+/// Why polling is given up for a while, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StepBack {
+    pub(super) reason: String,
+    pub(super) pause: Duration,
+}
+
+/// What one step was like.
+#[derive(Debug, Clone, Copy, Default)]
+struct Step {
+    delay: Duration,
+    drops: u64,
+    packets: u64,
+    polled: u64,
+}
+
+/// Watches one queue.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    plain: VecDeque<Step>,
+    polling: VecDeque<Step>,
+    next_pause: Duration,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_secs(8);
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+
+impl Watchdog {
+    pub(super) fn new() -> Self {
+        Self { plain: VecDeque::new(), polling: VecDeque::new(), next_pause: FIRST_PAUSE }
+    }
+
+    /// Takes in a step of 50 ms: the mean delay of the threads until they got a core, the packets that the interface
+    /// has lost, those that it has received, and those of them that busy polls have received.
+    pub(super) fn step(
+        &mut self,
+        polls: bool,
+        delay: Duration,
+        drops: u64,
+        packets: u64,
+        polled: u64,
+    ) -> Option<StepBack> {
+        let steps = if polls { &mut self.polling } else { &mut self.plain };
+        steps.push_back(Step { delay, drops, packets, polled });
+        if steps.len() > STEPS {
+            steps.pop_front();
+        }
+        if !polls {
+            self.polling.clear();
+            return None;
+        }
+        let reason = self.harm()?;
+        self.polling.clear();
+        let pause = self.next_pause;
+        self.next_pause = (pause * 2).min(LONGEST_PAUSE);
+        Some(StepBack { reason, pause })
+    }
+
+    fn harm(&self) -> Option<String> {
+        // Other programs may be what the threads wait for.
+        let least = if self.plain.len() < ENOUGH_PLAIN { LONG_DELAY_ALONE } else { LONG_DELAY };
+        let limit = (highest_but_one_percent(&self.plain) * TIMES_PLAIN).max(least);
+        let long = self.polling.iter().filter(|step| step.delay > limit).count();
+        if long >= MOST_LONG_DELAYS {
+            return Some(format!(
+                "its threads waited for a core for more than {} ms on average in {long} of {} steps of 50 ms",
+                limit.as_millis(),
+                self.polling.len()
+            ));
+        }
+        let mean_drops = |steps: &VecDeque<Step>| {
+            steps.iter().map(|step| step.drops).sum::<u64>() / u64::try_from(steps.len()).unwrap_or(1).max(1)
+        };
+        if self.polling.len() >= STEPS / 5
+            && mean_drops(&self.polling) > mean_drops(&self.plain) * 2 + FEW_DROPS
+        {
+            return Some("the interface loses more packets than under plain interrupts".to_owned());
+        }
+        let packets: u64 = self.polling.iter().map(|step| step.packets).sum();
+        let polled: u64 = self.polling.iter().map(|step| step.polled).sum();
+        let long_enough = self.polling.len() >= STEPS * 2 / 5 && packets >= ENOUGH_PACKETS;
+        if long_enough && (polled as f64) < packets as f64 * NO_SHARE {
+            return Some(
+                "its waits receive nothing by busy polling: their timeout is 0, or another thread waits"
+                    .to_owned(),
+            );
+        }
+        None
+    }
+}
+
+fn highest_but_one_percent(steps: &VecDeque<Step>) -> Duration {
+    let mut delays: Vec<Duration> = steps.iter().map(|step| step.delay).collect();
+    delays.sort_unstable();
+    delays.get(delays.len().saturating_sub(1 + delays.len() / 100)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_micros(50);
+
+    fn steps(
+        watchdog: &mut Watchdog,
+        count: usize,
+        polls: bool,
+        delay: Duration,
+        drops: u64,
+        polled: u64,
+    ) -> Option<StepBack> {
+        (0..count).find_map(|_| watchdog.step(polls, delay, drops, 100, polled))
+    }
+
+    #[test]
+    fn a_queue_that_polls_well_is_left_alone() {
+        let mut watchdog = Watchdog::new();
+        assert_eq!(steps(&mut watchdog, 50, false, SHORT, 0, 0), None);
+        assert_eq!(steps(&mut watchdog, 500, true, SHORT, 0, 90), None);
+        // One pause of the machine.
+        assert_eq!(watchdog.step(true, Duration::from_millis(180), 0, 100, 90), None);
+        assert_eq!(steps(&mut watchdog, 500, true, SHORT, 0, 90), None);
+    }
+
+    #[test]
+    fn delays_drops_and_waits_that_never_poll_are_harm() {
+        let long = Duration::from_millis(10);
+        let harm = |plain: Duration, delay, drops, polled| {
+            let mut watchdog = Watchdog::new();
+            steps(&mut watchdog, 50, false, plain, 0, 0);
+            steps(&mut watchdog, 100, true, delay, drops, polled).map(|back| back.reason)
+        };
+        assert!(harm(SHORT, long, 0, 90).unwrap().contains("for a core"));
+        assert_eq!(harm(long, long, 0, 90), None, "the machine is always that busy");
+        let mut watchdog = Watchdog::new();
+        assert_eq!(steps(&mut watchdog, 50, true, long, 0, 90), None, "nothing to compare with");
+        assert!(harm(SHORT, SHORT, 50, 90).unwrap().contains("loses"));
+        assert!(harm(SHORT, SHORT, 0, 0).unwrap().contains("timeout is 0"));
+    }
+
+    #[test]
+    fn each_pause_is_twice_as_long_as_the_one_before() {
+        let mut watchdog = Watchdog::new();
+        let mut pause = || steps(&mut watchdog, 100, true, SHORT, 0, 0).unwrap().pause.as_secs();
+        assert_eq!([pause(), pause(), pause(), pause(), pause()], [8, 16, 32, 64, 64]);
+    }
+}
