@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Cpus, GraceTime, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
+use crate::attach::{AttachArguments, RunArguments, TargetArguments};
 use crate::error::CommandError;
 use crate::output::print_line;
 use crate::tune::Tune;
@@ -68,10 +69,19 @@ pub enum Command {
     },
     /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that, and what a latency
     /// budget buys by the last result of lab
+    ///
+    /// With --pid, --unit or --cgroup: whether a server can be attached to
     Explain {
         /// Interface, for example eth0
-        interface: String,
+        #[arg(required_unless_present_any = ["pid", "unit", "cgroup"])]
+        interface: Option<String>,
+        #[command(flatten)]
+        target: Option<TargetArguments>,
     },
+    /// Put a running server under kernel polling, until the command ends
+    Attach(AttachArguments),
+    /// Run a command under kernel polling, with its children
+    Run(RunArguments),
     /// Show rates of interrupts, packets, polling and workers every second
     Watch(WatchArguments),
     /// Find a policy's values under the present load

@@ -10,6 +10,12 @@ pub enum CommandError {
     Host(#[from] policies::Error),
     #[error("cannot read this process's CPU affinity: {0}")]
     Affinity(io::Error),
+    #[error("cannot watch for signals or processes: {0}")]
+    Signals(io::Error),
+    #[error("no command to run")]
+    NoCommand,
+    #[error("cannot run {program}: {source}")]
+    Run { program: String, source: io::Error },
     #[error("cannot use the terminal: {0}")]
     Terminal(io::Error),
     #[error("cannot send ICMP echo requests to {peer}: {source}")]

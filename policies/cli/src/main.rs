@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod attach;
 mod error;
 mod measured;
 mod output;
@@ -60,7 +61,11 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Apply { plan, ban_irqbalance } => apply(&plan.plan(*ban_irqbalance)?, &journals, cli.format),
-        Command::Explain { interface } => {
+        Command::Explain { interface, target: Some(target) } => {
+            attach::explain(target.into(), interface.as_deref(), &journals, cli.format)
+        }
+        Command::Explain { interface, target: None } => {
+            let interface = interface.as_deref().unwrap_or_default();
             let explanation = Explanation::of(&host::interface(interface)?, &journals)?;
             let last = Measured::last();
             let json = json!({
@@ -74,6 +79,8 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             });
             Ok(ExitCode::SUCCESS)
         }
+        Command::Attach(arguments) => attach::attach(arguments, &journals, cli.format),
+        Command::Run(arguments) => attach::run(arguments, &journals),
         Command::Watch(arguments) => {
             match cli.format {
                 Format::Prometheus => {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use comfy_table::{Table, presets};
-use policies::explain::{Explanation, Severity};
+use policies::explain::{Explanation, Finding, Severity};
 use policies::netlink::netdev::THREADED_BUSY_POLL;
 use policies::{Interface, Plan, RestoreReport, missing_capabilities};
 
@@ -163,6 +163,9 @@ pub fn print_restore_reports(reports: &[RestoreReport]) {
     }
     for report in reports {
         print_line!("{}: {} removed", report.interface, report.policy);
+        for (epoll, outcome) in &report.epolls {
+            print_line!("  {epoll}: {outcome}");
+        }
         for (knob, outcome) in &report.knobs {
             print_line!("  {knob}: {outcome}");
         }
@@ -171,7 +174,17 @@ pub fn print_restore_reports(reports: &[RestoreReport]) {
 
 pub fn print_explanation(explanation: &Explanation) {
     print_line!("{}", explanation.verdict());
-    for finding in &explanation.findings {
+    print_findings(&explanation.findings);
+}
+
+/// Writes a line to standard error.
+pub fn write_error(line: impl fmt::Display) {
+    // There is nowhere else to say it.
+    let _ = writeln!(io::stderr(), "policies: {line}");
+}
+
+pub fn print_findings(findings: &[Finding]) {
+    for finding in findings {
         let marker = match finding.severity {
             Severity::Ok => '+',
             Severity::Degrades => '!',

@@ -1,0 +1,180 @@
+//! `policies attach`, `policies run` and `policies explain --pid`: kernel polling for servers that were not written for
+//! it.
+
+mod run;
+mod text;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
+use policies::explain::measured::Measured;
+use policies::host::Machine;
+use policies::law::LatencyBudget;
+use policies::{JournalDir, signals};
+use serde_json::json;
+
+use crate::arguments::Format;
+use crate::error::CommandError;
+use crate::measured;
+use crate::output::{print_line, write_error};
+
+pub use run::{RunArguments, run};
+
+/// How often a command that waits looks whether it has to end.
+const TICK: Duration = Duration::from_millis(50);
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct TargetArguments {
+    /// A process, with its children
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// A systemd unit, for example nginx; it may be restarted meanwhile
+    #[arg(long, value_name = "NAME")]
+    unit: Option<String>,
+    /// A control group, for example /system.slice/nginx.service
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+}
+
+impl TargetArguments {
+    fn target(&self) -> Target {
+        match (self.pid, &self.unit, &self.cgroup) {
+            (Some(pid), ..) => Target::Process(pid),
+            (_, Some(unit), _) => Target::Unit(unit.clone()),
+            // The command line has one of them.
+            (_, _, cgroup) => Target::Cgroup(cgroup.clone().unwrap_or_default()),
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct PollingArguments {
+    /// Only the queues of this interface, for example eth0 [default: all]
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<String>,
+    /// Microseconds that the median request may take longer than under plain interrupts, in exchange for CPU time
+    #[arg(long, value_name = "US", default_value_t)]
+    latency_budget: LatencyBudget,
+}
+
+impl PollingArguments {
+    fn config(&self, target: Target, journals: &JournalDir) -> AttachConfig {
+        AttachConfig {
+            interface: self.interface.clone(),
+            latency_budget: self.latency_budget,
+            journals: journals.clone(),
+            ..AttachConfig::new(target)
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct AttachArguments {
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    polling: PollingArguments,
+    /// Seconds between two lines of rates; 0 prints changes only
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    interval: u64,
+    /// Detach after this number of seconds; without it `attach` runs until it is interrupted or the server ends
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<u64>,
+}
+
+/// Explains whether a server can be attached to. Changes nothing.
+pub fn explain(
+    target: Target,
+    interface: Option<&str>,
+    journals: &JournalDir,
+    format: Format,
+) -> Result<ExitCode, CommandError> {
+    let observation = observe(&target, interface, journals)?;
+    let last = Measured::last();
+    let json = json!({
+        "verdict": observation.verdict(),
+        "processes": observation.processes,
+        "findings": observation.findings,
+        "latency_budget": measured::to_json(&last),
+    });
+    format.print(&json, || {
+        text::print_observation(&observation);
+        print_line!("{}", measured::to_text(&last, &Machine::read()));
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Attaches until SIGINT or SIGTERM, until the server ends, or for a given time.
+pub fn attach(
+    arguments: &AttachArguments,
+    journals: &JournalDir,
+    format: Format,
+) -> Result<ExitCode, CommandError> {
+    let target = arguments.target.target();
+    // What a killed attachment has left would be taken for the server's own settings.
+    policies::recover(journals)?;
+    match observe(&target, arguments.polling.interface.as_deref(), journals) {
+        Ok(observation) if observation.is_prevented() => {
+            refuse(&observation, format);
+            return Ok(ExitCode::FAILURE);
+        }
+        Ok(observation) => {
+            if format == Format::Table {
+                text::print_observation(&observation);
+            }
+        }
+        // A unit whose service is not started yet.
+        Err(policies::Error::NoTarget { .. }) if !matches!(target, Target::Process(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let _interrupt =
+        signals::intercept(move || stopped.store(true, Ordering::Release)).map_err(CommandError::Signals)?;
+    let config = arguments.polling.config(target, journals);
+    let attachment = Attachment::start(config, move |event| text::print_event(event, format))?;
+    let end = arguments.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let interval = (arguments.interval > 0).then(|| Duration::from_secs(arguments.interval));
+    let mut next_status = interval.map(|interval| Instant::now() + interval);
+    while !stop.load(Ordering::Acquire)
+        && !attachment.has_ended()
+        && end.is_none_or(|end| Instant::now() < end)
+    {
+        thread::sleep(TICK);
+        if let (Some(interval), Some(next)) = (interval, next_status)
+            && Instant::now() >= next
+        {
+            next_status = Some(next + interval);
+            text::print_status(&attachment.status(), format);
+        }
+    }
+    attachment.detach();
+    if format == Format::Table {
+        print_line!("detached; everything is as it was before");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what prevents attaching.
+fn refuse(observation: &Observation, format: Format) {
+    match format {
+        Format::Table | Format::Prometheus => {
+            text::print_observation(observation);
+            write_error("nothing was changed");
+        }
+        Format::Json => print_line!("{:#}", json!(observation)),
+    }
+}
+
+impl From<&TargetArguments> for Target {
+    fn from(arguments: &TargetArguments) -> Self {
+        arguments.target()
+    }
+}
