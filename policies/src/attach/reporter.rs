@@ -81,7 +81,7 @@ impl Reporter {
         }
     }
 
-    /// Writes the status, once a second.
+    /// Writes the status, once a second and when other instances are attached.
     pub(super) fn publish(
         &mut self,
         processes: usize,
@@ -91,7 +91,13 @@ impl Reporter {
         journals: &JournalDir,
     ) {
         let seconds = self.since.elapsed().as_secs_f64();
-        if seconds < INTERVAL.as_secs_f64() {
+        let names: Vec<(&QueueName, usize)> =
+            queues.iter().map(|(name, queue)| (name, queue.instances.len())).collect();
+        let is_same = {
+            let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+            names.iter().copied().eq(status.queues.iter().map(|it| (&it.queue, it.instances.len())))
+        };
+        if seconds < INTERVAL.as_secs_f64() && is_same {
             return;
         }
         self.since = Instant::now();

@@ -75,7 +75,10 @@ impl ProcessFinder {
 
     /// Whether the target can have processes again after all have ended.
     pub(super) fn may_come_back(&self) -> bool {
-        self.root.is_none()
+        match (&self.target, &self.root) {
+            (Target::DescendantsOf(_), Some(root)) => root.is_alive(),
+            (_, root) => root.is_none(),
+        }
     }
 
     /// The processes, in ascending order of their ids.

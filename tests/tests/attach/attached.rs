@@ -1,0 +1,224 @@
+//! Servers are attached under load, polled, and left as they were.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lab::testbed::{SERVER_INTERFACE, Testbed};
+use policies::attach::{AttachConfig, AttachEvent, Attachment, Fitness, Target, observe};
+use policies::descriptors::{EpollParams, duplicate};
+use policies::law::LatencyBudget;
+use policies::{Change, JournalDir, host};
+use serial_test::serial;
+use tests::isolated;
+use tests::memcached::wait_until;
+use tests::testbed::enter;
+
+use super::load::Load;
+use super::servers::{self, Server, serve_if_asked};
+
+/// The longest: grace mode then suits every load.
+const BUDGET: LatencyBudget = LatencyBudget::MAX;
+pub const CONNECTIONS: usize = 12;
+
+/// An attachment and what it has reported.
+pub struct Observed {
+    pub attachment: Attachment,
+    events: Arc<Mutex<Vec<AttachEvent>>>,
+}
+
+impl Observed {
+    pub fn start(target: Target) -> Self {
+        Self::start_with(AttachConfig { latency_budget: BUDGET, ..AttachConfig::new(target) })
+    }
+
+    pub fn start_with(config: AttachConfig) -> Self {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&events);
+        let on_event = move |event: &AttachEvent| {
+            println!("{event}");
+            seen.lock().unwrap().push(event.clone());
+        };
+        Self { attachment: Attachment::start(config, on_event).unwrap(), events }
+    }
+
+    /// How many events there were so far of a kind.
+    pub fn count(&self, kind: impl Fn(&AttachEvent) -> bool) -> usize {
+        self.events.lock().unwrap().iter().filter(|event| kind(event)).count()
+    }
+
+    pub fn wait_attached(&self, instances: usize) {
+        wait_until("the instances are attached", || {
+            self.count(|event| matches!(event, AttachEvent::Attached { .. })) >= instances
+        });
+    }
+
+    pub fn wait_polls(&self) {
+        wait_until("the queue is polled", || self.count(polls) > 0);
+    }
+}
+
+fn polls(event: &AttachEvent) -> bool {
+    matches!(event, AttachEvent::Queue { change: Change::QueueSettings { settings, .. }, .. } if settings.polls())
+}
+
+/// Everything that an attachment may set, for processes.
+pub fn state(pids: &[u32]) -> (serde_json::Value, Vec<(u32, i32, EpollParams)>) {
+    let mut interface = serde_json::json!(host::interface(SERVER_INTERFACE).unwrap());
+    for queue in interface["queues"].as_array_mut().unwrap() {
+        // Other NAPIs follow a link that goes down and up.
+        queue["napi"]["id"].take();
+    }
+    (interface, pids.iter().flat_map(|pid| epolls(*pid)).collect())
+}
+
+pub fn epolls(pid: u32) -> Vec<(u32, i32, EpollParams)> {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let epolls = fds.filter(|fd| {
+        std::fs::read_link(fd.path()).is_ok_and(|link| link.to_string_lossy().contains("[eventpoll]"))
+    });
+    let numbers = epolls.filter_map(|fd| fd.file_name().to_str()?.parse().ok());
+    let mut found: Vec<_> = numbers
+        .filter_map(|fd: i32| Some((pid, fd, EpollParams::read(duplicate(pid, fd).ok()?).ok()?)))
+        .collect();
+    found.sort_by_key(|(_, fd, _)| *fd);
+    found
+}
+
+/// A process and its children, by their names.
+pub fn family(pid: u32) -> Vec<u32> {
+    let children = Command::new("pgrep").args(["-P", &pid.to_string()]).output().unwrap();
+    let children = String::from_utf8_lossy(&children.stdout).into_owned();
+    std::iter::once(pid).chain(children.lines().map(|line| line.parse().unwrap())).collect()
+}
+
+pub fn nothing_is_left() {
+    wait_until("the journal is removed", || !std::path::Path::new("/run/lull").exists());
+}
+
+/// Loads a server, attaches it until busy polls bring packets, and detaches it. Everything is as before.
+fn attach_and_detach(testbed: &Testbed, server: &Server) {
+    let load = Load::start(testbed, server.address, server.exchange, CONNECTIONS);
+    wait_until("the server serves", || load.requests() > 100);
+    let family = family(server.pid());
+    let before = state(&family);
+    let target = Target::Process(server.pid());
+    let observation = observe(&target, None, &JournalDir::default()).unwrap();
+    println!("{}\n{:?}", observation.verdict(), observation.findings);
+    assert!(observation.is_aligned() && !observation.is_prevented(), "{observation:?}");
+    assert_eq!(state(&family), before, "looking has changed something");
+    let attached = Observed::start(target);
+    attached.wait_polls();
+    // First the queue's values are set, then those of its instances.
+    wait_until("an instance polls", || {
+        family.iter().flat_map(|pid| epolls(*pid)).any(|(.., params)| params.prefer_busy_poll == 1)
+    });
+    wait_until("busy polls bring packets", || {
+        let queues = attached.attachment.status().queues;
+        println!("{queues:?}");
+        queues.iter().any(|queue| queue.busy_poll_share > 0.2)
+    });
+    attached.attachment.detach();
+    assert_eq!(state(&family), before, "something is left");
+    nothing_is_left();
+    let served = load.requests();
+    wait_until("the server still serves", || load.requests() > served + 100);
+    load.end();
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn memcached_is_polled_while_it_is_attached() {
+    let testbed = enter(1);
+    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
+    attach_and_detach(&testbed, &server);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_worker_of_nginx_is_polled_while_it_is_attached() {
+    let testbed = enter(1);
+    let Some(server) = servers::nginx(1, "") else { return };
+    attach_and_detach(&testbed, &server);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn redis_is_polled_while_it_is_attached() {
+    let testbed = enter(1);
+    let Some(server) = servers::redis() else { return };
+    attach_and_detach(&testbed, &server);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn haproxy_is_polled_while_it_is_attached() {
+    let testbed = enter(1);
+    let Some(server) = servers::haproxy() else { return };
+    attach_and_detach(&testbed, &server);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_java_server_is_polled_while_it_is_attached() {
+    let testbed = enter(1);
+    let Some(server) = servers::java() else { return };
+    attach_and_detach(&testbed, &server);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_tokio_server_is_polled_while_it_is_attached() {
+    serve_if_asked();
+    let testbed = enter(1);
+    let server = servers::own("tokio");
+    attach_and_detach(&testbed, &server);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn threads_of_memcached_that_take_their_queues_are_attached_to_one_each() {
+    let testbed = enter(2);
+    let Some(server) = servers::memcached(&["-t", "2", "-N", "2"]) else { return };
+    let load = Load::start(&testbed, server.address, server.exchange, 2 * CONNECTIONS);
+    let attached = Observed::start(Target::Process(server.pid()));
+    attached.wait_attached(2);
+    let queues = || attached.attachment.status().queues.iter().map(|it| it.queue.queue).collect::<Vec<_>>();
+    wait_until("both queues are attached", || queues() == [0, 1]);
+    attached.attachment.detach();
+    load.end();
+    nothing_is_left();
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn workers_of_nginx_that_mix_queues_are_left_alone() {
+    let testbed = enter(2);
+    let Some(server) = servers::nginx(2, "reuseport") else { return };
+    let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
+    let target = Target::Process(server.pid());
+    let family = family(server.pid());
+    let before = state(&family);
+    let observation = observe(&target, None, &JournalDir::default()).unwrap();
+    let several = observation.instances().filter(|it| it.fitness == Fitness::SeveralQueues).count();
+    assert!(several > 0, "{observation:?}");
+    let remedies: String = observation.findings.iter().filter_map(|it| it.remedy.clone()).collect();
+    assert!(remedies.contains("reuseport") && remedies.contains("--steer"), "{remedies}");
+    let attached = Observed::start(target);
+    wait_until("an instance is left alone", || {
+        attached.count(|event| matches!(event, AttachEvent::LeftAlone { .. })) > 0
+    });
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(attached.count(|event| matches!(event, AttachEvent::Attached { .. })), 0);
+    assert_eq!(state(&family), before);
+    drop(attached);
+    load.end();
+}

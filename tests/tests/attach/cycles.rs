@@ -1,0 +1,132 @@
+//! Attaching and detaching again and again, and attachments that are killed.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use policies::attach::Target;
+use serial_test::serial;
+use tests::isolated;
+use tests::memcached::wait_until;
+use tests::testbed::enter;
+
+use super::attached::{CONNECTIONS, Observed, epolls, nothing_is_left, state};
+use super::load::Load;
+use super::servers;
+
+/// A request that takes longer was stalled.
+const STALL: Duration = Duration::from_millis(10);
+
+fn cycles() -> u32 {
+    std::env::var("LULL_ATTACH_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+}
+
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+fn share_of_stalls(times: &[Duration]) -> f64 {
+    times.iter().filter(|time| **time > STALL).count() as f64 / times.len().max(1) as f64
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn attaching_and_detaching_loses_no_request_and_no_descriptor() {
+    let testbed = enter(1);
+    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
+    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
+    std::thread::sleep(Duration::from_secs(1));
+    let plain = share_of_stalls(&load.end());
+    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
+    wait_until("the server serves", || load.requests() > 100);
+    let before = state(&[server.pid()]);
+    let mut polled = 0;
+    let mut held = None;
+    for _ in 0..cycles() {
+        let attached = Observed::start(Target::Process(server.pid()));
+        let end = Instant::now() + Duration::from_millis(700);
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            if epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1) {
+                polled += 1;
+                break;
+            }
+        }
+        attached.attachment.detach();
+        assert_eq!(state(&[server.pid()]), before);
+        let now = (descriptors(server.pid()), descriptors(std::process::id()));
+        assert_eq!(*held.get_or_insert(now), now, "descriptors of the server and of this process");
+    }
+    assert!(polled > 0, "no cycle was long enough for the queue to be polled");
+    let times = load.end();
+    let stalled = share_of_stalls(&times);
+    println!(
+        "{} requests, {polled} cycles polled; stalls {plain:.5} before, {stalled:.5} meanwhile",
+        times.len()
+    );
+    // The machine pauses, too.
+    assert!(stalled <= (plain * 4.0).max(0.005), "stalls {plain:.5} before, {stalled:.5} meanwhile");
+    nothing_is_left();
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn whenever_an_attachment_is_killed_restore_puts_everything_back() {
+    let testbed = enter(1);
+    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
+    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
+    wait_until("the server serves", || load.requests() > 100);
+    let before = state(&[server.pid()]);
+    let policies = tests::own_program("policies");
+    let pid = server.pid().to_string();
+    let (mut set, mut polled) = (0, 0);
+    // It looks for about 0.4 s before it sets anything.
+    for millis in (450..1650).step_by(80) {
+        let mut command = Command::new(&policies);
+        command.args(["attach", "--pid", &pid, "--latency-budget", "1000"]).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(millis));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let killed = state(&[server.pid()]);
+        set += u32::from(killed != before);
+        polled += u32::from(killed.1 != before.1);
+        let restored = Command::new(&policies).arg("restore").output().unwrap();
+        assert!(restored.status.success(), "{restored:?}");
+        assert_eq!(state(&[server.pid()]), before, "killed after {millis} ms: {restored:?}");
+        assert!(!std::path::Path::new("/run/lull").exists(), "killed after {millis} ms: {restored:?}");
+    }
+    println!("{set} of the killed attachments had set something, {polled} polled");
+    assert!(set > 0 && polled > 0, "none had set anything");
+    load.end();
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn what_a_killed_attachment_left_is_put_back_by_the_next_one_also_if_the_server_has_ended() {
+    let testbed = enter(1);
+    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
+    let fresh = state(&[]);
+    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
+    let policies = tests::own_program("policies");
+    let mut command = Command::new(&policies);
+    command.args(["attach", "--pid", &server.pid().to_string(), "--latency-budget", "1000"]);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    wait_until("the server is polled", || {
+        epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    load.end();
+    drop(server);
+    assert_ne!(state(&[]), fresh);
+    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
+    let mut command = Command::new(&policies);
+    command.args(["attach", "--pid", &server.pid().to_string(), "--duration", "1"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(state(&[]), fresh);
+    nothing_is_left();
+}

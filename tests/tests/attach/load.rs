@@ -1,0 +1,99 @@
+//! Closed-loop clients of a server, on the testbed's other side.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lab::testbed::Testbed;
+use policies::Cpus;
+
+/// What a client sends, and how a response ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange {
+    pub request: &'static [u8],
+    pub end: &'static [u8],
+}
+
+/// A response that takes longer is lost.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Clients that run until they are stopped.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Vec<Duration>>>,
+}
+
+impl Load {
+    pub fn start(testbed: &Testbed, address: SocketAddr, exchange: Exchange, connections: usize) -> Self {
+        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let connect = || {
+            Cpus::one(1).pin(None)?;
+            let streams = (0..connections).map(|_| open(address));
+            // Threads of a namespace's thread are in that namespace, and on its core.
+            Ok(streams
+                .map(|stream| {
+                    let (stop, count) = (Arc::clone(&stop), Arc::clone(&count));
+                    std::thread::spawn(move || exchange_until(stream, exchange, &stop, &count))
+                })
+                .collect())
+        };
+        let threads = testbed.client.run(connect).unwrap();
+        Self { stop, count, threads }
+    }
+
+    /// The requests so far.
+    pub fn requests(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Ends the load. Returns how long each request took.
+    ///
+    /// # Panics
+    /// If a request was lost.
+    pub fn end(self) -> Vec<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().flat_map(|thread| thread.join().expect("no request is lost")).collect()
+    }
+}
+
+impl Load {
+    /// Ends the load, in which the server may close connections.
+    pub fn end_with_closed_connections(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+fn open(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn exchange_until(
+    mut stream: TcpStream,
+    exchange: Exchange,
+    stop: &AtomicBool,
+    count: &AtomicU64,
+) -> Vec<Duration> {
+    let mut times = Vec::new();
+    let mut buffer = [0; 4096];
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        stream.write_all(exchange.request).unwrap();
+        let mut length = 0;
+        while !buffer[..length].ends_with(exchange.end) {
+            let read = stream.read(&mut buffer[length..]).unwrap();
+            assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&buffer[..length]));
+            length += read;
+        }
+        times.push(start.elapsed());
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    times
+}

@@ -1,0 +1,10 @@
+//! Servers of other projects under kernel polling, attached from outside, on the two-namespace testbed.
+
+mod attached;
+mod commands;
+mod cycles;
+mod left_alone;
+mod load;
+mod namespaces;
+mod restarts;
+mod servers;
