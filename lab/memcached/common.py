@@ -74,7 +74,7 @@ def print_versions(options):
 def contestants(options, extra=()):
     """Returns commands by name: this project's server on two drivers, and memcached."""
     return {
-        "lull, uring": [options.ours, "--driver", "uring", "-t", "1", *extra],
-        "lull, epoll": [options.ours, "--driver", "epoll", "-t", "1", *extra],
+        "lull, uring": [options.ours, "-u", "root", "--driver", "uring", "-t", "1", *extra],
+        "lull, epoll": [options.ours, "-u", "root", "--driver", "epoll", "-t", "1", *extra],
         "memcached": [options.theirs, "-u", "root", "-l", "127.0.0.1", "-t", "1", *extra],
     }

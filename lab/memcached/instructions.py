@@ -47,7 +47,7 @@ def main():
     # memcached raises this limit, and valgrind reserves some descriptors for itself.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 12
     commands = {
-        "lull": [options.ours, "--driver", "epoll", "-t", "1"],
+        "lull": [options.ours, "-u", "root", "--driver", "epoll", "-t", "1"],
         "memcached": [options.theirs, "-u", "root", "-l", "127.0.0.1", "-t", "1", "-c", str(hard)],
     }
     for kind, depth in [("get", 1), ("get", 16), ("multiget", 24)]:

@@ -28,6 +28,16 @@ pub fn binary() -> PathBuf {
     crate::own_program("memcached")
 }
 
+/// A command that starts the binary. Started as root it stays root, unless another `-u` follows.
+///
+/// # Panics
+/// If it was not built.
+pub fn command() -> Command {
+    let mut command = Command::new(binary());
+    command.args(["-u", "root"]);
+    command
+}
+
 /// A port that was free a moment ago.
 ///
 /// # Panics
@@ -63,7 +73,7 @@ impl Memcached {
     /// # Panics
     /// If it does not start.
     pub fn start_on(port: u16, arguments: &[&str]) -> Self {
-        let mut command = Command::new(binary());
+        let mut command = command();
         command.args(["-t", "2", "-p", &port.to_string()]).args(arguments);
         Self::run(&mut command, port)
     }

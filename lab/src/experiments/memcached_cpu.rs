@@ -114,7 +114,7 @@ impl MemcachedCpuComparison {
     /// # Errors
     /// If a server can't be started.
     pub fn start(config: MemcachedCpuConfig, cores: CoreAssignment) -> Result<Self, Error> {
-        let ours = |driver| ["--driver", driver, "-t", "1", "-m", "256"];
+        let ours = |driver| ["-u", "root", "--driver", driver, "-t", "1", "-m", "256"];
         let theirs = ["-u", "root", "-l", "127.0.0.1", "-t", "1", "-m", "256"];
         let start = |name, program: &Path, arguments: &[&str]| {
             MemcachedProcess::start(program, arguments, cores.server)

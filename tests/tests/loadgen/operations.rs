@@ -1,6 +1,5 @@
 //! Operations and their results: hits, errors, wrong values, broken connections.
 
-use std::process::Command;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -89,7 +88,7 @@ fn every_operation_runs_in_either_protocol_and_is_verified() {
 fn several_servers_and_unix_sockets_share_the_load() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let mut unix = Command::new(tests::own_program("memcached")).arg("-s").arg(&path).spawn().unwrap();
+    let mut unix = tests::memcached::command().arg("-s").arg(&path).spawn().unwrap();
     tests::memcached::wait_until("the server listens", || {
         std::os::unix::net::UnixStream::connect(&path).is_ok()
     });

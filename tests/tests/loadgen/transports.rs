@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use loadgen::{Config, Credentials, Error, Loop, Protocol, TlsFiles, Workload};
 use serial_test::serial;
@@ -75,7 +74,7 @@ fn authentication_works_in_either_protocol_and_a_wrong_password_is_refused() {
     fs::write(&users, "me:secret\n").unwrap();
     for protocol in [Protocol::Text, Protocol::Binary] {
         let port = tests::memcached::free_port();
-        let mut command = Command::new(tests::own_program("memcached"));
+        let mut command = tests::memcached::command();
         command.args(["-p", &port.to_string()]);
         match protocol {
             Protocol::Binary => command.arg("-S").env("MEMCACHED_SASL_PWDB", &users),

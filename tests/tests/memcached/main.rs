@@ -3,4 +3,5 @@
 mod clients;
 mod operating;
 mod overload;
+mod privileges;
 mod proxy;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serial_test::parallel;
-use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
+use tests::memcached::{Memcached, binary, command, expect, free_port, wait_until};
 
 #[test]
 #[parallel]
@@ -25,10 +25,9 @@ fn sigterm_lets_the_server_finish_and_exit_cleanly() {
 #[test]
 #[parallel]
 fn a_killed_server_can_be_started_again_at_once() {
-    let binary = binary();
     let port = free_port();
     for _ in 0..5 {
-        let mut child = Command::new(&binary).args(["-p", &port.to_string()]).spawn().unwrap();
+        let mut child = command().args(["-p", &port.to_string()]).spawn().unwrap();
         let give_up = Instant::now() + Duration::from_secs(10);
         let ask = || {
             let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -52,9 +51,8 @@ fn a_killed_server_can_be_started_again_at_once() {
 fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let binary = binary();
     for _ in 0..2 {
-        let mut child = Command::new(&binary).arg("-s").arg(&path).spawn().unwrap();
+        let mut child = command().arg("-s").arg(&path).spawn().unwrap();
         let give_up = Instant::now() + Duration::from_secs(10);
         // The socket of a killed server still accepts connections for some milliseconds.
         let ask = || {
@@ -82,7 +80,7 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
 fn the_unix_socket_has_the_requested_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let mut child = Command::new(binary()).arg("-s").arg(&path).args(["-a", "770"]).spawn().unwrap();
+    let mut child = command().arg("-s").arg(&path).args(["-a", "770"]).spawn().unwrap();
     wait_until("the socket accepts connections", || UnixStream::connect(&path).is_ok());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o770);
     child.kill().unwrap();
@@ -94,7 +92,7 @@ fn the_unix_socket_has_the_requested_mode() {
 fn a_daemon_is_ready_when_its_start_returns_and_writes_its_ports() {
     let folder = tempfile::tempdir().unwrap();
     let (pidfile, ports) = (folder.path().join("pid"), folder.path().join("ports"));
-    let status = Command::new(binary())
+    let status = command()
         .args(["-d", "-p", "0", "-U", "0", "-l", "127.0.0.1,::1", "-P"])
         .arg(&pidfile)
         .env("MEMCACHED_PORT_FILENAME", &ports)
@@ -121,25 +119,9 @@ fn a_daemon_is_ready_when_its_start_returns_and_writes_its_ports() {
 fn a_daemon_that_can_not_start_fails_with_a_message() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let output = Command::new(binary()).args(["-d", "-p", &port]).output().unwrap();
+    let output = command().args(["-d", "-p", &port]).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && stderr.contains("cannot listen on"), "{stderr}");
-}
-
-#[test]
-#[parallel]
-fn a_server_started_by_root_runs_as_the_user_of_its_flag() {
-    let Some(()) = tests::root() else { return };
-    let server = Memcached::start(&["-u", "nobody"]);
-    assert_eq!(server.talk(b"set k 0 0 1\r\nx\r\n"), b"STORED\r\n");
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
-    for task in tasks {
-        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
-        let capable = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
-        assert!(ids.split_whitespace().all(|id| id != "0"), "{ids}");
-        assert_eq!(capable.trim().trim_start_matches('0'), "", "capabilities are left");
-    }
 }
 
 #[test]
@@ -162,7 +144,7 @@ fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
         (&["-o", "bogus"], "no such option"),
         (&["-U", "11211", "-Y", "/dev/null"], "-U is refused"),
     ] {
-        let output = Command::new(binary())
+        let output = command()
             .args(arguments)
             .env_remove("MEMCACHED_SASL_PWDB")
             .stdin(Stdio::null())
@@ -263,9 +245,9 @@ fn a_socket_from_systemd_is_served_and_readiness_notified() {
         os.dup2(listener.fileno(), 3)\n\
         os.set_inheritable(3, True)\n\
         os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n\
-        os.execv(sys.argv[1], [sys.argv[1]])";
+        os.execv(sys.argv[1], [sys.argv[1], *sys.argv[3:]])";
     let mut command = Command::new(python);
-    command.args(["-c", pass]).arg(binary()).arg(port.to_string());
+    command.args(["-c", pass]).arg(binary()).arg(port.to_string()).args(["-u", "root"]);
     command.env("NOTIFY_SOCKET", folder.path().join("notify"));
     let mut server = Memcached::run(&mut command, port);
     let mut notice = [0; 100];

@@ -1,14 +1,12 @@
 //! The memcached server's guardian: a process that keeps root privileges after the server has dropped them.
 
-use std::process::Command;
-
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 use policies::host::scheduler;
 use policies::netlink::netdev::Napi;
 use policies::{Pid, host};
 use serial_test::serial;
 use tests::isolated;
-use tests::memcached::{Memcached, binary, free_port, wait_until};
+use tests::memcached::{Memcached, command, free_port, wait_until};
 use tests::testbed::enter;
 
 use super::echo_server::{Exchange, Load};
@@ -50,7 +48,7 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
         "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
          --policy kernel-polling"
     );
-    let mut server = Memcached::run(Command::new(binary()).args(arguments.split(' ')), port);
+    let mut server = Memcached::run(command().args(arguments.split(' ')), port);
     wait_until("the server has no capabilities", || is_unprivileged(server.child.id()));
     assert!(!is_deferred(), "{:?}", napi());
     // Its only worker: other programs on the core would keep it from being saturated.

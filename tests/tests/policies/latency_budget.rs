@@ -332,7 +332,7 @@ fn memcached_says_how_its_queues_are_driven() {
         let line = format!(
             "-t 1 -p {port} --cores 0 --policy kernel-polling --interface {SERVER_INTERFACE} {flags}"
         );
-        let mut command = Command::new(tests::memcached::binary());
+        let mut command = tests::memcached::command();
         let server = Memcached::run(command.args(line.split_whitespace()), port);
         String::from_utf8_lossy(&server.talk(b"stats policy\r\n")).into_owned()
     };

@@ -41,8 +41,8 @@ pub struct Flags {
     /// Remove the size limit of core files
     #[arg(short = 'r', long = "enable-coredumps")]
     pub coredumps: bool,
-    /// User to switch to after start; ignored unless started as root
-    #[arg(short = 'u', long = "user", value_name = "USER")]
+    /// User to switch to after start; required if started as root (-u root stays root), else ignored
+    #[arg(short = 'u', long = "user", value_name = "USER", overrides_with = "user")]
     pub user: Option<String>,
     /// Memory limit in MiB, for items, hash tables and other memory of the store
     #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]

@@ -9,6 +9,7 @@ mod flags;
 mod guardian;
 #[allow(unsafe_code)]
 mod heap;
+mod limits;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,6 @@ use clap::Parser;
 use futures_util::future::{Either, select};
 use policies::{Change, host};
 use runtime::Builder;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use servers::memcached::{Config, Server, VERSION, logging};
 
 use daemon::{Background, RunAsUser};
@@ -51,6 +51,9 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(&error),
     };
+    if flags.user.is_none() && (rustix::process::getuid().is_root() || rustix::process::geteuid().is_root()) {
+        return fail(&"can't run as root without the -u switch; give -u USER, or -u root to stay root");
+    }
     // Must happen before the process has other threads.
     let background = if flags.daemon {
         match daemon::detach() {
@@ -87,11 +90,9 @@ fn log_to_stderr(verbosity: u32) {
 fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Result<(), Error> {
     flags.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let user = flags.user.as_deref().map(RunAsUser::look_up).transpose()?;
-    raise_descriptor_limit(u64::from(flags.connections));
+    limits::raise_descriptor_limit(u64::from(flags.connections));
     if flags.coredumps {
-        let limit = Rlimit { current: None, maximum: None };
-        setrlimit(Resource::Core, limit)
-            .map_err(|error| format!("-r: cannot raise the limit of core files: {error}"))?;
+        limits::remove_core_limit()?;
     }
     config.interface = flags.interface.clone().or_else(|| serving_interface(&config));
     // Started while the process is still root: it restores the host's settings when this process no longer can.
@@ -107,12 +108,6 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     }
     let mut runtime = builder.build()?;
     runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
-    if flags.lock_memory {
-        use rustix::mm::{MlockAllFlags, mlockall};
-        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(|error| {
-            format!("-k: cannot lock memory: {error}; raise the limit (ulimit -l) or lower -m")
-        })?;
-    }
     runtime.block_on(serve(flags, config, user, background))?;
     drop(runtime);
     drop(guardian);
@@ -171,6 +166,11 @@ async fn serve(
         // systemd defines the addresses.
         config.port = None;
         config.unix_socket = None;
+    }
+    if flags.lock_memory {
+        // Root may lock any amount. From the switch to another user on, the limit applies.
+        let stays_root = user.as_ref().is_none_or(RunAsUser::is_root) && rustix::process::geteuid().is_root();
+        limits::lock_memory(config.memory, runtime::workers() as u64, stays_root)?;
     }
     // Only the policy needs root, and it is applied. Drop root before anything is written or served.
     if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
@@ -284,22 +284,4 @@ fn serving_interface(config: &Config) -> Option<String> {
     let (address, _) = *config.listen.first().filter(|_| config.unix_socket.is_none())?;
     let interface = host::interface_of_address(address).ok().flatten()?;
     (interface.name != "lo").then_some(interface.name)
-}
-
-/// Raises the limit of open files: one per connection, and some for listeners, epoll instances and so on.
-fn raise_descriptor_limit(connections: u64) {
-    let wanted = connections + 256;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= wanted) {
-        return;
-    }
-    let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).or_else(|_| {
-        let current = limit.maximum.map(|maximum| maximum.min(wanted));
-        setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum })
-    });
-    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if raised.is_err() || now < wanted {
-        tracing::warn!("the limit of open files (ulimit -n) is {now}, too low for {connections} connections");
-    }
 }

@@ -1,0 +1,78 @@
+//! A server that is started by root: the user that it runs as, and what it can still do as that user.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
+use serial_test::parallel;
+use tests::KillOnDrop;
+use tests::memcached::{Memcached, binary, command, expect, free_port, wait_until};
+
+#[test]
+#[parallel]
+fn a_server_started_by_root_runs_as_the_user_of_its_flag() {
+    let Some(()) = tests::root() else { return };
+    let server = Memcached::start(&["-u", "nobody"]);
+    assert_eq!(server.talk(b"set k 0 0 1\r\nx\r\n"), b"STORED\r\n");
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+    for task in tasks {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let words = |name: &str| -> Vec<String> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        assert_eq!(
+            words("Uid:"),
+            std::array::from_fn::<_, 4, _>(|_| nobody.uid.to_string()),
+            "real, effective, saved, file system"
+        );
+        assert_eq!(words("Gid:"), std::array::from_fn::<_, 4, _>(|_| nobody.gid.to_string()));
+        assert!(!words("Groups:").contains(&"0".to_owned()), "it is still in root's group");
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert_eq!(words(set)[0].trim_start_matches('0'), "", "capabilities are left in {set}");
+        }
+    }
+}
+
+#[test]
+#[parallel]
+fn root_is_refused_without_a_user() {
+    let Some(()) = tests::root() else { return };
+    let child = Command::new(binary()).args(["-p", "0"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = KillOnDrop::from(child);
+    wait_until("the server refuses to run", || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && stderr.contains("can't run as root without the -u switch"),
+        "{stderr}"
+    );
+}
+
+/// With `-k` each allocation counts against the limit of locked memory once root is given up.
+#[test]
+#[parallel]
+fn locked_memory_is_enough_after_the_switch_to_another_user_or_refused_at_the_start() {
+    let Some(()) = tests::root() else { return };
+    let port = free_port();
+    let mut started = command();
+    started.args(["-t", "2", "-p", &port.to_string(), "-k", "-u", "nobody"]);
+    let unlimited = getrlimit(Resource::Memlock).maximum.is_none();
+    let held = rustix::thread::capabilities(None).unwrap().effective;
+    if unlimited || held.contains(CapabilitySet::SYS_RESOURCE) {
+        let server = Memcached::run(&mut started, port);
+        let mut stream = server.connect();
+        for index in 0..1000 {
+            let set = format!("set k{index} 0 0 100000\r\n{}\r\n", "v".repeat(100_000));
+            std::io::Write::write_all(&mut stream, set.as_bytes()).unwrap();
+            expect(&mut stream, b"STORED\r\n").unwrap();
+        }
+        return;
+    }
+    let mut child = KillOnDrop::from(started.stderr(Stdio::piped()).spawn().unwrap());
+    wait_until("the server refuses to run", || child.try_wait().unwrap().is_some());
+    let stderr = child.wait_with_output().unwrap().stderr;
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(stderr.contains("-k: up to ") && stderr.contains("ulimit -l"), "{stderr}");
+}
