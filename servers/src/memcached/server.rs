@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -48,7 +49,10 @@ impl Server {
             Some(path) => server.listen_on_path(path, config)?,
             None => server.listen_on_addresses(config)?,
         }
-        drop(runtime::spawn(maintain_store(Arc::downgrade(&server.context))));
+        let context = Arc::downgrade(&server.context);
+        drop(runtime::spawn(repeat(MAINTENANCE_INTERVAL, context, |context| {
+            context.store.maintain(MAINTENANCE_TIME);
+        })));
         Ok(server)
     }
 
@@ -187,11 +191,38 @@ impl Server {
     }
 }
 
-/// Maintains the store for as long as the server exists.
-async fn maintain_store(context: Weak<ServerContext>) {
+/// Calls `work` at intervals for as long as the server exists, also after a panic in it: without maintenance the
+/// store's clock stands still, and nothing expires.
+async fn repeat<T>(interval: Duration, context: Weak<T>, mut work: impl FnMut(&T)) {
     loop {
-        runtime::sleep(MAINTENANCE_INTERVAL).await;
+        runtime::sleep(interval).await;
         let Some(context) = context.upgrade() else { return };
-        context.store.maintain(MAINTENANCE_TIME);
+        // The panic hook has reported it. A part of the store that it left inconsistent is emptied when it is locked
+        // next. The payload is leaked, as it may panic when it is dropped.
+        if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| work(&context))) {
+            std::mem::forget(payload);
+            tracing::error!("the maintenance of the store panicked; it goes on");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[runtime::test(workers = 1)]
+    async fn maintenance_goes_on_after_a_panic() {
+        let calls = std::rc::Rc::new(std::cell::Cell::new(0));
+        let (context, counted) = (Arc::new(()), std::rc::Rc::clone(&calls));
+        let task = runtime::spawn(repeat(Duration::from_millis(1), Arc::downgrade(&context), move |()| {
+            counted.set(counted.get() + 1);
+            assert!(counted.get() != 2, "the second call fails");
+        }));
+        while calls.get() < 4 && !task.is_finished() {
+            runtime::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(calls.get(), 4, "it ended");
+        drop(context);
+        task.await.unwrap();
     }
 }

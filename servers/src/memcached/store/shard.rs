@@ -242,6 +242,19 @@ impl Shard {
         }
     }
 
+    /// Drops everything and returns its memory, after a panic has left the shard in an unknown state.
+    pub fn discard(&mut self, memory: &MemoryBudget) {
+        let segment_size = self.log.segment_size();
+        let segments = self.log.segment_count() + self.log.free_segments.len();
+        memory.release((segments * segment_size) as u64 + self.table_bytes);
+        std::mem::take(&mut self.large_values).into_iter().for_each(|(_, large)| large.mark_removed());
+        *self = Self {
+            counters: self.counters,
+            generation: self.generation + 1,
+            ..Self::new(segment_size, self.hasher.clone())
+        };
+    }
+
     /// Drops all items. The crawler releases their memory step by step.
     pub fn clear(&mut self, memory: &MemoryBudget) {
         self.generation += 1;

@@ -1,7 +1,7 @@
 //! All shards of a store, and how they make room for each other under the common memory limit.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::key_hasher::KeyHasher;
 use super::large_value::{LargeValue, footprint};
@@ -48,7 +48,21 @@ impl ShardSet {
     }
 
     pub fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
+        let shard = &self.shards[index].0;
+        shard.lock().unwrap_or_else(|poisoned| {
+            // A panic may have left segments and hash table in disagreement, and whatever follows from that. Losing
+            // the shard's items is a cache's right; serving or crawling them is not.
+            let mut locked = poisoned.into_inner();
+            let items = locked.item_count();
+            locked.discard(&self.memory);
+            shard.clear_poison();
+            tracing::error!(
+                shard = index,
+                items,
+                "a part of the store was emptied, as a panic had interrupted a change to it"
+            );
+            locked
+        })
     }
 
     /// The index of the next shard to reclaim memory from or to crawl.

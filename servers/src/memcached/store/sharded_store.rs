@@ -226,6 +226,11 @@ impl Store {
     }
 
     #[cfg(test)]
+    pub(super) fn shards(&self) -> &ShardSet {
+        &self.shards
+    }
+
+    #[cfg(test)]
     pub(super) fn memory(&self) -> &super::memory::MemoryBudget {
         &self.shards.memory
     }

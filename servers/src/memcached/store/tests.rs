@@ -252,3 +252,43 @@ fn concurrent_threads_never_read_torn_values() {
     });
     assert!(store.usage().memory <= store.limit());
 }
+
+/// Panics while a shard is locked, after `damage` was done to it.
+fn panic_in_shard(store: &Store, index: usize, damage: impl FnOnce(&mut super::shard::Shard)) {
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        damage(&mut store.shards().lock(index));
+        let mut shard = store.shards().lock(index);
+        shard.generation += 1;
+        panic!("while the shard is locked");
+    }));
+    assert!(panicked.is_err());
+}
+
+#[test]
+fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
+    let store = store(16 << 20);
+    for key in 0..10_000_u32 {
+        put(&store, &key.to_le_bytes(), &value_of(key, 0, 400), NOW + 10).unwrap();
+    }
+    put(&store, b"large", &[1; 500_000], 0).unwrap();
+    let shards = store.shards().len();
+    assert!(shards > 1);
+    for index in 0..shards {
+        let before = store.usage().items;
+        // What freeing a segment leaves behind if it is interrupted: the items' locations lead nowhere.
+        panic_in_shard(&store, index, |shard| {
+            let first = shard.log.segments().map(|(index, _)| index).next().unwrap();
+            assert!(shard.log.detach_segment(first).is_some());
+        });
+        let after = store.usage().items;
+        assert!(after < before && (index + 1 == shards || after > 0), "{before} items, then {after}");
+    }
+    assert_eq!((store.usage().items, store.usage().bytes), (0, 0));
+    assert_eq!(store.memory().used(), 0, "its memory is not lost");
+    for second in 0..20 {
+        store.maintain(Duration::from_millis(2));
+        put(&store, b"new", b"value", NOW + second + 1).unwrap();
+        assert_eq!(get(&store, b"new", NOW + second).unwrap(), b"value");
+        assert!(get(&store, b"new", NOW + second + 1).is_none());
+    }
+}
