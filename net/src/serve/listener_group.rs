@@ -1,6 +1,7 @@
 //! Starts serving: a listener for each worker, in one reuseport group.
 
 use std::io;
+use std::io::ErrorKind::{AddrInUse, PermissionDenied};
 use std::sync::Arc;
 
 use super::accept::accept_all;
@@ -15,9 +16,10 @@ use crate::unix::Unix;
 impl Listener<Tcp> {
     /// Serves every connection with `handler`, on the worker that owns the connection's NAPI.
     ///
-    /// Each worker gets a listener in one reuseport group. If the runtime has an interface with NAPIs, a
-    /// program (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to the listener of the
-    /// worker that owns the queue. After accept, `SO_INCOMING_NAPI_ID` is checked, and a connection that came
+    /// Each worker gets a listener in one reuseport group. The kernel lets only sockets of one user into a group, so
+    /// for a listening socket that another user has made one worker accepts, and hands connections over. If the runtime
+    /// has an interface with NAPIs, a program (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to
+    /// the listener of the worker that owns the queue. After accept, `SO_INCOMING_NAPI_ID` is checked, and a connection that came
     /// to the wrong worker is handed over. A connection without a NAPI goes to the worker with the fewest
     /// connections.
     ///
@@ -39,11 +41,20 @@ impl Listener<Tcp> {
         let backlog = self.backlog();
         let others = match workers {
             1 => Vec::new(),
-            _ => extend_reuseport_group(self.socket(), backlog, workers - 1)?,
+            // A socket that another user has made, as root's that systemd passes: then this listener accepts for all
+            // workers, and hands connections over.
+            _ => match extend_reuseport_group(self.socket(), backlog, workers - 1) {
+                Err(error) if [AddrInUse, PermissionDenied].contains(&error.kind()) => {
+                    tracing::info!(%error, "one worker accepts for all, as no listeners can be added to its address");
+                    self.socket().set_reuse_port(false)?;
+                    Vec::new()
+                }
+                others => others?,
+            },
         };
         let queues = runtime::io::owned_queues();
         // Without the program the kernel spreads connections by hash, and they are handed over.
-        let steering = match workers > 1 && !queues.is_empty() {
+        let steering = match !others.is_empty() && !queues.is_empty() {
             true => Steering::attach(self.socket(), queues, workers as u32).ok().map(Arc::new),
             false => None,
         };
