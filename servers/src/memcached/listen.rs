@@ -1,10 +1,11 @@
 //! Checks before a server listens on an address or a path.
 
+use std::fs::Metadata;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use net::{BindOptions, TcpListener};
@@ -80,9 +81,53 @@ pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
+/// The path of a Unix socket that this server has bound.
+#[derive(Debug)]
+pub struct BoundPath {
+    path: PathBuf,
+    identity: (u64, u64, i64, i64),
+}
+
+/// Device, inode and time of creation: inode numbers are used again, and a socket's modification time never changes.
+fn identity(metadata: &Metadata) -> (u64, u64, i64, i64) {
+    (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+impl BoundPath {
+    /// Remembers the socket that is at the path now.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let identity = identity(&std::fs::symlink_metadata(path)?);
+        Ok(Self { path: path.to_owned(), identity })
+    }
+
+    /// Removes the socket, unless another has taken its path.
+    pub fn remove(&self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
+            // Fails if the user may not write to the directory. The next server there replaces the socket.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_removed_unless_another_socket_has_taken_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let ours = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let bound = BoundPath::of(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        drop(ours);
+        std::thread::sleep(Duration::from_millis(20));
+        let _successor = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        bound.remove();
+        assert!(path.exists(), "the successor's socket was removed");
+        BoundPath::of(&path).unwrap().remove();
+        assert!(!path.exists());
+    }
 
     #[test]
     fn loopback_private_and_benchmark_addresses_are_not_public() {

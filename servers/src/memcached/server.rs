@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::config::Config;
 use super::connection::accept;
 use super::context::ServerContext;
 use super::error::{ReloadError, StartError};
-use super::listen::{bind, check_address, remove_stale_socket};
+use super::listen::{BoundPath, bind, check_address, remove_stale_socket};
 use super::store::Store;
 use super::udp::{self, UdpService};
 
@@ -29,7 +29,7 @@ pub struct Server {
     serving: Vec<Serving>,
     addresses: Vec<SocketAddr>,
     udp: Vec<UdpService>,
-    unix_socket: Option<PathBuf>,
+    unix_socket: Option<BoundPath>,
 }
 
 impl Server {
@@ -61,7 +61,7 @@ impl Server {
         remove_stale_socket(path).map_err(failed)?;
         let mode = config.unix_mode & 0o777;
         let listener = UnixListener::bind_with_mode(path, config.backlog, mode).map_err(failed)?;
-        self.unix_socket = Some(path.to_owned());
+        self.unix_socket = Some(BoundPath::of(path).map_err(failed)?);
         let context = Arc::clone(&self.context);
         let name = format!("unix:{}", path.display());
         self.context.add_listen_address(name.clone());
@@ -183,9 +183,9 @@ impl Server {
         for report in join_all(ending).await {
             total += report;
         }
+        // While this server listens, no other takes its path. One that starts later may.
         if let Some(path) = &self.unix_socket {
-            // The file may have been removed already.
-            let _ = std::fs::remove_file(path);
+            path.remove();
         }
         total
     }

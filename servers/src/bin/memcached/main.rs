@@ -274,8 +274,12 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Fails if the user may not write to the directory. A leftover file does no harm.
-        let _ = std::fs::remove_file(&self.0);
+        // A server that was started meanwhile may have taken the file over.
+        let named = std::fs::read_to_string(&self.0).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        if named == Some(std::process::id()) {
+            // Fails if the user may not write to the directory. A leftover file does no harm.
+            let _ = std::fs::remove_file(&self.0);
+        }
     }
 }
 
