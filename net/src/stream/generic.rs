@@ -63,6 +63,20 @@ impl<K> Stream<K> {
         self.io.shutdown(how)
     }
 
+    /// Breaks the connection: what was written and not sent is lost, operations in flight end with an error, and the
+    /// peer gets a reset once the stream is dropped. A Unix socket's peer reads the end of the stream instead.
+    ///
+    /// Without it a ring still sends what a dropped stream has written, and holds the descriptor for as long as
+    /// the peer takes to read that.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `ENOTCONN` if the connection is broken already.
+    #[doc(alias = "SO_LINGER")]
+    pub fn abort(&self) -> io::Result<()> {
+        self.socket().set_linger(Some(Duration::ZERO))?;
+        self.socket().shutdown(Shutdown::Both)
+    }
+
     /// The size of the kernel's receive buffer in bytes, see `socket(7)`.
     ///
     /// # Errors

@@ -17,6 +17,10 @@ use crate::memcached::tls::Tls;
 
 /// A client must complete the TLS handshake within this time.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client that has ended the connection must take the rest of its replies within this time.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the descriptor of a connection that was reset is waited for.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of the read buffer on a TLS connection: a TLS record carries up to 16 KiB.
 const TLS_BUFFER: usize = 16 << 10;
 
@@ -60,15 +64,31 @@ pub async fn handle<K: 'static>(
             serve(reader, writer, &context, &connection).await
         }
         // Boxed, so that connections without TLS do not reserve memory for its state.
-        Some(tls) => Box::pin(serve_tls(stream, tls, &context, &connection)).await,
+        Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection)).await,
     };
+    let timed_out = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+    end(&mut stream, timed_out).await;
+    // Before the permit: a connection that does not count has no descriptor.
+    drop(stream);
     if let Err(error) = result {
         logging::connection_failed(&connection.peer, &error);
     }
 }
 
+/// Ends a connection, which still counts as open meanwhile: a client may take some time for the rest of its replies,
+/// unless it is disconnected for a time limit. A ring holds the descriptor until it has sent everything.
+async fn end<K>(stream: &mut Stream<K>, timed_out: bool) {
+    if !timed_out && runtime::timeout(DRAIN_TIMEOUT, stream.close()).await.is_ok() {
+        return;
+    }
+    // Fails if the connection is broken already.
+    let _ = stream.abort();
+    // A send in flight ends with an error now.
+    let _ = runtime::timeout(ABORT_TIMEOUT, stream.flush()).await;
+}
+
 async fn serve_tls<K>(
-    stream: Stream<K>,
+    stream: &mut Stream<K>,
     tls: &Tls,
     context: &Arc<ServerContext>,
     connection: &ConnectionInfo,

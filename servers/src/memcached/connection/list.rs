@@ -26,6 +26,7 @@ pub struct ConnectionInfo {
     pub peer: String,
     pub local: String,
     last_request: AtomicU32,
+    last_progress: AtomicU32,
     receiving_value: AtomicBool,
     authenticated: AtomicBool,
 }
@@ -37,6 +38,7 @@ impl ConnectionInfo {
             peer,
             local,
             last_request: AtomicU32::new(now),
+            last_progress: AtomicU32::new(now),
             receiving_value: AtomicBool::new(false),
             authenticated: AtomicBool::new(authenticated),
         }
@@ -52,6 +54,16 @@ impl ConnectionInfo {
         self.last_request.load(Ordering::Relaxed)
     }
 
+    /// The second in which the client last sent something or took a part of a reply.
+    pub fn last_progress(&self) -> u32 {
+        self.last_progress.load(Ordering::Relaxed)
+    }
+
+    /// Records that the client has sent something or taken a part of a reply.
+    pub fn record_progress(&self, now: u32) {
+        self.last_progress.store(now, Ordering::Relaxed);
+    }
+
     /// Whether the client has authenticated, or need not.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated.load(Ordering::Relaxed)
@@ -59,6 +71,7 @@ impl ConnectionInfo {
 
     /// Records that the client has sent something.
     pub fn update(&self, now: u32, receiving_value: bool, authenticated: bool) {
+        self.record_progress(now);
         self.last_request.store(now, Ordering::Relaxed);
         self.receiving_value.store(receiving_value, Ordering::Relaxed);
         self.authenticated.store(authenticated, Ordering::Relaxed);

@@ -67,7 +67,7 @@ async fn serve_requests(
             session.lend_buffer(reply_buffers::take());
             session.value_bytes_received(length);
             record_activity(connection, &session);
-            send_replies(&mut session, &context, &mut writer).await?;
+            send_replies(&mut session, &context, connection, &mut writer).await?;
             reply_buffers::give_back(session.take_buffer());
             continue;
         }
@@ -86,12 +86,12 @@ async fn serve_requests(
         counters.bytes_read.add(length as u64);
         session.lend_buffer(reply_buffers::take());
         let open = if incomplete.is_empty() {
-            let (used, open) = execute(&mut session, &context, chunk, &mut writer).await?;
+            let (used, open) = execute(&mut session, &context, connection, chunk, &mut writer).await?;
             incomplete.extend_from_slice(&chunk[used..]);
             open
         } else {
             incomplete.extend_from_slice(chunk);
-            let (used, open) = execute(&mut session, &context, &incomplete, &mut writer).await?;
+            let (used, open) = execute(&mut session, &context, connection, &incomplete, &mut writer).await?;
             incomplete.drain(..used);
             if incomplete.is_empty() {
                 incomplete = Vec::new();
@@ -100,7 +100,7 @@ async fn serve_requests(
         };
         reader.consume_unpin(length);
         record_activity(connection, &session);
-        send_replies(&mut session, &context, &mut writer).await?;
+        send_replies(&mut session, &context, connection, &mut writer).await?;
         reply_buffers::give_back(session.take_buffer());
         if !open {
             return writer.close().await;
@@ -149,7 +149,7 @@ async fn with_time_limits(
 }
 
 fn is_idle(context: &ServerContext, connection: &ConnectionInfo) -> bool {
-    let idle = context.store.clock().now().saturating_sub(connection.last_request());
+    let idle = context.store.clock().now().saturating_sub(connection.last_progress());
     context.config.idle_timeout.is_some_and(|limit| u64::from(idle) > limit.as_secs())
 }
 
@@ -158,6 +158,7 @@ fn is_idle(context: &ServerContext, connection: &ConnectionInfo) -> bool {
 async fn execute(
     session: &mut Session<'_>,
     context: &ServerContext,
+    connection: &ConnectionInfo,
     input: &[u8],
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<(usize, bool)> {
@@ -165,11 +166,13 @@ async fn execute(
     loop {
         let (more, step) = session.feed(&input[used..]);
         used += more;
+        // Not only at the end: a client may have authenticated before a reply that it takes a long time to read.
+        record_activity(connection, session);
         match step {
             SessionStep::NeedInput => return Ok((used, true)),
             SessionStep::Close => return Ok((used, false)),
             SessionStep::Send => {
-                send_replies(session, context, writer).await?;
+                send_replies(session, context, connection, writer).await?;
                 runtime::yield_now().await;
                 session.update_clock();
             }
@@ -185,23 +188,43 @@ async fn execute(
 async fn send_replies(
     session: &mut Session<'_>,
     context: &ServerContext,
+    connection: &ConnectionInfo,
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     while session.has_replies() {
         let mut buffer = session.take_buffer();
         let mut sent = buffer.len();
-        writer.write_all(&buffer).await?;
+        write_all(writer, &buffer, context, connection).await?;
         buffer.clear();
         session.lend_buffer(buffer);
         if let Some(large) = session.take_large_value() {
             sent += large.bytes().len();
-            writer.write_all(large.bytes()).await?;
+            write_all(writer, large.bytes(), context, connection).await?;
         }
         session.count_sent(sent);
     }
     if context.tls().is_some() {
         // TLS may still buffer some of it.
         writer.flush().await?;
+    }
+    Ok(())
+}
+
+/// Writes all bytes. A client that takes some of them is not idle.
+async fn write_all(
+    writer: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    context: &ServerContext,
+    connection: &ConnectionInfo,
+) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = writer.write(rest).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        rest = &rest[written..];
+        connection.record_progress(context.store.clock().now());
     }
     Ok(())
 }
