@@ -22,6 +22,10 @@ use super::udp::{self, UdpService};
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 const MAINTENANCE_TIME: Duration = Duration::from_millis(2);
 
+/// The kernel probes a client after this time without traffic, as it may have vanished without closing the connection.
+/// After 11 minutes of unanswered probes (by default: `tcp(7)`, `tcp_keepalive_intvl` and `_probes`) it is gone.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
 /// A running server. It continues to run when this is dropped; [`Server::shutdown`] ends it.
 #[derive(Debug)]
 pub struct Server {
@@ -122,9 +126,10 @@ impl Server {
         let serving = listener.serve(move |stream: TcpStream| {
             let context = Arc::clone(&context);
             async move {
-                // Replies are written in one piece, so Nagle's algorithm would only delay them. Fails only if
-                // the client has disconnected.
+                // Replies are written in one piece, so Nagle's algorithm would only delay them. Both fail
+                // only if the client has disconnected.
                 let _ = stream.set_nodelay(true);
+                let _ = stream.set_keepalive(Some(KEEPALIVE));
                 let peer =
                     stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
                 accept::handle(stream, context, peer, format!("tcp:{local}")).await;
@@ -178,14 +183,14 @@ impl Server {
     /// not finished after `deadline` are aborted.
     pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
         let mut total = ShutdownReport::default();
+        // While this server listens, no other takes its path. One that starts later may.
+        if let Some(path) = &self.unix_socket {
+            path.remove();
+        }
         drop(self.udp);
         let ending = self.serving.into_iter().map(|serving| serving.shutdown(deadline));
         for report in join_all(ending).await {
             total += report;
-        }
-        // While this server listens, no other takes its path. One that starts later may.
-        if let Some(path) = &self.unix_socket {
-            path.remove();
         }
         total
     }
