@@ -3,9 +3,15 @@
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of open files: one per connection, and some for listeners, epoll instances and so on.
-pub fn raise_descriptor_limit(connections: u64) {
-    let wanted = connections + 256;
+/// Descriptors of the process: standard streams, files of the host's settings, netlink sockets.
+const PROCESS_DESCRIPTORS: u64 = 128;
+/// Descriptors of a worker: epoll instances, rings, eventfds, and connections that wait to be refused.
+const WORKER_DESCRIPTORS: u64 = 16;
+
+/// Raises the limit of open files: one per connection, and some for each worker, which also has a TCP and a UDP socket
+/// for each address.
+pub fn raise_descriptor_limit(connections: u64, workers: u64, addresses: u64) {
+    let wanted = connections + PROCESS_DESCRIPTORS + workers * (WORKER_DESCRIPTORS + 2 * addresses);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
         return;

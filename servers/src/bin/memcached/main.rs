@@ -90,7 +90,10 @@ fn log_to_stderr(verbosity: u32) {
 fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Result<(), Error> {
     flags.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let user = flags.user.as_deref().map(RunAsUser::look_up).transpose()?;
-    limits::raise_descriptor_limit(u64::from(flags.connections));
+    // By default there is at most one worker per core.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let workers = flags.threads.map_or(cores, u64::from);
+    limits::raise_descriptor_limit(u64::from(flags.connections), workers, config.listen.len() as u64);
     if flags.coredumps {
         limits::remove_core_limit()?;
     }
