@@ -64,13 +64,34 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(found)
 }
 
+/// Reads a private key, whichever of the three formats is in it: OpenSSL accepts a PKCS#8 key under the label `RSA
+/// PRIVATE KEY`, and so do memcached and others.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let labelled =
+        PrivateKeyDer::from_pem_file(path).map_err(file_error(path, "cannot read the private key"))?;
+    let der = labelled.secret_der();
+    let candidates = [
+        PrivateKeyDer::Pkcs8(der.to_vec().into()),
+        PrivateKeyDer::Pkcs1(der.to_vec().into()),
+        PrivateKeyDer::Sec1(der.to_vec().into()),
+    ];
+    let provider = ring::default_provider();
+    let usable =
+        |key: &PrivateKeyDer<'static>| provider.key_provider.load_private_key(key.clone_key()).is_ok();
+    if usable(&labelled) {
+        return Ok(labelled);
+    }
+    // If none is usable, the error is that of the labelled one.
+    let found = candidates.into_iter().find(usable);
+    Ok(found.unwrap_or(labelled))
+}
+
 const TLS12_AND_13: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
 fn load(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
     let chain = certificates(&config.certificates)?;
-    let key = PrivateKeyDer::from_pem_file(&config.key)
-        .map_err(file_error(&config.key, "cannot read the private key"))?;
+    let key = private_key(&config.key)?;
     let provider = Arc::new(ring::default_provider());
     let versions = if config.require_tls13 { ONLY_TLS13 } else { TLS12_AND_13 };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
