@@ -20,7 +20,7 @@ pub struct ExtendedOptions {
 }
 
 /// Options that are accepted without effect, also with the prefix `no_`.
-const IGNORED: [&str; 31] = [
+const IGNORED: [&str; 30] = [
     "hashpower",
     "hash_algorithm",
     "tail_repair_time",
@@ -50,7 +50,6 @@ const IGNORED: [&str; 31] = [
     "ssl_session_cache",
     "ssl_kernel_tls",
     "inline_ascii_resp",
-    "drop_privileges",
     "lru_segmented",
 ];
 
@@ -127,6 +126,13 @@ impl ExtendedOptions {
                         .to_owned(),
                 );
             }
+            "drop_privileges" => {
+                return Err(
+                    "-o drop_privileges is refused: there is no seccomp filter; -u USER gives up root"
+                        .to_owned(),
+                );
+            }
+            "no_drop_privileges" => {}
             "sock_cookie_id" => {
                 return Err(
                     "-o sock_cookie_id is refused: sockets are not marked, so a packet filter would not match".to_owned()
@@ -155,6 +161,7 @@ mod tests {
         let options =
             parse(&["no_maxconns_fast", "idle_timeout=30", "hashpower=20", "no_lru_crawler"]).unwrap();
         assert!(!options.maxconns_fast && options.idle_timeout == Some(30));
+        parse(&["no_drop_privileges"]).unwrap();
         assert_eq!(parse(&["idle_timeout=0"]).unwrap().idle_timeout, None);
         assert!(ignored_warning("no_lru_crawler").is_some() && ignored_warning("idle_timeout=3").is_none());
         for wrong in [
@@ -164,6 +171,7 @@ mod tests {
             "bogus",
             "ssl_min_version=tlsv1.0",
             "ssl_ciphers=x",
+            "drop_privileges",
         ] {
             let error = parse(&[wrong]).unwrap_err();
             assert!(error.contains(name(wrong)), "{error}");

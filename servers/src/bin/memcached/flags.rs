@@ -187,7 +187,8 @@ Accepted without effect: hashpower, hash_algorithm, tail_repair_time, lru_crawle
   warm_*, temporary_ttl, slab_reassign, slab_automove*, slab_chunk_max, track_sizes, modern, no_modern,
   no_hashexpand, read_buf_mem_limit, resp_obj_mem_limit, watcher_logbuf_size, worker_logbuf_size,
   ssl_wbuf_size, ssl_session_cache, ssl_kernel_tls, inline_ascii_resp
-Refused: ext_path (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id";
+Refused: ext_path (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id,
+  drop_privileges (there is no seccomp filter)";
 
 /// The argument of -p and -U.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
