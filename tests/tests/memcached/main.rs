@@ -1,7 +1,9 @@
 //! The memcached server as a process, and real clients against it.
 
 mod clients;
+mod connections;
 mod operating;
 mod overload;
 mod privileges;
 mod proxy;
+mod systemd;

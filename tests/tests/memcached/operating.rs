@@ -3,13 +3,13 @@
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::process::{Command, Stdio};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serial_test::parallel;
-use tests::memcached::{Memcached, binary, command, expect, free_port, wait_until};
+use tests::memcached::{Memcached, command, expect, free_port, wait_until};
 
 #[test]
 #[parallel]
@@ -89,6 +89,54 @@ fn the_unix_socket_has_the_requested_mode() {
 
 #[test]
 #[parallel]
+fn a_server_that_ends_leaves_its_successors_socket_and_pid_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, pidfile) = (folder.path().join("socket"), folder.path().join("pid"));
+    let child = command().arg("-s").arg(&socket).arg("-P").arg(&pidfile).spawn().unwrap();
+    let mut first = tests::KillOnDrop::from(child);
+    wait_until("the socket accepts connections", || UnixStream::connect(&socket).is_ok() && pidfile.exists());
+    // A successor takes both over, as after a deployment that does not wait.
+    std::fs::remove_file(&socket).unwrap();
+    let successor = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::fs::write(&pidfile, format!("{}\n", std::process::id())).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&first), Signal::TERM).unwrap();
+    wait_until("the first server exits", || first.try_wait().unwrap().is_some());
+    assert!(pidfile.exists(), "the successor's pid file is gone");
+    UnixStream::connect(&socket).unwrap();
+    drop(successor);
+    // And one that has none removes its own.
+    let child = command().arg("-s").arg(&socket).arg("-P").arg(&pidfile).spawn().unwrap();
+    let mut only = tests::KillOnDrop::from(child);
+    let pid = format!("{}\n", only.id());
+    wait_until("it has written its pid", || std::fs::read_to_string(&pidfile).is_ok_and(|text| text == pid));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&only), Signal::TERM).unwrap();
+    wait_until("the second server exits", || only.try_wait().unwrap().is_some());
+    assert!(!pidfile.exists() && !socket.exists());
+}
+
+/// OpenSSL takes any private key under this label, and so does memcached.
+#[test]
+#[parallel]
+fn a_pkcs8_key_under_the_label_of_another_format_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (chain, key) = (folder.path().join("chain.pem"), folder.path().join("key.pem"));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&chain, made.cert.pem()).unwrap();
+    let pem = made.signing_key.serialize_pem();
+    assert!(pem.contains("-----BEGIN PRIVATE KEY-----"));
+    std::fs::write(&key, pem.replace(" PRIVATE KEY", " RSA PRIVATE KEY")).unwrap();
+    let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
+    let server = Memcached::start(&["-Z", "-o", &options]);
+    let mut stream = server.connect();
+    // A record that is no handshake: only a server with TLS answers it with an alert (21).
+    stream.write_all(b"get nothing\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(answer.first(), Some(&21), "{answer:?}");
+}
+
+#[test]
+#[parallel]
 fn a_daemon_is_ready_when_its_start_returns_and_writes_its_ports() {
     let folder = tempfile::tempdir().unwrap();
     let (pidfile, ports) = (folder.path().join("pid"), folder.path().join("ports"));
@@ -142,6 +190,7 @@ fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
         (&["-B", "smoke"], "ascii"),
         (&["-p", "70000"], "port"),
         (&["-o", "bogus"], "no such option"),
+        (&["-o", "drop_privileges"], "-o drop_privileges is refused"),
         (&["-U", "11211", "-Y", "/dev/null"], "-U is refused"),
     ] {
         let output = command()
@@ -229,35 +278,6 @@ fn gets_are_answered_by_udp_in_frames() {
     let mut datagram = [0; 2000];
     let length = socket.recv(&mut datagram).unwrap();
     assert_eq!(&datagram[..length], b"\0\x02\0\0\0\x01\0\0MN\r\n");
-}
-
-/// As systemd does it: the socket is descriptor 3, and readiness is sent to a socket.
-#[test]
-#[parallel]
-fn a_socket_from_systemd_is_served_and_readiness_notified() {
-    let Some(python) = tests::program("python3") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let notices = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-    notices.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let port = free_port();
-    let pass = "import os, socket, sys\n\
-        listener = socket.create_server(('127.0.0.1', int(sys.argv[2])))\n\
-        os.dup2(listener.fileno(), 3)\n\
-        os.set_inheritable(3, True)\n\
-        os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n\
-        os.execv(sys.argv[1], [sys.argv[1], *sys.argv[3:]])";
-    let mut command = Command::new(python);
-    command.args(["-c", pass]).arg(binary()).arg(port.to_string()).args(["-u", "root"]);
-    command.env("NOTIFY_SOCKET", folder.path().join("notify"));
-    let mut server = Memcached::run(&mut command, port);
-    let mut notice = [0; 100];
-    let length = notices.recv(&mut notice).unwrap();
-    assert!(String::from_utf8_lossy(&notice[..length]).contains("READY=1"));
-    assert_eq!(server.talk(b"mn\r\n"), b"MN\r\n");
-    server.signal(Signal::TERM);
-    assert!(server.wait().success());
-    let length = notices.recv(&mut notice).unwrap();
-    assert!(String::from_utf8_lossy(&notice[..length]).contains("STOPPING=1"));
 }
 
 #[test]

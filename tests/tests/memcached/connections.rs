@@ -1,0 +1,171 @@
+//! What becomes of connections whose clients vanish, do not read or take their time, and the descriptors that they
+//! hold.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serial_test::parallel;
+use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
+
+const VALUE: usize = 500_000;
+
+fn store_large_value(server: &Memcached) {
+    let set = [format!("set k 0 0 {VALUE}\r\n").as_bytes(), &[b'v'; VALUE], b"\r\n"].concat();
+    assert_eq!(server.talk(&set), b"STORED\r\n");
+}
+
+/// A connection whose system buffers hold little.
+fn connect_with_small_buffer(server: &Memcached) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket.connect(&server.address.into()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.into()
+}
+
+/// The sockets among a process's descriptors.
+fn sockets(pid: u32) -> usize {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let targets = descriptors.flatten().flat_map(|descriptor| std::fs::read_link(descriptor.path()));
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+#[test]
+#[parallel]
+fn clients_are_probed_as_they_may_vanish() {
+    let server = Memcached::start(&[]);
+    let mut stream = server.connect();
+    stream.write_all(b"mn\r\n").unwrap();
+    expect(&mut stream, b"MN\r\n").unwrap();
+    // `proc(5)`: local and remote address in hexadecimal, state, queues, then the timer; 02 is the keepalive's.
+    let ends = (server.address.port(), stream.local_addr().unwrap().port());
+    let timer = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        table.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let port = |word: &str| u16::from_str_radix(word.split_once(':')?.1, 16).ok();
+            let ours = (port(words[1])?, port(words[2])?) == ends;
+            ours.then(|| words[5].to_owned())
+        })
+    };
+    // Until its answer is acknowledged the connection has a retransmission timer instead.
+    wait_until("the connection has a keepalive timer", || {
+        timer().is_some_and(|timer| timer.starts_with("02:"))
+    });
+}
+
+#[test]
+#[parallel]
+fn a_client_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
+    for driver in ["uring", "hybrid", "epoll"] {
+        let server = Memcached::start(&["-o", "idle_timeout=1", "--driver", driver]);
+        store_large_value(&server);
+        wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
+        let before = sockets(server.child.id());
+        let mut stalled: Vec<TcpStream> = (0..4).map(|_| connect_with_small_buffer(&server)).collect();
+        for stream in &mut stalled {
+            stream.write_all(&b"get k\r\n".repeat(20)).unwrap();
+        }
+        wait_until("they are disconnected", || server.stat("idle_kicks") >= 4);
+        // The sum of counted connections and those of this test that come and go.
+        wait_until(&format!("their descriptors are closed on {driver}"), || {
+            sockets(server.child.id()) <= before + 1
+        });
+        for mut stream in stalled {
+            let reset = std::io::copy(&mut stream, &mut std::io::sink());
+            // The end of the stream, or a reset, but not all of the replies.
+            assert!(
+                reset.is_err() || reset.is_ok_and(|bytes| bytes < 20 * VALUE as u64),
+                "it got everything"
+            );
+        }
+    }
+}
+
+#[test]
+#[parallel]
+fn a_client_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
+    for driver in ["uring", "epoll"] {
+        let server = Memcached::start(&["-c", "2", "--driver", driver]);
+        store_large_value(&server);
+        wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
+        let mut slow = connect_with_small_buffer(&server);
+        slow.write_all(&b"get k\r\n".repeat(20)).unwrap();
+        slow.shutdown(Shutdown::Write).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(server.stat("curr_connections"), 2);
+        let taken = std::io::copy(&mut slow, &mut std::io::sink()).unwrap();
+        assert!(taken > 20 * VALUE as u64, "{taken} bytes");
+        wait_until("it does not count any more", || server.stat("curr_connections") <= 1);
+    }
+}
+
+/// Reads at a pace for some time, then everything.
+fn read_slowly(stream: &mut TcpStream, time: Duration) -> u64 {
+    let (start, mut taken) = (Instant::now(), 0);
+    let mut buffer = vec![0; 256 << 10];
+    while start.elapsed() < time {
+        let length = stream.read(&mut buffer).unwrap();
+        assert!(length > 0, "disconnected after {:?}", start.elapsed());
+        taken += length as u64;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    taken + std::io::copy(stream, &mut std::io::sink()).unwrap()
+}
+
+#[test]
+#[parallel]
+fn a_client_that_takes_its_replies_is_not_idle() {
+    let server = Memcached::start(&["-o", "idle_timeout=1"]);
+    store_large_value(&server);
+    let mut stream = connect_with_small_buffer(&server);
+    let gets = 60;
+    stream.write_all(&[&b"get k\r\n".repeat(gets)[..], b"quit\r\n"].concat()).unwrap();
+    let taken = read_slowly(&mut stream, Duration::from_secs(4));
+    assert!(taken > (gets * VALUE) as u64, "{taken} bytes");
+    assert_eq!(server.stat("idle_kicks"), 0);
+}
+
+#[test]
+#[parallel]
+fn a_client_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "ann:secret\n").unwrap();
+    let server = Memcached::start(&["-Y", users.to_str().unwrap()]);
+    let mut stream = connect_with_small_buffer(&server);
+    let login = b"set a 0 0 10\r\nann secret\r\n";
+    stream.write_all(login).unwrap();
+    expect(&mut stream, b"STORED\r\n").unwrap();
+    let set = [format!("set k 0 0 {VALUE}\r\n").as_bytes(), &[b'v'; VALUE], b"\r\n"].concat();
+    stream.write_all(&set).unwrap();
+    expect(&mut stream, b"STORED\r\n").unwrap();
+    drop(stream);
+    let mut stream = connect_with_small_buffer(&server);
+    // All in one piece, so that the first reply cannot be sent without those that are not read.
+    let gets = 200;
+    stream.write_all(&[login, &b"get k\r\n".repeat(gets)[..], b"quit\r\n"].concat()).unwrap();
+    let taken = read_slowly(&mut stream, Duration::from_millis(10_700));
+    assert!(taken > (gets * VALUE) as u64, "{taken} bytes");
+}
+
+#[test]
+#[parallel]
+fn the_descriptor_limit_covers_the_connections_and_all_workers() {
+    let port = free_port();
+    for driver in ["epoll", "hybrid"] {
+        // A low soft limit, as a login shell has it; the server may raise it up to the hard one.
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]).arg(binary());
+        command.args(["-u", "root", "-t", "100", "-c", "400", "-l", "127.0.0.1,127.0.0.2,127.0.0.3", "-U"]);
+        command.args([&port.to_string(), "-p", &port.to_string(), "--driver", driver]);
+        let server = Memcached::run(&mut command, port);
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+        let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        let limit: usize = limit.split_whitespace().next().unwrap().parse().unwrap();
+        let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
+        assert!(open + 400 <= limit, "{open} open on {driver}, and 400 connections, with a limit of {limit}");
+    }
+}
