@@ -21,18 +21,31 @@ use crate::sockopt;
 /// stream lends a buffer of its worker's pool and returns it when all of it is consumed, so that an idle
 /// connection holds no buffer.
 ///
-/// # Writes and errors by driver
+/// # What is promised on every driver
 ///
-/// - On the `epoll` driver a write is a `send(2)`: it has reached the kernel's send buffer when it returns,
-///   and returns the socket's error. Flushing does nothing.
-/// - On a driver with a ring (`uring`, `hybrid`) a write returns when its bytes are *accepted*. They are
-///   copied, and sent at the end of the worker's turn, together with those of other connections; only a
-///   write of 16 KiB or more with nothing unsent before it is sent at once, and returns the error of its send. A write
-///   waits while 64 KiB of its connection are unsent. The error of a send is returned by the next write,
-///   flush or close, and by all that follow. [`flush`](futures_io::AsyncWrite::poll_flush) waits until the
-///   kernel has taken everything that was accepted.
+/// - A **write** is done when its bytes are accepted: they are copied, and the buffer may be changed. Accepted bytes are
+///   sent without a further call, in order, also when the stream is dropped.
+/// - **[`flush`](futures_io::AsyncWrite::poll_flush)** returns when the kernel has taken all accepted bytes. The peer need not
+///   have them.
+/// - An **error** of sending is returned by the write itself, or by the next write or flush, and then by every later
+///   write: bytes that were accepted before are lost. A flush after the last write finds all errors that the kernel knows by
+///   then.
+/// - **[`close`](futures_io::AsyncWrite::poll_close)** flushes, and then sends the end of the stream. What the peer sends can
+///   still be read. Later writes fail with `BrokenPipe`; another close does nothing.
+/// - **[`shutdown`](Stream::shutdown)** returns at once, and the end of the stream follows the accepted bytes. Later writes fail
+///   with `BrokenPipe`. A read that waits ends if reading is shut down.
+/// - **Dropping** the stream sends the accepted bytes and the end of the stream; nobody is told whether that succeeds.
+/// - A **read** returns 0 at the end of the stream, each time. A connection that breaks is one error, `ConnectionReset` for
+///   example, and then the end.
 ///
-/// Whichever the driver, closing or dropping a stream sends what was written before the end of the stream.
+/// # What differs
+///
+/// - On the `epoll` driver a write is a `send(2)`: its bytes are in the kernel's send buffer when it returns. A flush has
+///   nothing to do.
+/// - On a driver with a ring (`uring`, `hybrid`) accepted bytes are sent at the end of the worker's turn, together with those
+///   of other connections, so their error comes with a later call. Only a write of 16 KiB or more with nothing unsent
+///   before it is sent at once. A write waits while 64 KiB of its connection are unsent. A peer that takes nothing of a
+///   dropped stream for 30 s loses the rest.
 #[derive(Debug)]
 pub struct Stream<K> {
     io: SocketIo<K>,

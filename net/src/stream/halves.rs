@@ -1,5 +1,6 @@
 //! The halves of a split stream.
 
+use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 
@@ -49,11 +50,47 @@ impl<K> OwnedReadHalf<K> {
     pub(super) fn new(io: Rc<SocketIo<K>>, unread: ReadBuffer) -> Self {
         Self { io, unread }
     }
+
+    /// As [`Stream::shutdown`](crate::Stream::shutdown).
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.io.shutdown(how)
+    }
 }
 
 impl<K> OwnedWriteHalf<K> {
     pub(super) fn new(io: Rc<SocketIo<K>>) -> Self {
         Self { io }
+    }
+
+    /// As [`Stream::shutdown`](crate::Stream::shutdown).
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.io.shutdown(how)
+    }
+}
+
+impl<K> ReadHalf<'_, K> {
+    /// As [`Stream::shutdown`](crate::Stream::shutdown).
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.io.shutdown(how)
+    }
+}
+
+impl<K> WriteHalf<'_, K> {
+    /// As [`Stream::shutdown`](crate::Stream::shutdown).
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.io.shutdown(how)
     }
 }
 

@@ -179,6 +179,9 @@ impl<K> SocketIo<K> {
 
     pub(super) fn poll_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(context))?;
+        if let SocketBackend::Ring(ring, _) = &self.backend {
+            ring.shutdown_after_sends();
+        }
         Poll::Ready(match self.socket().shutdown(Shutdown::Write) {
             // The peer has closed the connection already.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),

@@ -70,7 +70,7 @@ impl RingSocket {
 
     fn check_writable(&self, send: &SendState) -> io::Result<()> {
         send.check()?;
-        if send.shutdown_when_sent {
+        if send.ended {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
@@ -142,9 +142,10 @@ impl RingSocket {
     }
 
     /// Shuts down the sending side (`shutdown(2)`, `SHUT_WR`) once everything written is sent. `false` if
-    /// nothing is left to send, and the caller can shut it down at once.
+    /// nothing is left to send, and the caller can shut it down at once. Further writes fail with `BrokenPipe`.
     pub fn shutdown_after_sends(&self) -> bool {
         let mut send = self.state.send.borrow_mut();
+        send.ended = true;
         send.shutdown_when_sent = send.unsent() > 0;
         send.shutdown_when_sent
     }

@@ -157,6 +157,8 @@ pub(super) struct SendState {
     /// Whether the socket is in the driver's list of those with something to send.
     pub(super) listed: bool,
     pub(super) failed: Option<io::Error>,
+    /// No further writes are accepted.
+    pub(super) ended: bool,
     /// Whether the sending side is shut down when everything is sent.
     pub(super) shutdown_when_sent: bool,
     pub(super) waker: Option<Waker>,
