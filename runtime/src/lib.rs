@@ -77,5 +77,8 @@ pub use crate::io::AsyncFd;
 pub use crate::runtime::Runtime;
 pub use crate::spawn::{spawn, spawn_on, yield_now};
 pub use crate::task::{AbortHandle, JoinError, JoinHandle};
-pub use crate::time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
+pub use crate::time::{
+    Elapsed, Interval, MissedTickBehavior, Sleep, interval, interval_at, sleep, sleep_until, timeout,
+    timeout_at,
+};
 pub use crate::worker::{Metrics, Running, Stall, UnknownWaitStrategy, WaitStrategy, WorkerReport};

@@ -1,7 +1,6 @@
 //! Sleeping until an instant.
 
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -27,23 +26,42 @@ pub(super) fn after(start: Instant, duration: Duration) -> Instant {
 
 /// Waits until `deadline`.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { deadline, key: None, _local: PhantomData }
+    Sleep { deadline, key: None }
 }
 
 /// The future of [`sleep`] and [`sleep_until`]. Panics when it is polled outside of a runtime.
+///
+/// It is `Send` and `Sync`, so that a future that contains it may be, too. Its timer belongs to the worker on which it was
+/// polled: polled on another worker it sets a timer there, and the old one wakes its task once in vain.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
     key: Option<TimerKey>,
-    /// The timer belongs to this thread's worker.
-    _local: PhantomData<*const ()>,
 }
 
 impl Sleep {
     /// When it is ready.
     pub fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// Whether the deadline has passed.
+    pub fn is_elapsed(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// Sets another deadline, also after it was ready. A task that waits for it is woken at the new one.
+    pub fn reset(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+        let Some(key) = self.key.take() else { return };
+        // Without a worker, or on another one, the timer stays where it is, and wakes the task in vain.
+        self.key = current::try_with(|worker| {
+            let mut timers = worker.timers.borrow_mut();
+            let waker = timers.remove(key)?;
+            Some(timers.insert(deadline, waker))
+        })
+        .flatten();
     }
 }
 

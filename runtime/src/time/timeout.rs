@@ -3,9 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::task::{Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::sleep::sleep;
+use super::sleep::{Sleep, sleep, sleep_until};
 use crate::coop;
 
 /// Awaits a future for at most `duration`; then it is dropped.
@@ -16,8 +16,23 @@ use crate::coop;
 /// # Panics
 /// Outside of a runtime.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    limited(sleep(duration), future).await
+}
+
+/// Awaits a future until `deadline`; then it is dropped.
+///
+/// # Errors
+/// [`Elapsed`] if the future was not ready by then.
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
+    limited(sleep_until(deadline), future).await
+}
+
+async fn limited<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapsed> {
     let mut future = std::pin::pin!(future);
-    let mut sleep = std::pin::pin!(sleep(duration));
+    let mut sleep = std::pin::pin!(sleep);
     std::future::poll_fn(|context| {
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(output));
