@@ -200,6 +200,26 @@ impl Builder {
         self
     }
 
+    /// Calls a function on each worker's thread before the worker runs its first task, with the worker's number. Worker 0
+    /// starts in the first `block_on`.
+    pub fn on_worker_start(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.hooks.on_worker_start = Some(Arc::new(hook));
+        self
+    }
+
+    /// Calls a function on each worker's thread after its tasks are dropped, with the worker's number. Worker 0 stops when
+    /// the runtime is dropped.
+    pub fn on_worker_stop(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.hooks.on_worker_stop = Some(Arc::new(hook));
+        self
+    }
+
+    /// The number of threads for blocking work, at least 1 ([`spawn_blocking`](crate::spawn_blocking)). Default: 512.
+    pub fn max_blocking_threads(mut self, threads: usize) -> Self {
+        self.code.max_blocking_threads = Some(threads);
+        self
+    }
+
     /// The directory in which old host settings are journalled. Default: `/run/lull`.
     pub fn journals(mut self, journals: JournalDir) -> Self {
         self.code.journals = journals;

@@ -91,6 +91,7 @@ pub(crate) struct CodeSettings {
     pub(crate) busy_poll: Option<Duration>,
     pub(crate) max_events: Option<usize>,
     pub(crate) stall_threshold: Option<Duration>,
+    pub(crate) max_blocking_threads: Option<usize>,
     pub(crate) journals: JournalDir,
 }
 
@@ -109,6 +110,7 @@ pub(crate) struct Config {
     pub(crate) busy_poll: Duration,
     pub(crate) max_events: usize,
     pub(crate) stall_threshold: Duration,
+    pub(crate) max_blocking_threads: usize,
     pub(crate) journals: JournalDir,
 }
 
@@ -117,6 +119,8 @@ pub(crate) struct Config {
 const SUPPRESSION_BUSY_POLL: Duration = Duration::from_micros(64);
 /// How many events one wait takes: the budget of one NAPI poll.
 const MAX_EVENTS: usize = 64;
+/// The number of threads for blocking work, as tokio has it.
+const MAX_BLOCKING_THREADS: usize = 512;
 /// How long one poll of a task may take before it is reported.
 const STALL_THRESHOLD: Duration = Duration::from_millis(100);
 
@@ -195,6 +199,7 @@ impl Config {
             busy_poll,
             max_events: code.max_events.unwrap_or(MAX_EVENTS),
             stall_threshold: code.stall_threshold.unwrap_or(STALL_THRESHOLD),
+            max_blocking_threads: code.max_blocking_threads.unwrap_or(MAX_BLOCKING_THREADS),
             journals: code.journals,
         })
     }

@@ -11,7 +11,7 @@ use crate::worker::report::WorkerReport;
 /// # Panics
 /// Outside of a runtime.
 pub fn workers() -> usize {
-    current::with(|worker| worker.runtime.workers.len())
+    current::runtime().workers.len()
 }
 
 /// The number of the calling worker, from 0.
@@ -27,7 +27,7 @@ pub fn current_worker() -> usize {
 /// # Panics
 /// Outside of a runtime.
 pub fn reports() -> Vec<WorkerReport> {
-    current::with(|worker| worker.runtime.reports())
+    current::runtime().reports()
 }
 
 /// The counters of each worker of this runtime.
@@ -35,7 +35,7 @@ pub fn reports() -> Vec<WorkerReport> {
 /// # Panics
 /// Outside of a runtime.
 pub fn metrics() -> Vec<Metrics> {
-    current::with(|worker| worker.runtime.metrics())
+    current::runtime().metrics()
 }
 
 /// The policy that was asked for.
@@ -43,5 +43,5 @@ pub fn metrics() -> Vec<Metrics> {
 /// # Panics
 /// Outside of a runtime.
 pub fn policy() -> Policy {
-    current::with(|worker| worker.runtime.config.policy)
+    current::runtime().config.policy
 }

@@ -40,12 +40,14 @@ compile_error!(
 #[doc(hidden)]
 #[path = "macro_support.rs"]
 pub mod __private;
+mod blocking;
 mod builder;
 mod config;
 mod context;
 mod coop;
 mod driver;
 mod error;
+mod handle;
 mod hooks;
 mod host_policy;
 pub mod io;
@@ -56,7 +58,7 @@ mod runtime_state;
 pub mod signal;
 mod spawn;
 mod sync;
-mod task;
+pub mod task;
 mod time;
 mod worker;
 
@@ -68,11 +70,13 @@ pub use policies::status::QueueStatus;
 pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy};
 pub use runtime_macros::{main, test};
 
+pub use crate::blocking::BlockingMetrics;
 pub use crate::builder::Builder;
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
 pub use crate::coop::unconstrained;
 pub use crate::driver::{DriverKind, UnknownDriver};
 pub use crate::error::BuildError;
+pub use crate::handle::{EnterGuard, Handle, spawn_blocking};
 pub use crate::io::AsyncFd;
 pub use crate::runtime::Runtime;
 pub use crate::spawn::{spawn, spawn_on, yield_now};

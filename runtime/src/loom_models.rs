@@ -11,7 +11,9 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
+use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
+use crate::task::join_set::Ended;
 use crate::worker::inbox::Inbox;
 use crate::worker::park_state::ParkState;
 use crate::worker::worker_handle::{Message, WorkerHandle};
@@ -121,7 +123,8 @@ fn worker() -> Arc<WorkerHandle> {
 }
 
 fn adopt<F: Future + 'static>(worker: &Arc<WorkerHandle>, future: F) -> (TaskRef, JoinHandle<F::Output>) {
-    let (task, joiner) = NewTask::local(Arc::clone(worker), std::panic::Location::caller(), future);
+    let (task, joiner) =
+        NewTask::local(Arc::clone(worker), Identity::new(std::panic::Location::caller()), future);
     // SAFETY: the joiner's reference, of a future with this output.
     (task.adopt(), unsafe { JoinHandle::new(joiner) })
 }
@@ -280,5 +283,24 @@ fn an_abort_and_a_wake_from_two_threads_end_the_task_once() {
         assert_eq!(drops.load(std::sync::atomic::Ordering::Relaxed), 1);
         drop((task, handle));
         assert_eq!(Arc::strong_count(&worker), 1, "the task was not freed");
+    });
+}
+
+#[test]
+fn a_member_that_ends_while_its_set_begins_to_wait_is_not_missed() {
+    loom::model(|| {
+        let ended = Ended::new();
+        let member = ended.waker(3);
+        let ending = thread::spawn(move || member.wake());
+        let flag = Arc::new(Flag(Notify::new()));
+        let joiner = Waker::from(Arc::clone(&flag));
+        let key = loop {
+            match ended.next(Some(&joiner)) {
+                Some(key) => break key,
+                None => flag.0.wait(),
+            }
+        };
+        assert_eq!(key, 3);
+        ending.join().unwrap();
     });
 }

@@ -7,6 +7,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
@@ -14,6 +15,7 @@ use crate::config::Config;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
+use crate::handle::Handle;
 use crate::hooks::Hooks;
 use crate::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
 use crate::runtime_state::{HostState, RuntimeState};
@@ -39,6 +41,8 @@ pub struct Runtime {
     state: Arc<RuntimeState>,
     threads: Vec<thread::JoinHandle<()>>,
     supervisor: Option<Supervisor>,
+    /// Until when its end is waited for; `None`: without a limit.
+    deadline: Option<Instant>,
 }
 
 impl Runtime {
@@ -76,8 +80,14 @@ impl Runtime {
             napis.assign(&queues, &workers);
         }
         let state = Arc::new(RuntimeState::new(config, hooks, workers, napis, host_state));
-        let mut runtime =
-            Self { worker: None, _local: PhantomData, state, threads: Vec::new(), supervisor: None };
+        let mut runtime = Self {
+            worker: None,
+            _local: PhantomData,
+            state,
+            threads: Vec::new(),
+            supervisor: None,
+            deadline: None,
+        };
         // Worker 0 opens its driver in `block_on`, which can't return an error.
         runtime.probe_driver().map_err(worker_0_failed)?;
         for index in 1..count {
@@ -143,6 +153,18 @@ impl Runtime {
         }
     }
 
+    /// The runtime for other threads.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.state))
+    }
+
+    /// Drops the runtime, but waits at most this long for its other workers and for closures of
+    /// [`spawn_blocking`](crate::spawn_blocking). What has not ended by then is left behind: a worker then stops when its
+    /// task's poll returns. Worker 0's tasks are dropped in any case. The host's settings are restored.
+    pub fn shutdown_timeout(mut self, limit: Duration) {
+        self.deadline = Instant::now().checked_add(limit);
+    }
+
     /// What is in effect on each worker that has started. Worker 0 starts in [`Runtime::block_on`].
     pub fn reports(&self) -> Vec<WorkerReport> {
         self.state.reports()
@@ -164,10 +186,15 @@ impl Drop for Runtime {
         // Its tasks may wait for the others' when they are dropped.
         self.worker.take();
         self.state.stop();
+        self.state.blocking.close();
         for thread in self.threads.drain(..) {
+            if self.deadline.is_some_and(|deadline| !ends_by(&thread, deadline)) {
+                continue;
+            }
             // The panic hook has reported a worker's panic, and the panic has stopped the runtime.
             let _ = thread.join();
         }
+        self.state.blocking.wait(self.deadline);
         // Dropping the supervisor restores the host's settings.
         self.supervisor.take();
     }
@@ -177,6 +204,17 @@ impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Runtime").field("workers", &self.state.workers.len()).finish_non_exhaustive()
     }
+}
+
+/// Waits for the end of a thread. `false`: it has not ended by the deadline.
+fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Starts a worker's thread, and waits until the worker runs or has failed to start.

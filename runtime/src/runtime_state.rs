@@ -1,10 +1,12 @@
 //! What all workers of a runtime share.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use policies::{Applied, QueueRequests, host};
 
+use crate::blocking::BlockingPool;
 use crate::config::Config;
 use crate::hooks::Hooks;
 use crate::worker::metrics::Metrics;
@@ -19,6 +21,9 @@ pub(crate) struct RuntimeState {
     pub(crate) workers: Vec<Arc<WorkerHandle>>,
     pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
+    pub(crate) blocking: Arc<BlockingPool>,
+    /// Counts what was spawned on any worker.
+    spawned: AtomicUsize,
     /// Why the first worker that failed did.
     failure: Mutex<Option<String>>,
 }
@@ -44,7 +49,18 @@ impl RuntimeState {
         napis: NapiMap,
         host: HostState,
     ) -> Self {
-        Self { config, hooks, workers, napis: Arc::new(napis), host, failure: Mutex::default() }
+        let blocking = BlockingPool::new(config.max_blocking_threads);
+        let spawned = AtomicUsize::new(0);
+        Self {
+            blocking,
+            spawned,
+            config,
+            hooks,
+            workers,
+            napis: Arc::new(napis),
+            host,
+            failure: Mutex::default(),
+        }
     }
 
     /// The core that a worker is to run on; `None`: it is not pinned.
@@ -78,6 +94,14 @@ impl RuntimeState {
 
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A worker for a task that may be on any: one after the other, without worker 0 if there are others.
+    pub(crate) fn next_worker(&self) -> usize {
+        match self.workers.len() {
+            1 => 0,
+            count => 1 + self.spawned.fetch_add(1, Ordering::Relaxed) % (count - 1),
+        }
     }
 
     /// Asks all workers to stop.

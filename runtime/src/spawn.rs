@@ -5,7 +5,9 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::task::Poll;
 
+use crate::runtime_state::RuntimeState;
 use crate::task::cell::NewTask;
+use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
 use crate::worker::current;
 use crate::worker::worker_handle::Message;
@@ -20,13 +22,7 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let spawned = Location::caller();
-    current::with(|worker| {
-        let (task, joiner) = NewTask::local(Arc::clone(&worker.handle), spawned, future);
-        worker.adopt(task);
-        // SAFETY: the joiner's reference, of a future with this output.
-        unsafe { JoinHandle::new(joiner) }
-    })
+    spawn_local(Identity::new(Location::caller()), future)
 }
 
 /// Spawns a task on another worker. The closure is sent there and makes the future, which need not be
@@ -35,7 +31,7 @@ where
 /// If that worker has stopped, awaiting the handle gives a cancelled [`JoinError`](crate::JoinError).
 ///
 /// # Panics
-/// Outside of a runtime, or if there is no such worker.
+/// Outside of a runtime ([`Handle::enter`](crate::Handle::enter)), or if there is no such worker.
 #[track_caller]
 pub fn spawn_on<F, Fut>(worker: usize, make: F) -> JoinHandle<Fut::Output>
 where
@@ -43,13 +39,46 @@ where
     Fut: Future + 'static,
     Fut::Output: Send + 'static,
 {
-    let target = current::with(|current| {
-        let workers = &current.runtime.workers;
-        let count = workers.len();
-        assert!(worker < count, "there is no worker {worker}; there are {count}, from 0");
-        Arc::clone(&workers[worker])
-    });
-    let (task, joiner) = NewTask::remote(Arc::clone(&target), Location::caller(), make);
+    spawn_remote(Identity::new(Location::caller()), worker, make)
+}
+
+pub(crate) fn spawn_local<F>(identity: Identity, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    current::with(|worker| {
+        let (task, joiner) = NewTask::local(Arc::clone(&worker.handle), identity, future);
+        worker.adopt(task);
+        // SAFETY: the joiner's reference, of a future with this output.
+        unsafe { JoinHandle::new(joiner) }
+    })
+}
+
+pub(crate) fn spawn_remote<F, Fut>(identity: Identity, worker: usize, make: F) -> JoinHandle<Fut::Output>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future + 'static,
+    Fut::Output: Send + 'static,
+{
+    spawn_on_runtime(&current::runtime(), identity, worker, make)
+}
+
+pub(crate) fn spawn_on_runtime<F, Fut>(
+    runtime: &RuntimeState,
+    identity: Identity,
+    worker: usize,
+    make: F,
+) -> JoinHandle<Fut::Output>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future + 'static,
+    Fut::Output: Send + 'static,
+{
+    let count = runtime.workers.len();
+    assert!(worker < count, "there is no worker {worker}; there are {count}, from 0");
+    let target = &runtime.workers[worker];
+    let (task, joiner) = NewTask::remote(Arc::clone(target), identity, make);
     // The worker is woken at once: the caller may block this thread until the task is done.
     target.send(Message::Adopt(task));
     // SAFETY: the joiner's reference, of a future with this output.

@@ -204,7 +204,7 @@ fn a_task_that_stalls_its_worker_is_reported_with_the_line_that_spawned_it() {
             .workers(2)
             .driver(driver)
             .stall_threshold(Duration::from_millis(250))
-            .on_stall(move |stall| stalls.send(*stall).unwrap())
+            .on_stall(move |stall| stalls.send(stall.clone()).unwrap())
             .build()
             .unwrap();
         let (line, stalls_counted) = runtime.block_on(async {

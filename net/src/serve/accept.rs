@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, Location};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use runtime::io::CountedConnection;
+use runtime::task;
 use socket2::Socket;
 
 use super::connections::{ConnectionSlot, ServeState};
@@ -24,6 +25,7 @@ pub(super) async fn accept_all<K, H, F>(
     state: Arc<ServeState>,
     steering: Option<Arc<Steering>>,
     handler: H,
+    spawned: &'static Location<'static>,
 ) where
     K: 'static,
     H: Fn(Stream<K>) -> F + Clone + Send + 'static,
@@ -41,7 +43,7 @@ pub(super) async fn accept_all<K, H, F>(
                 if owner != here {
                     state.counters.count_rehomed();
                 }
-                spawn_handler(&state, socket, owner, here, handler.clone());
+                spawn_handler(&state, socket, (owner, here), handler.clone(), spawned);
             }
             Err(error) => back_off(&error).await,
         }
@@ -59,8 +61,13 @@ async fn back_off(error: &io::Error) {
     }
 }
 
-fn spawn_handler<K, H, F>(state: &Arc<ServeState>, socket: Arc<Socket>, owner: usize, here: usize, handler: H)
-where
+fn spawn_handler<K, H, F>(
+    state: &Arc<ServeState>,
+    socket: Arc<Socket>,
+    (owner, here): (usize, usize),
+    handler: H,
+    spawned: &'static Location<'static>,
+) where
     K: 'static,
     H: Fn(Stream<K>) -> F + Send + 'static,
     F: Future<Output = ()> + 'static,
@@ -72,7 +79,9 @@ where
         _slot: slot,
         _counted: counted,
     };
-    let task = if owner == here { runtime::spawn(serve()) } else { runtime::spawn_on(owner, serve) };
+    // Reports name the line that serves, which is the application's.
+    let task = task::Builder::new().location(spawned);
+    let task = if owner == here { task.spawn(serve()) } else { task.spawn_on(owner, serve) };
     state.set_task(key, || task.abort_handle());
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::io::ErrorKind::{AddrInUse, PermissionDenied};
+use std::panic::Location;
 use std::sync::Arc;
 
 use super::accept::accept_all;
@@ -32,11 +33,13 @@ impl Listener<Tcp> {
     /// # Panics
     /// Outside of a runtime.
     #[doc(alias = "SO_ATTACH_REUSEPORT_CBPF")]
+    #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
+        let spawned = Location::caller();
         let workers = runtime::workers();
         let backlog = self.backlog();
         let others = match workers {
@@ -65,7 +68,7 @@ impl Listener<Tcp> {
         let mut sockets = Vec::new();
         if runtime::current_worker() == 0 {
             let (state, steering) = (Arc::clone(&state), steering.clone());
-            accepting.push(runtime::spawn(accept_all(self, state, steering, handler.clone())));
+            accepting.push(runtime::spawn(accept_all(self, state, steering, handler.clone(), spawned)));
         } else {
             sockets.push((0, self.into_socket()?));
         }
@@ -74,7 +77,7 @@ impl Listener<Tcp> {
             let (state, steering, handler) = (Arc::clone(&state), steering.clone(), handler.clone());
             runtime::spawn_on(worker, move || async move {
                 match Listener::<Tcp>::from_socket(socket, backlog) {
-                    Ok(listener) => accept_all(listener, state, steering, handler).await,
+                    Ok(listener) => accept_all(listener, state, steering, handler, spawned).await,
                     Err(error) => {
                         tracing::error!(worker, %error, "a worker can't accept connections");
                         state.add_failure(ListenerFailure { worker, error: Arc::new(error) });
@@ -96,13 +99,15 @@ impl Listener<Unix> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         let state = Arc::new(ServeState::default());
-        let accepting = vec![runtime::spawn(accept_all(self, Arc::clone(&state), None, handler))];
+        let accepting =
+            vec![runtime::spawn(accept_all(self, Arc::clone(&state), None, handler, Location::caller()))];
         Ok(Serving::new(state, accepting))
     }
 }

@@ -17,7 +17,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use super::header::{Header, ROOT, ResultOwner, SpawnedAt, TaskVtable};
+use super::header::{Header, ROOT, ResultOwner, TaskVtable};
+use super::identity::Identity;
 use super::join_error::JoinError;
 use crate::coop;
 use crate::sync::{Ordering, UnsafeCell, contain_panic, fence};
@@ -170,9 +171,9 @@ unsafe impl<S: Schedule> Sync for TaskRef<S> {}
 
 impl<S: Schedule> TaskRef<S> {
     /// A task, with its worker's reference and its joiner's.
-    fn allocate<F: Future>(scheduler: Arc<S>, key: u32, spawned: SpawnedAt, future: F) -> (Self, Self) {
+    fn allocate<F: Future>(scheduler: Arc<S>, key: u32, identity: Identity, future: F) -> (Self, Self) {
         let cell = TaskCell {
-            header: Header::new(scheduler, key, spawned, vtable::<F, S>()),
+            header: Header::new(scheduler, key, identity, vtable::<F, S>()),
             stage: UnsafeCell::new(Stage::Future(future)),
         };
         let task = NonNull::from(Box::leak(Box::new(cell))).cast::<Header<S>>();
@@ -181,8 +182,8 @@ impl<S: Schedule> TaskRef<S> {
 
     /// The task whose wakers wake a worker's root future. It is never polled itself: the root future is
     /// polled where it is.
-    pub(crate) fn root(scheduler: Arc<S>, spawned: SpawnedAt) -> Self {
-        Self::allocate(scheduler, ROOT, spawned, std::future::ready(())).0
+    pub(crate) fn root(scheduler: Arc<S>, identity: Identity) -> Self {
+        Self::allocate(scheduler, ROOT, identity, std::future::ready(())).0
     }
 
     /// Polls the future.
@@ -302,24 +303,24 @@ pub(crate) struct NewTask<S: Schedule>(Option<TaskRef<S>>);
 
 impl<S: Schedule> NewTask<S> {
     /// A task of this thread's worker, and the joiner's reference.
-    pub(crate) fn local<F>(scheduler: Arc<S>, spawned: SpawnedAt, future: F) -> (Self, TaskRef<S>)
+    pub(crate) fn local<F>(scheduler: Arc<S>, identity: Identity, future: F) -> (Self, TaskRef<S>)
     where
         F: Future + 'static,
         F::Output: 'static,
     {
-        let (task, joiner) = TaskRef::allocate(scheduler, 0, spawned, future);
+        let (task, joiner) = TaskRef::allocate(scheduler, 0, identity, future);
         (Self(Some(task)), joiner)
     }
 
     /// A task for another thread's worker, where `make` is called too, and the joiner's reference.
-    pub(crate) fn remote<M, F>(scheduler: Arc<S>, spawned: SpawnedAt, make: M) -> (Self, TaskRef<S>)
+    pub(crate) fn remote<M, F>(scheduler: Arc<S>, identity: Identity, make: M) -> (Self, TaskRef<S>)
     where
         M: FnOnce() -> F + Send + 'static,
         F: Future + 'static,
         F::Output: Send + 'static,
     {
         // Holds only `make` until it is polled.
-        let (task, joiner) = TaskRef::allocate(scheduler, 0, spawned, async move { make().await });
+        let (task, joiner) = TaskRef::allocate(scheduler, 0, identity, async move { make().await });
         (Self(Some(task)), joiner)
     }
 

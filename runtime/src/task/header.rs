@@ -9,11 +9,11 @@
 //! | `aborted` | any thread | the worker drops the future instead of polling it |
 //! | `outcome` | worker and joiner | `DONE`, `JOINING` and `DETACHED`, see below |
 
-use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::identity::Identity;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
 /// The key of a worker's root future, which is not in the slab.
@@ -25,9 +25,6 @@ const DONE: u8 = 1;
 const JOINING: u8 = 2;
 /// The join handle was dropped; nobody will take the result.
 const DETACHED: u8 = 4;
-
-/// Where in the program a task was spawned.
-pub(crate) type SpawnedAt = &'static Location<'static>;
 
 /// Who drops the result.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +52,7 @@ pub(crate) struct Header<S: 'static> {
     pub(super) references: AtomicUsize,
     pub(super) vtable: &'static TaskVtable<S>,
     scheduler: Arc<S>,
-    spawned: SpawnedAt,
+    identity: Identity,
     key: AtomicU32,
     /// Only the worker's thread reads and writes it, so a local wake needs no atomic read-modify-write.
     queued: AtomicBool,
@@ -70,14 +67,14 @@ impl<S> Header<S> {
     pub(super) fn new(
         scheduler: Arc<S>,
         key: u32,
-        spawned: SpawnedAt,
+        identity: Identity,
         vtable: &'static TaskVtable<S>,
     ) -> Self {
         Self {
             references: AtomicUsize::new(2),
             vtable,
             scheduler,
-            spawned,
+            identity,
             key: AtomicU32::new(key),
             queued: AtomicBool::new(false),
             remote_wake_pending: AtomicBool::new(false),
@@ -92,8 +89,8 @@ impl<S> Header<S> {
         &self.scheduler
     }
 
-    pub(crate) fn spawned(&self) -> SpawnedAt {
-        self.spawned
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     pub(crate) fn key(&self) -> u32 {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use super::cell::TaskRef;
 use super::header::ResultOwner;
+use super::identity::Id;
 use super::join_error::JoinError;
 use crate::worker::worker_handle::WorkerHandle;
 
@@ -45,6 +46,21 @@ impl<T> JoinHandle<T> {
     /// Whether the task has returned, panicked or been dropped.
     pub fn is_finished(&self) -> bool {
         self.task.is_done()
+    }
+
+    /// The task's number.
+    pub fn id(&self) -> Id {
+        self.task.identity().id
+    }
+
+    /// The task's name ([`Builder::name`](super::Builder::name)).
+    pub fn name(&self) -> Option<&str> {
+        self.task.identity().name.as_deref().map(String::as_str)
+    }
+
+    /// Whether the result has been returned.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken
     }
 }
 
@@ -91,6 +107,16 @@ impl AbortHandle {
     /// Drops the task's future in its worker's next turn.
     pub fn abort(&self) {
         self.0.abort();
+    }
+
+    /// Whether the task has returned, panicked or been dropped.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_done()
+    }
+
+    /// The task's number.
+    pub fn id(&self) -> Id {
+        self.0.identity().id
     }
 }
 

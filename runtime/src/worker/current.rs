@@ -3,16 +3,20 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::event_loop::Worker;
 use crate::coop;
-use crate::task::header::SpawnedAt;
+use crate::runtime_state::RuntimeState;
+use crate::task::identity::Id;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+    /// The runtime that a thread without a worker has entered.
+    static ENTERED: RefCell<Option<Arc<RuntimeState>>> = const { RefCell::new(None) };
 }
 
 /// Runs `action` with this thread's worker.
@@ -20,9 +24,28 @@ thread_local! {
 /// # Panics
 /// Outside of a runtime.
 pub(crate) fn with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> R {
-    try_with(action).expect(
-        "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a spawned task",
-    )
+    try_with(action).expect(NO_RUNTIME)
+}
+
+const NO_RUNTIME: &str =
+    "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a spawned task";
+
+/// The runtime of this thread's worker, else the one that the thread has entered.
+///
+/// # Panics
+/// Outside of a runtime.
+pub(crate) fn runtime() -> Arc<RuntimeState> {
+    try_runtime().expect(NO_RUNTIME)
+}
+
+pub(crate) fn try_runtime() -> Option<Arc<RuntimeState>> {
+    let entered = || ENTERED.try_with(|entered| entered.borrow().clone()).ok().flatten();
+    try_with(|worker| Arc::clone(&worker.runtime)).or_else(entered)
+}
+
+/// Enters a runtime on a thread that need not be a worker. Returns the one that was entered before.
+pub(crate) fn enter_runtime(runtime: Option<Arc<RuntimeState>>) -> Option<Arc<RuntimeState>> {
+    ENTERED.try_with(|entered| entered.replace(runtime)).ok().flatten()
 }
 
 /// Runs `action` with this thread's worker, if it has one.
@@ -55,10 +78,11 @@ pub(crate) fn assert_none() {
 pub(crate) fn run<R>(
     worker: &Rc<Worker>,
     root: Option<Pin<&mut dyn Future<Output = R>>>,
-    spawned: SpawnedAt,
+    spawned: &'static Location<'static>,
 ) -> io::Result<Option<R>> {
     assert_none();
     let _entered = Entered::new(worker);
+    worker.begin();
     worker.run(root, spawned)
 }
 
@@ -83,12 +107,13 @@ impl Drop for ShutDown {
 struct Entered {
     previous: Option<Rc<Worker>>,
     coop: coop::State,
+    task: Option<Id>,
 }
 
 impl Entered {
     fn new(worker: &Rc<Worker>) -> Self {
         let previous = CURRENT.with(|current| current.borrow_mut().replace(Rc::clone(worker)));
-        Self { previous, coop: coop::State::save() }
+        Self { previous, coop: coop::State::save(), task: Id::enter(None) }
     }
 }
 
@@ -96,6 +121,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         // A panic of the root future has not ended its poll.
         self.coop.restore();
+        Id::enter(self.task);
         let worker =
             CURRENT.with(|current| std::mem::replace(&mut *current.borrow_mut(), self.previous.take()));
         drop(worker);

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ use crate::driver::wait::Wait;
 use crate::runtime_state::RuntimeState;
 use crate::sync::contain_panic;
 use crate::task::cell::{NewTask, TaskRef};
-use crate::task::header::{ROOT, SpawnedAt};
+use crate::task::header::ROOT;
+use crate::task::identity::{Id, Identity};
 use crate::time::clock::{coarse_nanos, monotonic_nanos};
 use crate::time::wheel::TimerWheel;
 
@@ -51,6 +53,7 @@ pub(crate) struct Worker {
     /// wake).
     tasks: RefCell<Slab<Option<TaskRef<WorkerHandle>>>>,
     spin: AdaptiveSpin,
+    begun: Cell<bool>,
     stopping: Cell<bool>,
     /// The tasks are dropped, and the driver is closed.
     closed: Cell<bool>,
@@ -78,6 +81,7 @@ impl Worker {
             queue: RefCell::default(),
             tasks: RefCell::default(),
             spin: AdaptiveSpin::default(),
+            begun: Cell::new(false),
             stopping: Cell::new(false),
             closed: Cell::new(false),
             messages: RefCell::default(),
@@ -118,13 +122,22 @@ impl Worker {
         }
     }
 
+    /// Calls the application's hook, before the first turn.
+    pub(super) fn begin(&self) {
+        if !self.begun.replace(true)
+            && let Some(hook) = &self.runtime.hooks.on_worker_start
+        {
+            hook(self.handle.index);
+        }
+    }
+
     /// Runs turns until `root` is ready, or the worker is asked to stop (`None`). `spawned`: where the root was given.
     pub(super) fn run<R>(
         &self,
         mut root: Option<Pin<&mut dyn Future<Output = R>>>,
-        spawned: SpawnedAt,
+        spawned: &'static Location<'static>,
     ) -> io::Result<Option<R>> {
-        let root_task = TaskRef::root(Arc::clone(&self.handle), spawned);
+        let root_task = TaskRef::root(Arc::clone(&self.handle), Identity::new(spawned));
         let waker = root_task.waker();
         self.push(&root_task);
         let counters = &self.handle.counters;
@@ -150,8 +163,9 @@ impl Worker {
                     root_task.begin_poll();
                     counters.polls.add(1);
                     coop::begin_poll();
+                    Id::enter(Some(root_task.identity().id));
                     let polled = root.as_mut().poll(&mut Context::from_waker(&waker));
-                    overran = self.poll_ended(spawned);
+                    overran = self.poll_ended(root_task.identity());
                     if let Poll::Ready(output) = polled {
                         // What was written goes out also if nobody waits in this driver for a while.
                         // An error that lasts is returned by the next wait.
@@ -277,9 +291,10 @@ impl Worker {
         }
         self.handle.counters.polls.add(1);
         coop::begin_poll();
+        Id::enter(Some(task.identity().id));
         // SAFETY: as above.
         let polled = unsafe { task.poll() };
-        let overran = self.poll_ended(task.spawned());
+        let overran = self.poll_ended(task.identity());
         let mut tasks = self.tasks.borrow_mut();
         match polled {
             Poll::Ready(()) => drop(tasks.try_remove(key)),
@@ -293,21 +308,24 @@ impl Worker {
     }
 
     /// Counts a poll that took too long or used up its budget. Returns whether it did the latter.
-    fn poll_ended(&self, spawned: SpawnedAt) -> bool {
+    fn poll_ended(&self, task: &Identity) -> bool {
         let overran = coop::end_poll();
+        Id::enter(None);
         self.handle.counters.forced_yields.add(u64::from(overran));
         let now = coarse_nanos();
         let took = Duration::from_nanos(now - self.poll_ended.replace(now));
         if took >= self.runtime.config.stall_threshold {
-            self.stalled(Stall { worker: self.handle.index, spawned, took });
+            self.stalled(task, took);
         }
         overran
     }
 
     #[cold]
-    fn stalled(&self, stall: Stall) {
+    fn stalled(&self, task: &Identity, took: Duration) {
+        let name = task.name.as_deref().cloned();
+        let stall = Stall { worker: self.handle.index, id: task.id, name, spawned: task.spawned, took };
         self.handle.counters.stalls.add(1);
-        tracing::warn!(worker = stall.worker, took = ?stall.took, spawned = %stall.spawned, "a task stalled its worker");
+        tracing::warn!("{stall}");
         if let Some(hook) = &self.runtime.hooks.on_stall {
             contain_panic(|| hook(&stall));
         }
@@ -334,6 +352,11 @@ impl Worker {
         self.queue.borrow_mut().clear();
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         contain_panic(|| drop(timers));
+        if self.begun.get()
+            && let Some(hook) = &self.runtime.hooks.on_worker_stop
+        {
+            contain_panic(|| hook(self.handle.index));
+        }
         coop::end_poll();
         self.closed.set(true);
         self.driver.close();

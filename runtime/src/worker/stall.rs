@@ -5,12 +5,18 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::task::Id;
+
 /// A poll of a task that took longer than [`Builder::stall_threshold`](crate::Builder::stall_threshold).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
     /// The worker whose timers, sockets and other tasks had to wait.
     pub worker: usize,
+    /// The task's number.
+    pub id: Id,
+    /// The task's name, if it has one ([`task::Builder::name`](crate::task::Builder::name)).
+    pub name: Option<String>,
     /// Where the task was spawned; for the future of a `block_on`, where that was called.
     pub spawned: &'static Location<'static>,
     /// How long the poll took, give or take the kernel's tick (1 to 10 ms). This contains time in which the thread was
@@ -20,11 +26,12 @@ pub struct Stall {
 
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { worker, spawned, took } = self;
+        let Self { worker, id, spawned, .. } = self;
+        let name = self.name.as_deref().unwrap_or("without a name");
+        let took = self.took.as_millis();
         write!(
             f,
-            "a task kept worker {worker} for {} ms in one poll; it was spawned at {spawned}",
-            took.as_millis()
+            "task {id} ({name}) kept worker {worker} for {took} ms in one poll; it was spawned at {spawned}"
         )
     }
 }

@@ -1,0 +1,208 @@
+//! Threads for work that blocks.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// How long a thread without work waits for some before it ends.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads of a runtime's blocking work.
+pub(crate) struct BlockingPool {
+    state: Mutex<PoolState>,
+    /// There is a job, or the pool is closed, or a thread has ended.
+    changed: Condvar,
+    max_threads: usize,
+}
+
+#[derive(Default)]
+struct PoolState {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    started: u64,
+    finished: u64,
+    closed: bool,
+}
+
+/// Counts of a runtime's blocking work ([`spawn_blocking`](crate::spawn_blocking)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct BlockingMetrics {
+    /// Threads at present.
+    pub threads: usize,
+    /// Those of them that wait for work.
+    pub idle: usize,
+    /// Closures that wait for a thread.
+    pub queued: usize,
+    /// Closures that have returned or panicked.
+    pub finished: u64,
+}
+
+impl BlockingPool {
+    pub(crate) fn new(max_threads: usize) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), max_threads: max_threads.max(1) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a job on a thread, a new one if none is idle and there may be more.
+    fn run(self: &Arc<Self>, job: Job) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.closed {
+            drop(state);
+            drop(job);
+            return Err(io::Error::other("the runtime has ended"));
+        }
+        state.jobs.push_back(job);
+        if state.idle >= state.jobs.len() {
+            self.changed.notify_one();
+            return Ok(());
+        }
+        if state.threads == self.max_threads {
+            return Ok(());
+        }
+        state.threads += 1;
+        state.started += 1;
+        let name = format!("lull-blocking-{}", state.started);
+        drop(state);
+        let pool = Arc::clone(self);
+        match thread::Builder::new().name(name).spawn(move || pool.work()) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let mut state = self.lock();
+                state.threads -= 1;
+                // Another thread takes it, if there is one.
+                let job = if state.threads == 0 { state.jobs.pop_back() } else { None };
+                drop(state);
+                if job.is_none() { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                // A panic is given to the task that waits for the job; this is for what its drops do.
+                crate::sync::contain_panic(job);
+                state = self.lock();
+                state.finished += 1;
+                continue;
+            }
+            if state.closed {
+                break;
+            }
+            state.idle += 1;
+            let waited = self.changed.wait_timeout(state, KEEP_ALIVE);
+            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            if timeout.timed_out() && state.jobs.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Takes no more jobs, and drops those that no thread has begun.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let jobs = std::mem::take(&mut state.jobs);
+        drop(state);
+        self.changed.notify_all();
+        crate::sync::contain_panic(|| drop(jobs));
+    }
+
+    /// Waits until all threads have ended. `false`: not by the deadline.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
+        let mut state = self.lock();
+        while state.threads > 0 {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left.unwrap_or(KEEP_ALIVE));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    pub(crate) fn metrics(&self) -> BlockingMetrics {
+        let state = self.lock();
+        let PoolState { threads, idle, finished, .. } = *state;
+        BlockingMetrics { threads, idle, queued: state.jobs.len(), finished }
+    }
+
+    /// Runs a closure on a thread, and returns a future of its result. A closure that no thread has begun when the
+    /// future is dropped is dropped, too.
+    pub(crate) fn spawn<F, T>(self: &Arc<Self>, work: F) -> impl Future<Output = T> + Send + use<F, T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let reply = Arc::new(Mutex::new(Reply { result: None, waker: None, cancelled: false }));
+        let replying = Arc::clone(&reply);
+        let failed = self.run(Box::new(move || {
+            if lock(&replying).cancelled {
+                return;
+            }
+            let result = catch_unwind(AssertUnwindSafe(work));
+            let mut reply = lock(&replying);
+            reply.result = Some(result);
+            let waker = reply.waker.take();
+            drop(reply);
+            waker.into_iter().for_each(Waker::wake);
+        }));
+        let reply = CancelOnDrop(reply);
+        async move {
+            if let Err(error) = failed {
+                panic!("cannot start a thread for blocking work: {error}");
+            }
+            let result = std::future::poll_fn(|context| {
+                let mut reply = lock(&reply.0);
+                match reply.result.take() {
+                    Some(result) => Poll::Ready(result),
+                    None => {
+                        reply.waker = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            });
+            result.await.unwrap_or_else(|panic| resume_unwind(panic))
+        }
+    }
+}
+
+/// What a closure has returned, and who waits for it.
+struct Reply<T> {
+    result: Option<thread::Result<T>>,
+    waker: Option<Waker>,
+    cancelled: bool,
+}
+
+fn lock<T>(reply: &Mutex<T>) -> MutexGuard<'_, T> {
+    reply.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct CancelOnDrop<T>(Arc<Mutex<Reply<T>>>);
+
+impl<T> Drop for CancelOnDrop<T> {
+    fn drop(&mut self) {
+        lock(&self.0).cancelled = true;
+    }
+}

@@ -1,0 +1,168 @@
+//! A runtime as other threads see it.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::blocking::BlockingMetrics;
+use crate::runtime_state::RuntimeState;
+use crate::spawn::{spawn_local, spawn_on_runtime};
+use crate::task::identity::Identity;
+use crate::task::join::JoinHandle;
+use crate::worker::current;
+use crate::worker::metrics::Metrics;
+use crate::worker::report::WorkerReport;
+
+/// A running runtime, for threads that are not its workers: it spawns tasks, and can be cloned and sent. It doesn't keep the
+/// runtime running: tasks that are spawned afterwards are cancelled.
+#[derive(Clone)]
+pub struct Handle(Arc<RuntimeState>);
+
+impl Handle {
+    pub(crate) fn new(state: Arc<RuntimeState>) -> Self {
+        Self(state)
+    }
+
+    /// The runtime of the calling task, or the one that the thread has [entered](Handle::enter).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn current() -> Self {
+        Self(current::runtime())
+    }
+
+    /// The runtime of the calling task, or the one that the thread has [entered](Handle::enter).
+    pub fn try_current() -> Option<Self> {
+        current::try_runtime().map(Self)
+    }
+
+    /// Makes [`spawn_on`](crate::spawn_on), [`spawn_blocking`](crate::spawn_blocking), [`Handle::current`] and the
+    /// functions that read the runtime's state work on this thread, as long as the guard lives. Sockets, timers and
+    /// [`spawn`](crate::spawn) need a worker's thread.
+    #[must_use = "the runtime is left when the guard is dropped"]
+    pub fn enter(&self) -> EnterGuard<'_> {
+        let previous = current::enter_runtime(Some(Arc::clone(&self.0)));
+        EnterGuard { previous, _handle: PhantomData }
+    }
+
+    /// Spawns a task on a worker. The closure is sent there and makes the future, which need not be `Send`.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    #[track_caller]
+    pub fn spawn_on<F, Fut>(&self, worker: usize, make: F) -> JoinHandle<Fut::Output>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future + 'static,
+        Fut::Output: Send + 'static,
+    {
+        spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, make)
+    }
+
+    /// Spawns a task on any worker: one after the other, without worker 0 if there are others, as it runs in `block_on`
+    /// only.
+    #[track_caller]
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let worker = self.0.next_worker();
+        spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, move || future)
+    }
+
+    /// As [`runtime::spawn_blocking`](crate::spawn_blocking). The task that waits for the closure is on any worker.
+    #[track_caller]
+    pub fn spawn_blocking<F, T>(&self, work: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let worker = self.0.next_worker();
+        let waiting = self.begin_blocking(work);
+        spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, move || waiting)
+    }
+
+    /// The closure finds the runtime entered on its thread.
+    fn begin_blocking<F, T>(&self, work: F) -> impl Future<Output = T> + Send + use<F, T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let handle = self.clone();
+        self.0.blocking.spawn(move || {
+            let _entered = handle.enter();
+            work()
+        })
+    }
+
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.0.workers.len()
+    }
+
+    /// Each worker's counters.
+    pub fn metrics(&self) -> Vec<Metrics> {
+        self.0.metrics()
+    }
+
+    /// What is in effect on each worker that has started.
+    pub fn reports(&self) -> Vec<WorkerReport> {
+        self.0.reports()
+    }
+
+    /// Counts of the runtime's blocking work.
+    pub fn blocking_metrics(&self) -> BlockingMetrics {
+        self.0.blocking.metrics()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("workers", &self.workers()).finish_non_exhaustive()
+    }
+}
+
+/// The runtime is [entered](Handle::enter) while this lives.
+#[must_use = "the runtime is left when the guard is dropped"]
+pub struct EnterGuard<'a> {
+    previous: Option<Arc<RuntimeState>>,
+    /// It belongs to its thread.
+    _handle: PhantomData<(&'a Handle, *const ())>,
+}
+
+impl Drop for EnterGuard<'_> {
+    fn drop(&mut self) {
+        drop(current::enter_runtime(self.previous.take()));
+    }
+}
+
+impl fmt::Debug for EnterGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnterGuard").finish_non_exhaustive()
+    }
+}
+
+/// Runs a closure that may block, on a thread of its own kind: named `lull-blocking-…`, at most
+/// [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads), and ended after 10 s without work. On a worker it
+/// would keep sockets, timers and other tasks waiting.
+///
+/// A panic of the closure is the task's. Aborting the task drops a closure that no thread has begun; one that runs goes
+/// on, and is waited for when the runtime is dropped ([`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout)).
+///
+/// # Panics
+/// Outside of a runtime.
+#[track_caller]
+pub fn spawn_blocking<F, T>(work: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let handle = Handle::current();
+    if current::try_with(|_| ()).is_none() {
+        return handle.spawn_blocking(work);
+    }
+    spawn_local(Identity::new(Location::caller()), handle.begin_blocking(work))
+}
