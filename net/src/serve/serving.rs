@@ -86,7 +86,7 @@ impl Serving {
             return ShutdownReport { finished: open, aborted: 0 };
         }
         let aborted = self.state.abort();
-        std::future::poll_fn(|context| self.state.poll_drained(context)).await;
+        self.drained().await;
         ShutdownReport { finished: open.saturating_sub(aborted), aborted }
     }
 }
