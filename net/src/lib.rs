@@ -43,19 +43,27 @@ compile_error!(
 
 mod bind_options;
 mod buffers;
+mod copy;
 mod listener;
+mod names;
 mod serve;
 mod sockopt;
 mod stream;
 mod tcp;
+mod tcp_socket;
 mod udp;
 mod unix;
+mod unix_datagram;
 
 pub use bind_options::BindOptions;
 pub use bytes::Bytes;
+pub use copy::copy_bidirectional;
 pub use listener::Listener;
+pub use names::lookup_host;
 pub use serve::{Alignment, ListenerFailure, Serving, ShutdownReport};
-pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
+pub use stream::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
 pub use tcp::{Tcp, TcpListener, TcpStream};
+pub use tcp_socket::TcpSocket;
 pub use udp::UdpSocket;
-pub use unix::{Unix, UnixListener, UnixStream};
+pub use unix::{PeerCredentials, Unix, UnixListener, UnixStream};
+pub use unix_datagram::UnixDatagram;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use crate::unix::PeerCredentials;
 pub(crate) use runtime::io::{incoming_napi_id, steer_by_queue};
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
@@ -31,6 +32,26 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
         }
     }
     Err(failed)
+}
+
+/// The credentials of a Unix domain socket's peer (`SO_PEERCRED`).
+pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<PeerCredentials> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option's value is one `ucred`; both pointers are to live values, and `length` holds the size of the first.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(PeerCredentials { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
 /// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).

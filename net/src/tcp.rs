@@ -252,6 +252,6 @@ pub(crate) fn extend_reuseport_group(first: &Socket, backlog: i32, count: usize)
     (0..count).map(|_| listening_socket(address, &options, true)).collect()
 }
 
-fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {
+pub(crate) fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {
     address.as_socket().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))
 }

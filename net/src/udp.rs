@@ -1,7 +1,7 @@
 //! UDP sockets.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
@@ -101,6 +101,129 @@ impl UdpSocket {
     /// The error of the system call, for example `EMSGSIZE` for a datagram longer than the protocol allows.
     pub async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.fd.io(Direction::Write, |socket| socket.send_to(datagram, to)).await
+    }
+
+    /// Sets the address that [`UdpSocket::send`] sends to, and the only one that is received from.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        self.fd.get_ref().connect(to)
+    }
+
+    /// Sends a datagram to the connected address. Returns its length.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`]; `EDESTADDRREQ` without [`UdpSocket::connect`].
+    pub async fn send(&self, datagram: &[u8]) -> io::Result<usize> {
+        self.fd.io(Direction::Write, |socket| socket.send(datagram)).await
+    }
+
+    /// Receives a datagram. Returns its length in `buffer`; the part that does not fit is lost.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.fd.io(Direction::Read, |socket| socket.recv(buffer)).await?;
+        self.fd.record_read(length, length);
+        Ok(length)
+    }
+
+    /// Waits for a datagram, and returns it without receiving it, as [`UdpSocket::recv_from`] would.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    #[doc(alias = "MSG_PEEK")]
+    pub async fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.fd.io(Direction::Read, |socket| socket.peek_from(buffer)).await
+    }
+
+    /// Receives a datagram that has come.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
+    pub fn try_recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.fd.get_ref().recv_from(buffer)
+    }
+
+    /// Sends a datagram if there is room for it.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, or as [`UdpSocket::send_to`].
+    pub fn try_send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.fd.get_ref().send_to(datagram, to)
+    }
+
+    /// The address it is connected to.
+    ///
+    /// # Errors
+    /// `NotConnected` without [`UdpSocket::connect`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.fd.get_ref().peer_addr()
+    }
+
+    /// Whether datagrams may be sent to broadcast addresses. Default: no.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_BROADCAST")]
+    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
+        self.fd.get_ref().set_broadcast(broadcast)
+    }
+
+    /// Receives the datagrams of a multicast group, on the interface with this address, or for `0.0.0.0` on one that the
+    /// kernel chooses.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "IP_ADD_MEMBERSHIP")]
+    pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        self.fd.get_ref().join_multicast_v4(&group, &interface)
+    }
+
+    /// Undoes [`UdpSocket::join_multicast_v4`].
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "IP_DROP_MEMBERSHIP")]
+    pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        self.fd.get_ref().leave_multicast_v4(&group, &interface)
+    }
+
+    /// Receives the datagrams of a multicast group, on the interface with this index, or for 0 on one that the kernel
+    /// chooses.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "IPV6_ADD_MEMBERSHIP")]
+    pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        self.fd.get_ref().join_multicast_v6(group, interface)
+    }
+
+    /// Undoes [`UdpSocket::join_multicast_v6`].
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "IPV6_DROP_MEMBERSHIP")]
+    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        self.fd.get_ref().leave_multicast_v6(group, interface)
+    }
+
+    /// Whether datagrams to a group that this host has joined are received here, too. Default: yes.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "IP_MULTICAST_LOOP")]
+    pub fn set_multicast_loop_v4(&self, loops: bool) -> io::Result<()> {
+        self.fd.get_ref().set_multicast_loop_v4(loops)
+    }
+
+    /// Gives the socket back, non-blocking as it is.
+    ///
+    /// # Errors
+    /// Those of `epoll_ctl(2)`.
+    pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
+        self.fd.into_inner()
     }
 
     /// The address it is bound to.

@@ -3,15 +3,29 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::listener::{BACKLOG, Listener};
+use crate::sockopt;
 use crate::stream::{Stream, connect};
 
 /// The kind of Unix domain sockets.
 #[derive(Debug, Clone, Copy)]
 pub struct Unix;
+
+/// Who is at the other end of a Unix domain stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerCredentials {
+    /// The process's id; 0 if it is not of this process's PID namespace.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
 
 /// A connection over a Unix domain socket.
 pub type UnixStream = Stream<Unix>;
@@ -30,6 +44,39 @@ impl Stream<Unix> {
     /// Outside of a runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         connect(&SockAddr::unix(path)?, Domain::UNIX).await
+    }
+
+    /// Two streams that are connected to each other.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+        Ok((Stream::from_socket(Arc::new(one))?, Stream::from_socket(Arc::new(other))?))
+    }
+
+    /// Takes over a connected socket of the standard library, and makes it non-blocking.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Self::from_socket(Arc::new(stream.into()))
+    }
+
+    /// Who connected, or listened: the process's credentials at that time.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_PEERCRED")]
+    pub fn peer_cred(&self) -> io::Result<PeerCredentials> {
+        sockopt::peer_credentials(self.socket())
     }
 }
 

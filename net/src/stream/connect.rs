@@ -9,7 +9,11 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::generic::Stream;
 
 pub(crate) async fn connect<K>(address: &SockAddr, domain: Domain) -> io::Result<Stream<K>> {
-    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?;
+    connect_socket(Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?, address).await
+}
+
+/// Connects a non-blocking socket.
+pub(crate) async fn connect_socket<K>(socket: Socket, address: &SockAddr) -> io::Result<Stream<K>> {
     match socket.connect(address) {
         Ok(()) => return Stream::from_socket(Arc::new(socket)),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}

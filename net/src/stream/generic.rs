@@ -58,6 +58,10 @@ impl<K> Stream<K> {
         Ok(Self { io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
     }
 
+    pub(super) fn from_parts(io: SocketIo<K>, unread: ReadBuffer) -> Self {
+        Self { io, unread }
+    }
+
     pub(crate) fn socket(&self) -> &Socket {
         self.io.socket()
     }

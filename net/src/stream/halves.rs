@@ -1,10 +1,12 @@
 //! The halves of a split stream.
 
+use std::fmt;
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 
 use super::async_io::{impl_async_read, impl_async_write};
+use super::generic::Stream;
 use super::socket_io::SocketIo;
 use crate::buffers::ReadBuffer;
 
@@ -32,7 +34,20 @@ pub struct OwnedReadHalf<K> {
 #[derive(Debug)]
 pub struct OwnedWriteHalf<K> {
     io: Rc<SocketIo<K>>,
+    shutdown_on_drop: bool,
 }
+
+/// Two halves that were to be reunited are of two streams.
+#[derive(Debug)]
+pub struct NotSameStream<K>(pub OwnedReadHalf<K>, pub OwnedWriteHalf<K>);
+
+impl<K> fmt::Display for NotSameStream<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the two halves are of different streams")
+    }
+}
+
+impl<K: fmt::Debug> std::error::Error for NotSameStream<K> {}
 
 impl<'a, K> ReadHalf<'a, K> {
     pub(super) fn new(io: &'a SocketIo<K>, unread: &'a mut ReadBuffer) -> Self {
@@ -51,6 +66,22 @@ impl<K> OwnedReadHalf<K> {
         Self { io, unread }
     }
 
+    /// Makes a stream of its halves again.
+    ///
+    /// # Errors
+    /// [`NotSameStream`], with both halves, if they are of two streams.
+    pub fn reunite(self, writer: OwnedWriteHalf<K>) -> Result<Stream<K>, NotSameStream<K>> {
+        if !Rc::ptr_eq(&self.io, &writer.io) {
+            return Err(NotSameStream(self, writer));
+        }
+        writer.forget();
+        let Self { io, unread } = self;
+        match Rc::try_unwrap(io) {
+            Ok(io) => Ok(Stream::from_parts(io, unread)),
+            Err(_) => unreachable!("a stream has two halves, and nothing else holds its socket"),
+        }
+    }
+
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
     ///
     /// # Errors
@@ -62,7 +93,12 @@ impl<K> OwnedReadHalf<K> {
 
 impl<K> OwnedWriteHalf<K> {
     pub(super) fn new(io: Rc<SocketIo<K>>) -> Self {
-        Self { io }
+        Self { io, shutdown_on_drop: true }
+    }
+
+    /// Drops this half without shutting down writing. The reading half keeps the connection open.
+    pub fn forget(mut self) {
+        self.shutdown_on_drop = false;
     }
 
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
@@ -96,8 +132,10 @@ impl<K> WriteHalf<'_, K> {
 
 impl<K> Drop for OwnedWriteHalf<K> {
     fn drop(&mut self) {
-        // Fails if the connection is broken, and then there is nothing to shut down.
-        let _ = self.io.shutdown(Shutdown::Write);
+        if self.shutdown_on_drop {
+            // Fails if the connection is broken, and then there is nothing to shut down.
+            let _ = self.io.shutdown(Shutdown::Write);
+        }
     }
 }
 

@@ -6,6 +6,6 @@ mod generic;
 mod halves;
 mod socket_io;
 
-pub(crate) use self::connect::connect;
+pub(crate) use self::connect::{connect, connect_socket};
 pub use self::generic::Stream;
-pub use self::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+pub use self::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};

@@ -1,0 +1,123 @@
+//! Connecting by name.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use crate::stream::Stream;
+use crate::tcp::Tcp;
+
+/// After this time the next address is tried, beside those before it (RFC 8305, section 5, *Connection Attempt Delay*).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// Looks up the addresses of a name such as `"example.org:80"` or `("example.org", 80)`, with the system's resolver
+/// (`getaddrinfo(3)`), on a thread for blocking work.
+///
+/// # Errors
+/// The resolver's error.
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn lookup_host(host: impl ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
+    let looked_up = runtime::spawn_blocking(move || host.to_socket_addrs().map(Iterator::collect)).await;
+    looked_up.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
+}
+
+impl Stream<Tcp> {
+    /// Connects to a name such as `"example.org:80"` or `("example.org", 80)`.
+    ///
+    /// Its addresses are tried in turn, alternating between IPv6 and IPv4, each a quarter of a second after the one before
+    /// it or as soon as that has failed; the first that connects is taken (*happy eyeballs*, RFC 8305).
+    ///
+    /// # Errors
+    /// The resolver's error; `NotFound` if the name has no address; else the error of the last attempt that failed.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn connect_host(host: impl ToSocketAddrs + Send + 'static) -> io::Result<Self> {
+        Self::connect_addresses(lookup_host(host).await?).await
+    }
+
+    /// Connects to the first of several addresses that answers, as [`Stream::connect_host`] does to those of a name.
+    ///
+    /// # Errors
+    /// `NotFound` without an address; else the error of the last attempt that failed.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn connect_addresses(addresses: Vec<SocketAddr>) -> io::Result<Self> {
+        connect_any(addresses).await
+    }
+}
+
+/// Addresses of both families in turn, beginning with the first one's.
+fn alternating(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+    let Some(first) = addresses.first().copied() else { return VecDeque::new() };
+    let (same, other): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == first.is_ipv6());
+    let (mut same, mut other) = (same.into_iter(), other.into_iter());
+    let mut all = VecDeque::new();
+    loop {
+        let next = [same.next(), other.next()];
+        if next == [None, None] {
+            return all;
+        }
+        all.extend(next.into_iter().flatten());
+    }
+}
+
+async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<Stream<Tcp>> {
+    type Attempt = Pin<Box<dyn Future<Output = io::Result<Stream<Tcp>>>>>;
+    let mut left = alternating(addresses);
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "there is no address to connect to");
+    let mut delay = runtime::sleep(Duration::ZERO);
+    std::future::poll_fn(|context| {
+        loop {
+            let mut index = 0;
+            while index < attempts.len() {
+                match attempts[index].as_mut().poll(context) {
+                    Poll::Ready(Ok(stream)) => return Poll::Ready(Ok(stream)),
+                    Poll::Ready(Err(error)) => {
+                        failed = error;
+                        drop(attempts.swap_remove(index));
+                        // The next one need not wait.
+                        delay.reset(std::time::Instant::now());
+                    }
+                    Poll::Pending => index += 1,
+                }
+            }
+            if left.is_empty() && attempts.is_empty() {
+                let error = std::mem::replace(&mut failed, io::ErrorKind::NotFound.into());
+                return Poll::Ready(Err(error));
+            }
+            if left.is_empty() {
+                return Poll::Pending;
+            }
+            ready!(Pin::new(&mut delay).poll(context));
+            if let Some(address) = left.pop_front() {
+                attempts.push(Box::pin(Stream::<Tcp>::connect(address)));
+                delay.reset(std::time::Instant::now() + ATTEMPT_DELAY);
+            }
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_alternate_and_the_resolvers_order_stays_within_each() {
+        let parse = |addresses: &[&str]| addresses.iter().map(|one| one.parse().unwrap()).collect::<Vec<_>>();
+        let addresses = parse(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]);
+        let expected = parse(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
+        assert_eq!(alternating(addresses), expected);
+        assert!(alternating(Vec::new()).is_empty());
+    }
+}

@@ -1,0 +1,186 @@
+//! A TCP socket whose options are set before it connects or listens.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, TcpKeepalive, Type};
+
+use crate::listener::Listener;
+use crate::stream::{Stream, connect_socket};
+use crate::tcp::{Tcp, internet_address};
+
+/// A TCP socket that is neither connected nor listening yet, for options that have to be set before.
+///
+/// ```
+/// use net::TcpSocket;
+///
+/// # #[runtime::main(driver = "epoll")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listening = TcpSocket::new_v4()?;
+/// listening.set_recv_buffer_size(64 << 10)?;
+/// listening.bind("127.0.0.1:0".parse().unwrap())?;
+/// let listener = listening.listen(128)?;
+///
+/// let client = TcpSocket::new_v4()?;
+/// client.bind("127.0.0.2:0".parse().unwrap())?;
+/// let client = client.connect(listener.local_addr()?).await?;
+/// assert_eq!(client.local_addr()?.ip().to_string(), "127.0.0.2");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TcpSocket(Socket);
+
+impl TcpSocket {
+    /// A socket for IPv4.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `EMFILE`.
+    pub fn new_v4() -> io::Result<Self> {
+        Self::new(Domain::IPV4)
+    }
+
+    /// A socket for IPv6, and for IPv4 unless [`TcpSocket::set_only_v6`] says otherwise.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `EMFILE`.
+    pub fn new_v6() -> io::Result<Self> {
+        Self::new(Domain::IPV6)
+    }
+
+    fn new(domain: Domain) -> io::Result<Self> {
+        Ok(Self(Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?))
+    }
+
+    /// Whether an address may be bound although connections of an earlier socket are in `TIME_WAIT`. Default: no.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_REUSEADDR")]
+    pub fn set_reuseaddr(&self, reuse: bool) -> io::Result<()> {
+        self.0.set_reuse_address(reuse)
+    }
+
+    /// Whether other sockets of this user with the option may be bound to the same address. Default: no.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_REUSEPORT")]
+    pub fn set_reuseport(&self, reuse: bool) -> io::Result<()> {
+        self.0.set_reuse_port(reuse)
+    }
+
+    /// Whether an IPv6 socket takes IPv6 only. Default: as `net.ipv6.bindv6only` says, which is no.
+    ///
+    /// # Errors
+    /// The error of the system call, for IPv4 sockets.
+    #[doc(alias = "IPV6_V6ONLY")]
+    pub fn set_only_v6(&self, only: bool) -> io::Result<()> {
+        self.0.set_only_v6(only)
+    }
+
+    /// As [`Stream::set_nodelay`].
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "TCP_NODELAY")]
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.0.set_tcp_nodelay(nodelay)
+    }
+
+    /// As [`Stream::set_keepalive`].
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_KEEPALIVE")]
+    pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
+        match idle {
+            Some(idle) => self.0.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle)),
+            None => self.0.set_keepalive(false),
+        }
+    }
+
+    /// As [`Stream::set_linger`].
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_LINGER")]
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.0.set_linger(linger)
+    }
+
+    /// The size of the kernel's send buffer in bytes, which connections that are accepted inherit.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_SNDBUF")]
+    pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.0.set_send_buffer_size(bytes)
+    }
+
+    /// The size of the kernel's receive buffer in bytes, which connections that are accepted inherit. More than 64 KiB has
+    /// to be set before connecting or listening, because the window's scale is agreed on then (`tcp(7)`).
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "SO_RCVBUF")]
+    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.0.set_recv_buffer_size(bytes)
+    }
+
+    /// The interface that packets go through.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is none of that name, or another error of the system call.
+    #[doc(alias = "SO_BINDTODEVICE")]
+    pub fn bind_device(&self, interface: Option<&str>) -> io::Result<()> {
+        self.0.bind_device(interface.map(str::as_bytes))
+    }
+
+    /// Binds it to an address; port 0 takes any free one.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another socket has the address, or the error of another system call.
+    pub fn bind(&self, address: SocketAddr) -> io::Result<()> {
+        self.0.bind(&address.into())
+    }
+
+    /// The address that it is bound to.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        internet_address(&self.0.local_addr()?)
+    }
+
+    /// Connects it.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `ConnectionRefused`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn connect(self, address: SocketAddr) -> io::Result<Stream<Tcp>> {
+        connect_socket(self.0, &address.into()).await
+    }
+
+    /// Listens, with room for `backlog` connections that wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn listen(self, backlog: i32) -> io::Result<Listener<Tcp>> {
+        self.0.listen(backlog)?;
+        Listener::from_socket(self.0, backlog)
+    }
+}
+
+impl AsFd for TcpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
