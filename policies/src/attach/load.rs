@@ -13,6 +13,8 @@ use crate::netlink::netdev::Netdev;
 
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);
+/// The most that an interrupt and its softirq take for one packet.
+const RECEIVE: Duration = Duration::from_micros(5);
 /// As many gaps are taken from a step at most: more of them say no more.
 const MOST_GAPS: u64 = 16;
 /// A thread that runs for less than this share of a step has no part in serving.
@@ -114,12 +116,15 @@ impl LoadMeter {
         });
         let run = Duration::from_nanos(total.run);
         let ready = Duration::from_nanos(total.ready);
-        // While the kernel thread has a thread's core, that one is ready. Without a kernel thread interrupts do its work:
-        // while they hold a thread up, it is running or ready, and each one that wakes a thread has run before.
+        // While the kernel's work for the queue has a thread's core, that thread is ready. Without a kernel thread
+        // interrupts do that work, and each one that wakes a thread has run before. The rest of the time other programs
+        // had the core.
+        let in_interrupts = ready.min(RECEIVE * u32::try_from(received).unwrap_or(u32::MAX));
         let (cpu, waiting) = match in_kernel {
             Some(in_kernel) => (run + in_kernel, ready.saturating_sub(in_kernel)),
             None => {
-                (run + ready + INTERRUPT * u32::try_from(total.turns).unwrap_or(u32::MAX), Duration::ZERO)
+                let wakes = INTERRUPT * u32::try_from(total.turns).unwrap_or(u32::MAX);
+                (run + in_interrupts + wakes, ready - in_interrupts)
             }
         };
         // The law knows one core: the share of one thread.

@@ -126,7 +126,7 @@ impl Reporter {
         self.interrupts = interrupts;
         self.write_files(queues, map, journals);
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
-            AttachStatus { processes, instances, queues: attached };
+            AttachStatus { seconds, processes, instances, queues: attached };
     }
 
     /// For `policies watch`: an attached queue is shown as one of a worker.

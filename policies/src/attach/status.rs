@@ -10,6 +10,8 @@ use crate::status::QueueStatus;
 #[derive(Debug, Clone, PartialEq, Serialize, Default)]
 #[non_exhaustive]
 pub struct AttachStatus {
+    /// Over how many seconds the rates were taken; less than 1 after a change of what is attached.
+    pub seconds: f64,
     /// The processes of the target.
     pub processes: usize,
     /// The epoll instances that were found in them.

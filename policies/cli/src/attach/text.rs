@@ -7,6 +7,9 @@ use serde_json::json;
 use crate::arguments::Format;
 use crate::output::{or_dash, print_findings, print_line, table, write_error};
 
+/// Rates of less than this number of seconds say little.
+const SHORTEST_INTERVAL: f64 = 0.5;
+
 pub fn print_observation(observation: &Observation) {
     print_line!("{}", observation.verdict());
     if observation.instances().next().is_some() {
@@ -69,7 +72,7 @@ pub fn print_status(status: &AttachStatus, format: Format) {
                     status.processes,
                     status.instances
                 );
-            } else {
+            } else if status.seconds >= SHORTEST_INTERVAL {
                 print_line!("{}", rates(status));
             }
         }

@@ -248,22 +248,13 @@ fn alignment_remedy(process: &str) -> &'static str {
             "start memcached with -N (one thread for each NAPI) and as many threads as queues, or reduce the queues to 1: \
              ethtool -L INTERFACE combined 1"
         }
-        "nginx" => {
-            "one worker for each queue, `reuseport` on its listen directives, and `policies attach --steer`; or reduce the \
-             queues to 1: ethtool -L INTERFACE combined 1"
-        }
-        "haproxy" => {
-            "one thread for each queue, `shards by-thread` on its bind lines, and `policies attach --steer`; or reduce the \
-             queues to 1: ethtool -L INTERFACE combined 1"
-        }
         "redis-server" | "valkey-server" => {
             "one thread serves all connections: steer its port to one queue (ethtool -N INTERFACE flow-type tcp4 dst-port \
              PORT action QUEUE), or reduce the queues to 1: ethtool -L INTERFACE combined 1"
         }
         _ => {
-            "as many threads or processes as queues, each with its own listener (SO_REUSEPORT), and `policies attach --steer`; \
-             or steer its port to one queue (ethtool -N INTERFACE flow-type tcp4 dst-port PORT action QUEUE); or reduce the \
-             queues to 1: ethtool -L INTERFACE combined 1"
+            "reduce the queues to 1 (ethtool -L INTERFACE combined 1); or use one thread or process, and steer its port to one \
+             queue (ethtool -N INTERFACE flow-type tcp4 dst-port PORT action QUEUE)"
         }
     }
 }
