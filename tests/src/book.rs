@@ -55,5 +55,9 @@ mod loadgen_quickstart {}
 mod policies_cli {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/policies/attach.md")]
+mod policies_attach {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/internals/alignment.md")]
 mod internals_alignment {}

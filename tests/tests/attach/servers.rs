@@ -5,10 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::peers::{EchoServerSpec, Peer, RequestShape};
 use lab::testbed::SERVER_ADDRESS;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tests::memcached::wait_until;
 use tests::{KillOnDrop, isolated, program};
@@ -41,6 +42,20 @@ impl Server {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+}
+
+/// How long a server that was asked to end may take.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Children of a killed server would stay. Fails if it has ended.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let end = Instant::now() + ENDS_WITHIN;
+        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
