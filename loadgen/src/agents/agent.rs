@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use net::{TcpListener, TcpStream};
 
-use crate::agents::authenticated_channel::{ChannelError, Receiver, Role, Sender, open};
+use crate::agents::authenticated_channel::{ChannelError, Receiver, Role, Sender, check_secret, open};
 use crate::agents::messages::{AgentResponse, CoordinatorRequest};
 use crate::config::{Config, Loop};
 use crate::error::Error;
@@ -29,7 +29,7 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 pub struct AgentOptions {
     /// The address to listen on.
     pub listen: SocketAddr,
-    /// The secret shared with the coordinator. Required unless the agent listens on the loopback address.
+    /// The secret shared with the coordinator, at least 16 bytes. Required unless the agent listens on the loopback address.
     pub secret: Option<String>,
     /// Share of the rate per connection, relative to the other generators (mutilate's lambda). Usually 1.
     pub weight: u32,
@@ -80,8 +80,9 @@ impl Agent {
     ///
     /// # Errors
     /// Returns [`Error::Config`] if the address can't be bound, or isn't a loopback address and there is no
-    /// secret.
+    /// secret, or if the secret has less than 16 bytes.
     pub fn bind(options: AgentOptions) -> Result<Self, Error> {
+        check_secret(options.secret.as_deref())?;
         let is_loopback = match options.listen.ip() {
             IpAddr::V4(ip) => ip.is_loopback(),
             IpAddr::V6(ip) => ip.is_loopback(),
@@ -192,8 +193,8 @@ impl Session {
         // The first message proves that the peer knows the secret.
         let first = receiver.receive_within(AUTHENTICATION_TIMEOUT).await;
         if let Err(ChannelError::SecretMismatch) = first {
-            // The peer can't verify this message either, which tells it that the secrets differ.
-            let _ = sender.send(&AgentResponse::Failed("the secrets differ".to_owned())).await;
+            // Fails if the peer has closed the connection.
+            let _ = sender.refuse().await;
         }
         let mut request = first?;
         if self.busy.replace(true) {

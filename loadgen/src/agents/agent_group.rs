@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::agents::agent_handle::{AgentHandle, agent_error};
+use crate::agents::authenticated_channel::check_secret;
 use crate::agents::load_split::LoadSplit;
 use crate::agents::messages::CoordinatorRequest;
 use crate::config::Config;
@@ -34,6 +35,7 @@ impl AgentGroup {
         secret: Option<&str>,
         weight: u32,
     ) -> Result<Self, Error> {
+        check_secret(secret)?;
         let mut agents = Vec::new();
         for (name, address) in addresses {
             agents.push(AgentHandle::connect(name, *address, secret.unwrap_or_default()).await?);

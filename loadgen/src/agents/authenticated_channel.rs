@@ -14,6 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::Sha256;
 
+use crate::error::Error;
+
 type HmacSha256 = Hmac<Sha256>;
 
 /// The beginning of a greeting.
@@ -23,6 +25,10 @@ const VERSION: u32 = 2;
 const NONCE: usize = 32;
 const GREETING: usize = 8 + 4 + NONCE;
 const TAG: usize = 32;
+/// What precedes a message: its length and its tag.
+const HEAD: usize = 4 + TAG;
+/// The least length of a secret, in bytes. Each message can be used to test guesses, so a secret must not be guessable.
+const SHORTEST_SECRET: usize = 16;
 
 /// The longest message, in bytes. The measurement of an hour is shorter.
 const LONGEST: usize = 1 << 30;
@@ -55,6 +61,18 @@ pub(crate) enum ChannelError {
     Refused(String),
     #[error("no message for {} s", .0.as_secs())]
     Timeout(Duration),
+}
+
+/// Refuses a secret that may be guessed. Without a secret, both sides use the empty one.
+pub(crate) fn check_secret(secret: Option<&str>) -> Result<(), Error> {
+    match secret {
+        Some(secret) if !secret.is_empty() && secret.len() < SHORTEST_SECRET => Err(Error::Config(format!(
+            "the secret has {} bytes, and may be guessed: it needs at least {SHORTEST_SECRET} (--secret-file; for example \
+             from `openssl rand -hex 16`)",
+            secret.len()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The role of this side.
@@ -165,6 +183,12 @@ pub(crate) async fn open(
 }
 
 impl Sender {
+    /// Tells a peer that is not authenticated that the secrets differ: it can't verify this message. Nothing is sealed
+    /// for it, as a known text sealed with the secret would let it try secrets without being seen.
+    pub(crate) async fn refuse(&mut self) -> Result<(), ChannelError> {
+        Ok(self.stream.write_all(&[0; HEAD]).await?)
+    }
+
     pub(crate) async fn send(&mut self, message: &impl Serialize) -> Result<(), ChannelError> {
         let text =
             serde_json::to_vec(message).map_err(|error| ChannelError::InvalidMessage(error.to_string()))?;
@@ -180,7 +204,6 @@ impl Sender {
 impl Receiver {
     /// Receives the next message. Cancel safe.
     pub(crate) async fn receive<M: DeserializeOwned>(&mut self) -> Result<M, ChannelError> {
-        const HEAD: usize = 4 + TAG;
         let mut buffer = [0; 16 << 10];
         loop {
             if let Some((head, text)) = self.buffered.split_at_checked(HEAD) {

@@ -28,7 +28,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// Returns [`Error::Agent`] if an agent can't be reached, speaks another version of the protocol, has
-    /// another secret or works for another coordinator.
+    /// another secret or works for another coordinator, and [`Error::Config`] if the secret has less than 16 bytes.
     #[cfg(feature = "agents")]
     pub async fn connect(
         agents: &[(String, std::net::SocketAddr)],

@@ -215,7 +215,8 @@ fn without_the_secret_a_coordinator_is_refused() {
         fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let (right, wrong) = (file("right", "open sesame\n"), file("wrong", "open\n"));
+    let (right, wrong) =
+        (file("right", "open sesame, open sesame\n"), file("wrong", "open sesame, sesame open\n"));
     let agent = Agent::start(&["--secret-file", &right]);
     for arguments in [&["-t", "0.2"][..], &["-t", "0.2", "--secret-file", &wrong]] {
         let output = coordinator(server.address, &[&agent], arguments).output().unwrap();
@@ -229,6 +230,11 @@ fn without_the_secret_a_coordinator_is_refused() {
     // Without a secret, anybody who can reach the agent could make it load any server.
     let output = loadgen(&["-A", "-p", "0", "--listen", "0.0.0.0"]).output().unwrap();
     assert!(!output.status.success() && errors(&output).contains("secret"), "{}", errors(&output));
+    let short = file("short", "fifteen letters\n");
+    for arguments in [&["-A", "-p", "0"][..], &["-s", "127.0.0.1:1", "-a", "127.0.0.1", "-t", "0.2"]] {
+        let output = loadgen(&[arguments, &["--secret-file", &short]].concat()).output().unwrap();
+        assert!(!output.status.success() && errors(&output).contains("at least 16"), "{}", errors(&output));
+    }
     let empty = file("empty", "\n");
     let output = loadgen(&["-A", "-p", "0", "--secret-file", &empty]).output().unwrap();
     assert!(!output.status.success() && errors(&output).contains("empty"), "{}", errors(&output));
@@ -267,6 +273,25 @@ fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reas
         .output()
         .unwrap();
     assert!(errors(&output).contains("without a secret"), "{}", errors(&output));
+}
+
+/// A known text sealed with the secret would let a stranger try secrets without the agent.
+#[test]
+#[serial]
+fn an_agent_seals_nothing_for_a_stranger() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "open sesame, open sesame\n").unwrap();
+    let agent = Agent::start(&["--secret-file", secret.to_str().unwrap()]);
+    let greeting = [&b"loadgen\0"[..], &2_u32.to_le_bytes(), &[7; 32]].concat();
+    let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
+    let mut stream = TcpStream::connect(("127.0.0.1", agent.port)).unwrap();
+    stream.write_all(&[&greeting[..], &sealed_by_nobody].concat()).unwrap();
+    let mut answer = Vec::new();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(&answer[..8], b"loadgen\0");
+    assert!(answer[greeting.len()..].iter().all(|byte| *byte == 0), "it has sealed {answer:?}");
 }
 
 #[test]

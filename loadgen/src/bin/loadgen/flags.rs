@@ -250,7 +250,7 @@ pub struct Flags {
     /// Address on which an agent listens. Other addresses than the loopback address need --secret-file
     #[arg(long, default_value = "127.0.0.1", help_heading = "Agents")]
     pub listen: IpAddr,
-    /// File whose first line is the shared secret of coordinator and agents
+    /// File whose first line is the shared secret of coordinator and agents, at least 16 bytes
     #[arg(long, value_name = "FILE", help_heading = "Agents")]
     pub secret_file: Option<PathBuf>,
     /// Weight of this process's connections when the rate is divided; the default of all processes is 1
