@@ -8,6 +8,7 @@ use super::auth::Users;
 use super::config::Config;
 use super::connection::limit::ConnectionLimit;
 use super::connection::list::ConnectionList;
+use super::dump_slot::DumpSlot;
 use super::error::{ReloadError, StartError};
 use super::stats::busy_poll_share::BusyPollShare;
 use super::stats::counters::Counters;
@@ -23,6 +24,7 @@ pub struct ServerContext {
     pub busy_poll_share: BusyPollShare,
     pub connection_limit: Arc<ConnectionLimit>,
     pub connections: Arc<ConnectionList>,
+    pub dump_slot: DumpSlot,
     users: Option<Users>,
     tls: Option<Tls>,
     verbosity: AtomicU32,
@@ -55,6 +57,7 @@ impl ServerContext {
             busy_poll_share: BusyPollShare::start(config.interface.as_deref()),
             connection_limit: Arc::new(ConnectionLimit::new(config.max_connections, max_waiting)),
             connections: Arc::default(),
+            dump_slot: DumpSlot::default(),
             users,
             tls,
             verbosity: AtomicU32::new(config.verbosity),

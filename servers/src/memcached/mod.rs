@@ -6,6 +6,7 @@ mod clock;
 mod config;
 mod connection;
 mod context;
+mod dump_slot;
 mod error;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -286,3 +286,40 @@ fn many_clients_that_announce_large_values_do_not_exhaust_memory() {
     let resident = server.resident_kib();
     assert!(resident < 100 << 10, "{resident} KiB");
 }
+
+#[test]
+#[serial]
+fn a_list_of_all_keys_is_sent_in_parts_to_one_client_at_a_time() {
+    let server = with_other_item();
+    let mut stream = server.connect();
+    let keys = 200_000;
+    for start in (0..keys).step_by(10_000) {
+        let mut batch = String::new();
+        for key in start..start + 10_000 {
+            batch.push_str(&format!("set key-{key} 0 0 1 noreply\r\nv\r\n"));
+        }
+        stream.write_all((batch + "mn\r\n").as_bytes()).unwrap();
+        expect(&mut stream, b"MN\r\n").unwrap();
+    }
+    let before = server.resident_kib();
+    let mut stalled = server.connect();
+    stalled.write_all(b"lru_crawler metadump all\r\n").unwrap();
+    let mut byte = [0; 1];
+    stalled.read_exact(&mut byte).unwrap();
+    assert_eq!(server.talk(b"lru_crawler mgdump all\r\n"), b"BUSY currently processing crawler request\r\n");
+    let grown = server.resident_kib().saturating_sub(before);
+    assert!(grown < 4 << 10, "{grown} KiB for a list that is not read");
+    let mut list = String::new();
+    let p99 = p99_while(&server, || {
+        let mut buffer = vec![0; 1 << 16];
+        while !list.ends_with("END\r\n") {
+            let length = stalled.read(&mut buffer).unwrap();
+            assert!(length > 0);
+            list.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
+        }
+    });
+    println!("p99 while all keys are listed: {p99:?}");
+    assert!(p99 < SERVED_WITHIN, "{p99:?}");
+    assert_eq!(list.lines().filter(|line| line.contains("ey=key-")).count(), keys);
+    assert!(server.talk(b"lru_crawler mgdump all\r\n").ends_with(b"EN\r\n"), "it is not freed");
+}

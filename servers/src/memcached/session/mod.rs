@@ -8,4 +8,4 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use state::{RequestOutcome, Session, SessionStep};
+pub use state::{KeyDump, RequestOutcome, SEND_AT, Session, SessionStep};

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use super::pending_input::PendingInput;
 use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
+use crate::memcached::dump_slot::DumpTicket;
 use crate::memcached::stats::counters::WorkerCounters;
 use crate::memcached::store::{LargeValue, Store, StoredValue, WalkPosition};
 
 /// Replies are sent when the input is used up, or when this many bytes are buffered. Together with the largest
 /// item, this bounds the memory that a client which never reads can take.
-const SEND_AT: usize = 64 << 10;
+pub const SEND_AT: usize = 64 << 10;
 /// Large values up to this size, in bytes, are copied into the reply buffer; others are sent from their pages.
 const MAX_COPIED: usize = 32 << 10;
 
@@ -39,6 +40,12 @@ pub enum RequestOutcome {
     Close(usize),
 }
 
+/// A list of all keys that is being sent.
+pub struct KeyDump<'a> {
+    pub ticket: DumpTicket<'a>,
+    pub position: WalkPosition,
+}
+
 /// One client's conversation.
 pub struct Session<'a> {
     pub context: &'a ServerContext,
@@ -56,8 +63,8 @@ pub struct Session<'a> {
     pub scanned: usize,
     /// Bytes of the current get's keys that were executed.
     pub keys_done: usize,
-    /// Where the current dump of all keys continues.
-    pub dump_position: Option<WalkPosition>,
+    /// The list of all keys that is being sent. Boxed, as few connections have one.
+    pub dump: Option<Box<KeyDump<'a>>>,
     /// Requests until the turn is over.
     pub(super) turn_requests_left: u32,
     /// The current second of the store's clock.
@@ -78,7 +85,7 @@ impl<'a> Session<'a> {
             large_value_trailer: &[],
             scanned: 0,
             keys_done: 0,
-            dump_position: None,
+            dump: None,
             turn_requests_left: config.requests_per_turn.max(1),
             now: 0,
         };

@@ -23,6 +23,8 @@ pub enum Queue {
 /// A region of memory that is filled from its start and freed as a whole.
 #[derive(Debug)]
 pub struct Segment {
+    /// Tells segments apart that had the same index one after the other.
+    id: u64,
     map: MmapMut,
     used: u32,
     /// Bytes of items that are not dead.
@@ -35,6 +37,10 @@ pub struct Segment {
 }
 
 impl Segment {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     pub fn live_bytes(&self) -> usize {
         self.live as usize
     }
@@ -60,19 +66,20 @@ impl Segment {
     }
 }
 
-/// The live items in the first `used` bytes of a segment, with their offsets.
-pub fn live_items(map: &[u8], used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
-    let mut at = 0;
+/// All items from an item's offset to the first `used` bytes of a segment, with their offsets.
+pub fn items_from(map: &[u8], mut at: usize, used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
     std::iter::from_fn(move || {
-        while at < used {
+        (at < used).then(|| {
             let (offset, header) = (at, item_layout::header(&map[at..]));
             at += header.size();
-            if !header.bits.intersects(ItemBits::DEAD) {
-                return Some((offset, header));
-            }
-        }
-        None
+            (offset, header)
+        })
     })
+}
+
+/// The live items in the first `used` bytes of a segment, with their offsets.
+pub fn live_items(map: &[u8], used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
+    items_from(map, 0, used).filter(|(_, header)| !header.bits.intersects(ItemBits::DEAD))
 }
 
 /// A segment accepts no more large values once they take this many times its own size.
@@ -87,6 +94,7 @@ pub struct SegmentLog {
     pub free_segments: Vec<MmapMut>,
     /// Stands in for a detached segment's memory.
     placeholder: Option<MmapMut>,
+    last_id: u64,
     segment_size: usize,
     offset_bits: u32,
 }
@@ -99,6 +107,7 @@ impl SegmentLog {
             queues: [VecDeque::new(), VecDeque::new()],
             free_segments: Vec::new(),
             placeholder: None,
+            last_id: 0,
             segment_size,
             offset_bits: (segment_size / ALIGN).ilog2(),
         }
@@ -195,7 +204,9 @@ impl SegmentLog {
         if self.segments.len() >= self.max_segments() {
             return Err(map);
         }
-        let segment = Segment { map, used: 0, live: 0, external: 0, first_expiry: u32::MAX, queue };
+        self.last_id += 1;
+        let segment =
+            Segment { id: self.last_id, map, used: 0, live: 0, external: 0, first_expiry: u32::MAX, queue };
         let index = self.segments.insert(segment);
         self.queues[queue as usize].push_back(index as u32);
         Ok(())

@@ -1,5 +1,6 @@
 //! A shard: a hash table of item locations and the segment log that they point into, under one lock.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -10,7 +11,7 @@ use super::item_layout::{self, ItemBits, ItemHeader};
 use super::key_hasher::KeyHasher;
 use super::large_value::LargeValue;
 use super::memory::{MemoryBudget, map_anonymous};
-use super::segment_log::{ItemLocation, Queue, SegmentLog, live_items};
+use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
 
 /// Events that the store counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -218,15 +219,28 @@ impl Shard {
         self.log.append(queue, size, external)
     }
 
-    /// Calls `visit` with each live, unexpired item of a segment.
-    pub fn visit_segment(&self, index: u32, now: u32, mut visit: impl FnMut(&[u8], &ItemHeader)) {
-        let Some(segment) = self.log.segment(index) else { return };
+    /// Calls `visit` with live, unexpired items of a segment, from an item's offset on, until it breaks or `max` items
+    /// were examined. Returns the offset of the next item, `None` at the segment's end.
+    pub fn visit_segment(
+        &self,
+        index: u32,
+        from: usize,
+        now: u32,
+        max: usize,
+        mut visit: impl FnMut(&[u8], &ItemHeader) -> ControlFlow<()>,
+    ) -> Option<usize> {
+        let segment = self.log.segment(index)?;
         let map = self.log.item(self.log.location(index, 0));
-        for (offset, header) in live_items(map, segment.used_bytes()) {
-            if !header.has_expired(now) {
-                visit(item_layout::key(&map[offset..]), &header);
+        for (examined, (offset, header)) in items_from(map, from, segment.used_bytes()).enumerate() {
+            if examined == max {
+                return Some(offset);
+            }
+            let visible = !header.bits.intersects(ItemBits::DEAD) && !header.has_expired(now);
+            if visible && visit(item_layout::key(&map[offset..]), &header).is_break() {
+                return Some(offset + header.size());
             }
         }
+        None
     }
 
     /// Gives at most `max` free segments back to the kernel. Keeps one while there are items, which may have

@@ -1,5 +1,6 @@
 //! The store as its users see it.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use super::item_layout::{self, ItemHeader};
 use super::large_value::LargeValue;
 use super::locked_entry::LockedEntry;
 use super::memory::OutOfMemory;
+use super::segment_log::Segment;
 use super::shard::StoreCounters;
 use super::shard_set::ShardSet;
 use crate::memcached::clock::Clock;
@@ -47,6 +49,9 @@ pub struct StoreUsage {
 pub struct WalkPosition {
     shard: usize,
     segment: u32,
+    /// The segment whose items are visited, and the offset of the next one.
+    segment_id: u64,
+    offset: usize,
 }
 
 /// A shard's least memory: with less, its segments would be too small.
@@ -59,6 +64,8 @@ const SEGMENTS_PER_SHARD: u64 = 64;
 const SEGMENT_SIZES: (u64, u64) = (16 << 10, 4 << 20);
 /// Segments that the crawler examines under one lock.
 const CRAWL_STEP: usize = 1;
+/// Items that a walk examines under one lock.
+const WALK_STEP: usize = 1000;
 /// A shard needs a segment for each queue, one for moving items, and one that is being freed.
 const MIN_SEGMENTS: usize = 4;
 
@@ -202,23 +209,32 @@ impl Store {
         sum
     }
 
-    /// Calls `visit` with the items of one segment. Returns where to continue, `None` at the end. Between
-    /// calls the store is unlocked: items that are stored meanwhile may be missed, and items that are moved
-    /// may be visited twice.
+    /// Calls `visit` with some items, at most 1,000, and until it breaks. Returns where to continue, `None` at the
+    /// end. Between calls the store is unlocked: items that are stored meanwhile may be missed, and items that are
+    /// moved may be visited twice.
     pub fn walk(
         &self,
         from: WalkPosition,
         now: u32,
-        mut visit: impl FnMut(&[u8], &ItemHeader),
+        mut visit: impl FnMut(&[u8], &ItemHeader) -> ControlFlow<()>,
     ) -> Option<WalkPosition> {
-        let WalkPosition { shard: mut index, mut segment } = from;
+        let WalkPosition { shard: mut index, mut segment, segment_id, offset } = from;
         while index < self.shards.len() {
             let shard = self.shards.lock(index);
             let next =
                 shard.log.segments().map(|(number, _)| number).filter(|number| *number >= segment).min();
             if let Some(number) = next {
-                shard.visit_segment(number, now, |key, header| visit(key, header));
-                return Some(WalkPosition { shard: index, segment: number + 1 });
+                let id = shard.log.segment(number).map_or(0, Segment::id);
+                // Another segment with this number is visited from its start.
+                let start = if id == segment_id { offset } else { 0 };
+                let left = shard.visit_segment(number, start, now, WALK_STEP, &mut visit);
+                let next = WalkPosition { shard: index, segment: number + 1, ..WalkPosition::default() };
+                return Some(left.map_or(next, |offset| WalkPosition {
+                    shard: index,
+                    segment: number,
+                    segment_id: id,
+                    offset,
+                }));
             }
             (index, segment) = (index + 1, 0);
         }

@@ -1,4 +1,5 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -98,7 +99,10 @@ fn a_hit_returns_the_last_stored_value_while_items_are_evicted() {
         // A walk visits exactly the stored items.
         let (mut seen, mut from) = (0, Some(WalkPosition::default()));
         while let Some(here) = from {
-            from = store.walk(here, NOW, |_, _| seen += 1);
+            from = store.walk(here, NOW, |_, _| {
+                seen += 1;
+                ControlFlow::Continue(())
+            });
         }
         assert_eq!(seen, usage.items);
     }
@@ -290,5 +294,47 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
         put(&store, b"new", b"value", NOW + second + 1).unwrap();
         assert_eq!(get(&store, b"new", NOW + second).unwrap(), b"value");
         assert!(get(&store, b"new", NOW + second + 1).is_none());
+    }
+}
+
+#[test]
+fn a_walk_takes_short_steps_and_visits_each_item_once_also_from_where_it_was_stopped() {
+    let store = Store::new(StoreConfig { memory: 256 << 20, max_item: 1 << 20, evict: true, workers: 1 });
+    let keys = 100_000_u32;
+    for key in 0..keys {
+        put(&store, &key.to_le_bytes(), b"v", 0).unwrap();
+    }
+    for stop_after in [1, 7, 10_000] {
+        let (mut seen, mut from) = (HashSet::new(), Some(WalkPosition::default()));
+        while let Some(here) = from.filter(|_| stop_after > 1 || seen.len() < 5000) {
+            let mut step = 0;
+            from = store.walk(here, NOW, |key, _| {
+                assert!(seen.insert(key.to_vec()), "an item was visited twice");
+                step += 1;
+                if step == stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            assert!(step <= stop_after.min(1000), "{step} items under one lock");
+        }
+        assert_eq!(seen.len() as u32, if stop_after > 1 { keys } else { 5000 });
+    }
+}
+
+#[test]
+fn a_walk_goes_on_where_its_segment_was_freed_and_its_number_used_again() {
+    let store = store(8 << 20);
+    let fill = |round: u32, size: usize| {
+        for key in 0..(16 << 20) / (size + 40) {
+            put(&store, format!("{round}-{key}").as_bytes(), &vec![round as u8; size], 0).unwrap();
+        }
+    };
+    fill(0, 30);
+    let mut from = Some(WalkPosition::default());
+    for round in 1..60 {
+        let Some(here) = from else { break };
+        from = store.walk(here, NOW, |key, header| {
+            assert!(key.iter().all(u8::is_ascii_graphic) && header.length < 1000, "no item is there");
+            ControlFlow::Continue(())
+        });
+        fill(round, [30, 77, 500, 3][round as usize % 4]);
     }
 }

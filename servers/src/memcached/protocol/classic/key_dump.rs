@@ -1,17 +1,21 @@
 //! Commands that list keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`.
 
+use std::ops::ControlFlow;
+
 use crate::memcached::clock::Clock;
 use crate::memcached::protocol::meta::key::write_base64;
 use crate::memcached::protocol::numbers;
 use crate::memcached::protocol::tokens::BAD_FORMAT;
-use crate::memcached::session::{RequestOutcome, Session};
+use crate::memcached::session::{KeyDump, RequestOutcome, SEND_AT, Session};
 use crate::memcached::store::{ItemBits, ItemHeader, WalkPosition};
 
 /// The longest reply to `stats cachedump`, in bytes; memcached has the same limit.
 const MAX_CACHEDUMP: usize = 2 << 20;
+/// Steps of the store's walk before other connections run.
+const STEPS_PER_TURN: usize = 20;
 
 impl Session<'_> {
-    /// Replies with all keys, segment by segment: `metadump` if `with_details` is set, else `mgdump`.
+    /// Replies with all keys, in steps for which the store is locked: `metadump` if `with_details` is set, else `mgdump`.
     pub fn dump_keys(&mut self, with_details: bool) -> RequestOutcome {
         if !self.context.config.dump_allowed {
             let reply: &[u8] = match with_details {
@@ -22,27 +26,40 @@ impl Session<'_> {
             return RequestOutcome::Done(0);
         }
         let (store, now) = (self.store(), self.now);
-        let mut position = self.dump_position.take().unwrap_or_default();
-        loop {
+        let dump = self.dump.take().or_else(|| {
+            let ticket = self.context.dump_slot.begin(now)?;
+            Some(Box::new(KeyDump { ticket, position: WalkPosition::default() }))
+        });
+        let Some(mut dump) = dump else {
+            self.replies.extend_from_slice(b"BUSY currently processing crawler request\r\n");
+            return RequestOutcome::Done(0);
+        };
+        if !dump.ticket.step(now) {
+            // The client took nothing for so long that another's list has begun.
+            return RequestOutcome::Close(0);
+        }
+        for _ in 0..STEPS_PER_TURN {
             let replies = &mut self.replies;
-            let next = store.walk(position, now, |key, header| {
+            let next = store.walk(dump.position, now, |key, header| {
                 if with_details {
                     write_metadump_line(store.clock(), key, header, replies);
                 } else {
                     write_mgdump_line(key, replies);
                 }
+                if replies.len() < SEND_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
-            match next {
-                None => break,
-                Some(next) => position = next,
-            }
+            let Some(next) = next else {
+                self.replies.extend_from_slice(if with_details { b"END\r\n" } else { b"EN\r\n" });
+                return RequestOutcome::Done(0);
+            };
+            dump.position = next;
             if self.is_buffer_full() {
-                self.dump_position = Some(position);
-                return RequestOutcome::BufferFull;
+                break;
             }
         }
-        self.replies.extend_from_slice(if with_details { b"END\r\n" } else { b"EN\r\n" });
-        RequestOutcome::Done(0)
+        // Others run, also if nothing was found.
+        self.dump = Some(dump);
+        RequestOutcome::BufferFull
     }
 
     /// Replies with the keys of a slab class. All items are in class 1.
@@ -72,7 +89,9 @@ impl Session<'_> {
                 if (limit == 0 || count < limit) && replies.len() - start < MAX_CACHEDUMP {
                     count += 1;
                     write_cachedump_line(store.clock(), key, header, replies);
+                    return ControlFlow::Continue(());
                 }
+                ControlFlow::Break(())
             });
             if self.replies.len() - start >= MAX_CACHEDUMP || (limit > 0 && count >= limit) {
                 break;
