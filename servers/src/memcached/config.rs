@@ -28,6 +28,9 @@ pub struct Config {
     pub port: Option<u16>,
     /// The UDP port (`-U`). Default: `None`, which disables UDP.
     pub udp_port: Option<u16>,
+    /// Whether all commands are executed over UDP, not only gets (`--udp-all-commands`). Anybody can forge the sender of
+    /// a datagram. Default: false.
+    pub udp_all_commands: bool,
     /// The path of a Unix socket to listen on instead of TCP and UDP (`-s`).
     pub unix_socket: Option<PathBuf>,
     /// The Unix socket's permissions, as for `chmod(2)` (`-a`). Default: 0700.
@@ -78,6 +81,7 @@ impl Default for Config {
             listen: vec![(IpAddr::V4(Ipv4Addr::LOCALHOST), None)],
             port: Some(11211),
             udp_port: None,
+            udp_all_commands: false,
             unix_socket: None,
             unix_mode: 0o700,
             backlog: 1024,

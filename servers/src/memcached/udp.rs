@@ -4,8 +4,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use net::{BindOptions, UdpSocket};
 use runtime::JoinHandle;
 
@@ -16,9 +18,9 @@ use super::session::{Session, SessionStep};
 const FRAME_HEADER: usize = 8;
 /// The largest datagram that is sent, in bytes, as in memcached.
 const MAX_DATAGRAM: usize = 1400;
-/// The largest reply, in bytes: the number of its datagrams has 16 bits. memcached's default largest item is
-/// 1 MiB.
-const MAX_REPLY: usize = 2 << 20;
+/// The largest reply, in bytes. The sender of a datagram may be forged: this bounds what a forger can make the server
+/// send to somebody else.
+const MAX_REPLY: usize = 16 << 10;
 
 /// A served UDP address. Serving ends when it is dropped.
 #[derive(Debug)]
@@ -64,7 +66,11 @@ async fn serve_socket(socket: UdpSocket, context: Arc<ServerContext>) {
             runtime::yield_now().await;
             continue;
         };
-        serve_datagram(&socket, &buffer[..length], from, &context).await;
+        let serving = serve_datagram(&socket, &buffer[..length], from, &context);
+        // The panic hook has reported a panic. The datagrams after it are served.
+        if let Err(payload) = AssertUnwindSafe(serving).catch_unwind().await {
+            std::mem::forget(payload);
+        }
         requests += 1;
         if requests.is_multiple_of(context.config.requests_per_turn.max(1)) {
             runtime::yield_now().await;
@@ -80,7 +86,9 @@ async fn serve_datagram(socket: &UdpSocket, datagram: &[u8], from: SocketAddr, c
     if frame[4..6] != [0, 1] {
         return;
     }
-    let reply = execute(request, &mut Session::new(context, counters));
+    let mut session = Session::new(context, counters);
+    session.gets_only = !context.config.udp_all_commands;
+    let reply = execute(request, session).await;
     // Errors are not sent: they might be replies to another server's errors, and a forged sender could make
     // two servers exchange errors forever.
     if reply.starts_with(b"ERROR") || reply.starts_with(b"CLIENT_ERROR") {
@@ -99,7 +107,7 @@ async fn serve_datagram(socket: &UdpSocket, datagram: &[u8], from: SocketAddr, c
 }
 
 /// Executes a request and returns the whole reply.
-fn execute(request: &[u8], session: &mut Session<'_>) -> Vec<u8> {
+async fn execute(request: &[u8], mut session: Session<'_>) -> Vec<u8> {
     let (mut reply, mut used) = (Vec::new(), 0);
     loop {
         let (more, step) = session.feed(&request[used..]);
@@ -113,7 +121,7 @@ fn execute(request: &[u8], session: &mut Session<'_>) -> Vec<u8> {
             large.iter().for_each(|large| reply.extend_from_slice(large.bytes()));
         }
         match step {
-            SessionStep::Send | SessionStep::Yield => {}
+            SessionStep::Send | SessionStep::Yield => runtime::yield_now().await,
             SessionStep::NeedInput | SessionStep::Close => return reply,
         }
     }

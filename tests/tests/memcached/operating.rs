@@ -280,6 +280,58 @@ fn gets_are_answered_by_udp_in_frames() {
     assert_eq!(&datagram[..length], b"\0\x02\0\0\0\x01\0\0MN\r\n");
 }
 
+/// Anybody can forge a datagram's sender.
+#[test]
+#[parallel]
+fn a_datagram_changes_nothing_and_gets_a_short_answer_unless_asked() {
+    let ask = |socket: &UdpSocket, request: &[u8]| -> Vec<u8> {
+        socket.send(&[b"\0\x01\0\0\0\x01\0\0", request].concat()).unwrap();
+        let mut datagram = [0; 2000];
+        match socket.recv(&mut datagram) {
+            Ok(length) => datagram[8..length].to_vec(),
+            Err(_) => Vec::new(),
+        }
+    };
+    let start = |flags: &[&str]| {
+        let port = free_port();
+        let server = Memcached::start(&[&["-A", "-U", &port.to_string()][..], flags].concat());
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        socket.connect(("127.0.0.1", port)).unwrap();
+        (server, socket)
+    };
+    let (server, socket) = start(&[]);
+    let value = "v".repeat(20_000);
+    let set = format!("set k 0 0 1\r\nx\r\nset long 0 0 20000\r\n{value}\r\n");
+    assert_eq!(server.talk(set.as_bytes()), b"STORED\r\nSTORED\r\n");
+    for refused in [
+        "flush_all",
+        "shutdown",
+        "set k 0 0 1\r\ny",
+        "delete k",
+        "gat 1 k",
+        "stats",
+        "lru_crawler metadump all",
+        "mg k T1",
+        "ms k 1\r\ny",
+        "verbosity 3",
+        "get k\r\nflush_all",
+    ] {
+        let answer = ask(&socket, format!("{refused}\r\n").as_bytes());
+        assert!(answer.is_empty() || answer.starts_with(b"VALUE k 0 1\r\nx\r\n"), "{refused}: {answer:?}");
+    }
+    // The binary protocol's flush, opcode 8.
+    let flush = [&[0x80, 8][..], &[0; 22]].concat();
+    assert!(ask(&socket, &flush).is_empty());
+    // The k of the text requests is still there.
+    assert_eq!(ask(&socket, b"get k\r\n"), b"VALUE k 0 1\r\nx\r\nEND\r\n");
+    assert!(ask(&socket, b"mg k v\r\n").starts_with(b"VA 1"));
+    assert_eq!(ask(&socket, b"get long\r\n"), b"SERVER_ERROR response too large\r\n");
+    let (_asked, socket) = start(&["--udp-all-commands"]);
+    assert_eq!(ask(&socket, b"set k 0 0 1\r\ny\r\n"), b"STORED\r\n");
+    assert_eq!(ask(&socket, b"flush_all\r\n"), b"OK\r\n");
+}
+
 #[test]
 #[parallel]
 fn stats_have_what_monitoring_reads_and_what_each_worker_runs() {

@@ -101,6 +101,9 @@ pub struct Flags {
     /// Extended options, separated by commas; see below
     #[arg(short = 'o', long = "extended", value_name = "LIST", value_delimiter = ',')]
     extended_options: Vec<String>,
+    /// Execute all commands over UDP, not only gets
+    #[arg(long)]
+    udp_all_commands: bool,
     /// Listen on publicly reachable addresses although clients need not authenticate
     #[arg(long)]
     listen_unauthenticated: bool,
@@ -292,6 +295,7 @@ impl Flags {
                 Port::None | Port::Number(0) => None,
                 Port::Number(port) => Some(port),
             },
+            udp_all_commands: self.udp_all_commands,
             unix_socket: self.unix_socket.clone(),
             unix_mode: self.unix_mode,
             backlog: self.backlog,

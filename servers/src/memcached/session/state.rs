@@ -65,6 +65,8 @@ pub struct Session<'a> {
     pub keys_done: usize,
     /// The list of all keys that is being sent. Boxed, as few connections have one.
     pub dump: Option<Box<KeyDump<'a>>>,
+    /// Whether other commands than gets are refused.
+    pub gets_only: bool,
     /// Requests until the turn is over.
     pub(super) turn_requests_left: u32,
     /// The current second of the store's clock.
@@ -86,6 +88,7 @@ impl<'a> Session<'a> {
             scanned: 0,
             keys_done: 0,
             dump: None,
+            gets_only: false,
             turn_requests_left: config.requests_per_turn.max(1),
             now: 0,
         };

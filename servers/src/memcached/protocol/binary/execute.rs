@@ -45,6 +45,11 @@ impl Session<'_> {
         used: usize,
     ) -> RequestOutcome {
         let header = &request.header;
+        let is_get =
+            matches!(command, Command::Get { touches: false, .. } | Command::Noop | Command::Version);
+        if self.gets_only && !is_get {
+            return RequestOutcome::Close(used);
+        }
         match command {
             Command::Get { with_key, touches } => self.binary_get(request, with_key, touches, true),
             Command::Touch => self.binary_get(request, false, true, false),

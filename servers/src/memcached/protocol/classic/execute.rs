@@ -3,7 +3,7 @@
 use super::parse::{self, Command, StoreLine};
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
-use crate::memcached::protocol::tokens::{BAD_FORMAT, KEY_MAX, next_token};
+use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, KEY_MAX, next_token};
 use crate::memcached::session::{RequestOutcome, Session};
 use crate::memcached::store::ItemBits;
 use crate::memcached::version::VERSION;
@@ -14,7 +14,12 @@ impl Session<'_> {
     pub fn execute_line(&mut self, line: &[u8], terminator: usize, after: &[u8]) -> RequestOutcome {
         let (counters, now) = (self.counters, self.now);
         let store = self.store();
-        match parse::parse(line, terminator, self.keys_done > 0) {
+        let command = parse::parse(line, terminator, self.keys_done > 0);
+        if self.gets_only && !command.is_get() {
+            self.replies.extend_from_slice(ERROR);
+            return RequestOutcome::Close(0);
+        }
+        match command {
             Command::Get { with_cas, touch, keys } => return self.classic_get(with_cas, touch, keys),
             Command::Store(command) => return RequestOutcome::Done(self.classic_store(&command, after)),
             Command::Meta(verb) => return self.execute_meta(verb, line, after),

@@ -55,6 +55,17 @@ pub enum Command<'a> {
     },
 }
 
+impl Command<'_> {
+    /// Whether the command reads an item, or nothing. The flags of a meta get decide whether it also writes.
+    pub fn is_get(&self) -> bool {
+        match self {
+            Self::Get { touch: None, .. } | Self::Meta(MetaVerb::Get) | Self::MetaNoop => true,
+            Self::Version | Self::Invalid { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// The line of a storage command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StoreLine<'a> {

@@ -4,7 +4,7 @@ use super::key::{write_base64, write_key_flag};
 use super::parse::{MetaRequest, MetaVerb};
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
-use crate::memcached::protocol::tokens::{BAD_FORMAT, tokens};
+use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, tokens};
 use crate::memcached::session::{RequestOutcome, Session};
 use crate::memcached::store::{ItemBits, ItemHeader, LockedEntry, NewItem, NewValue, OutOfMemory};
 
@@ -57,6 +57,11 @@ impl Session<'_> {
                 return RequestOutcome::Done(0);
             }
         };
+        if self.gets_only && (request.vivify.is_some() || request.ttl.is_some() || request.recache.is_some())
+        {
+            self.replies.extend_from_slice(ERROR);
+            return RequestOutcome::Close(0);
+        }
         match verb {
             MetaVerb::Set => return RequestOutcome::Done(self.meta_set(&request, after)),
             MetaVerb::Get => self.meta_get(&request),
