@@ -85,7 +85,8 @@ fn candidates(limit: u64) -> Vec<(&'static str, Box<dyn Candidate>)> {
         .weigher(|key, value| (key.len() + value.len() + 150) as u32)
         .max_capacity(limit)
         .build();
-    let store = Store::new(StoreConfig { memory: limit, max_item: 1 << 20, evict: true, workers: 2 });
+    let store =
+        Store::new(StoreConfig { memory: limit, max_item: 1 << 20, evict: true, cas: true, workers: 2 });
     vec![
         ("store", Box::new(LullStore(store))),
         ("quick_cache", Box::new(QuickCache(quick))),

@@ -31,6 +31,11 @@ pub struct Config {
     /// Whether all commands are executed over UDP, not only gets (`--udp-all-commands`). Anybody can forge the sender of
     /// a datagram. Default: false.
     pub udp_all_commands: bool,
+    /// Whether gets, hits, sets and deletes are counted by the prefix of the key at the start; `stats detail on` and
+    /// `off` change that. Default: false.
+    pub detail: bool,
+    /// What ends the prefix of a key, for `stats detail` (`-D`). Default: `:`.
+    pub prefix_delimiter: u8,
     /// The path of a Unix socket to listen on instead of TCP and UDP (`-s`).
     pub unix_socket: Option<PathBuf>,
     /// The Unix socket's permissions, as for `chmod(2)` (`-a`). Default: 0700.
@@ -41,6 +46,8 @@ pub struct Config {
     pub memory: u64,
     /// Whether items are evicted to make room (`-M` disables it). Default: true.
     pub evict: bool,
+    /// Whether items have a CAS unique (`-C` disables it). Default: true.
+    pub cas: bool,
     /// Open connections at one time (`-c`). Default: 1024.
     pub max_connections: usize,
     /// Whether a connection beyond `max_connections` receives an error and is closed (`-o maxconns_fast`).
@@ -82,11 +89,14 @@ impl Default for Config {
             port: Some(11211),
             udp_port: None,
             udp_all_commands: false,
+            detail: false,
+            prefix_delimiter: b':',
             unix_socket: None,
             unix_mode: 0o700,
             backlog: 1024,
             memory: 64 << 20,
             evict: true,
+            cas: true,
             max_connections: 1024,
             refuse_when_full: true,
             idle_timeout: None,

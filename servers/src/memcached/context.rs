@@ -12,6 +12,7 @@ use super::dump_slot::DumpSlot;
 use super::error::{ReloadError, StartError};
 use super::stats::busy_poll_share::BusyPollShare;
 use super::stats::counters::Counters;
+use super::stats::prefixes::PrefixCounts;
 use super::store::{Store, StoreConfig};
 use super::tls::Tls;
 
@@ -25,6 +26,7 @@ pub struct ServerContext {
     pub connection_limit: Arc<ConnectionLimit>,
     pub connections: Arc<ConnectionList>,
     pub dump_slot: DumpSlot,
+    pub prefix_counts: PrefixCounts,
     users: Option<Users>,
     tls: Option<Tls>,
     verbosity: AtomicU32,
@@ -47,8 +49,13 @@ impl ServerContext {
     pub fn new(config: &Config, workers: usize) -> Result<Self, StartError> {
         let users = config.users_file.as_deref().map(Users::open).transpose()?;
         let tls = config.tls.as_ref().map(Tls::open).transpose()?;
-        let store =
-            StoreConfig { memory: config.memory, max_item: config.max_item, evict: config.evict, workers };
+        let store = StoreConfig {
+            memory: config.memory,
+            max_item: config.max_item,
+            evict: config.evict,
+            cas: config.cas,
+            workers,
+        };
         let max_waiting = config.backlog.unsigned_abs() as usize;
         Ok(Self {
             store: Store::new(store),
@@ -58,6 +65,7 @@ impl ServerContext {
             connection_limit: Arc::new(ConnectionLimit::new(config.max_connections, max_waiting)),
             connections: Arc::default(),
             dump_slot: DumpSlot::default(),
+            prefix_counts: PrefixCounts::new(config.detail, config.prefix_delimiter),
             users,
             tls,
             verbosity: AtomicU32::new(config.verbosity),

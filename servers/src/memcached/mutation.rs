@@ -111,19 +111,19 @@ pub fn store_item<B: AsRef<[u8]>>(
             false => StoreOutcome::NotStored,
         };
     };
-    let cas_matches = request.expected_cas == 0 || request.expected_cas == old.cas;
+    // As in memcached: without CAS uniques `cas` never stores in place of an item, and others ignore the number.
+    let expected_cas = if store.has_cas() { request.expected_cas } else { 0 };
+    let cas_matches = expected_cas == 0 || expected_cas == old.cas;
     match request.condition {
         Condition::Absent => {
             entry.record_access();
             StoreOutcome::NotStored
         }
         Condition::Always | Condition::Present => put(store, &mut entry, request, value, None),
-        Condition::CasMatches if request.expected_cas == old.cas && request.expected_cas != 0 => {
+        Condition::CasMatches if expected_cas == old.cas && expected_cas != 0 => {
             put(store, &mut entry, request, value, None)
         }
-        Condition::CasMatches
-            if request.accepts_stale && request.expected_cas != 0 && request.expected_cas < old.cas =>
-        {
+        Condition::CasMatches if request.accepts_stale && expected_cas != 0 && expected_cas < old.cas => {
             // The value is outdated already, so the expiry and the recache token stay.
             let mut bits = request.bits.with(ItemBits::STALE);
             if old.bits.intersects(ItemBits::TOKEN_SENT) {
@@ -148,7 +148,7 @@ fn put<B>(
     override_with: Option<(ItemBits, u32)>,
 ) -> StoreOutcome {
     let (bits, expiry) = override_with.unwrap_or((request.bits, request.expiry));
-    let cas = request.new_cas.unwrap_or_else(|| store.next_cas());
+    let cas = new_cas(store, request.new_cas);
     let length = value.bytes().len();
     let value = match value {
         ReceivedValue::Bytes(bytes) => NewValue::from(bytes),
@@ -189,7 +189,7 @@ fn concatenate<B: AsRef<[u8]>>(
         Condition::Prepend { .. } => NewValue::Slices(received, present),
         _ => NewValue::Slices(present, received),
     };
-    let cas = request.new_cas.unwrap_or_else(|| store.next_cas());
+    let cas = new_cas(store, request.new_cas);
     let key_is_binary = old.bits.intersects(ItemBits::KEY_BINARY);
     let bits = ItemBits::default().with_if(ItemBits::KEY_BINARY, key_is_binary);
     match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits, value }) {
@@ -243,12 +243,17 @@ pub fn apply_delta(store: &Store, entry: &mut LockedEntry<'_>, delta: Delta) -> 
     let text = digits.format(number).as_bytes();
     // A number that became shorter is padded with spaces to its old length.
     let padding = vec![b' '; (old.length as usize).saturating_sub(text.len())];
-    let cas = delta.new_cas.unwrap_or_else(|| store.next_cas());
+    let cas = new_cas(store, delta.new_cas);
     let value = NewValue::Slices(text, &padding);
     match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits: old.bits, value }) {
         Ok(()) => DeltaOutcome::Changed { value: number, cas },
         Err(OutOfMemory) => DeltaOutcome::OutOfMemory,
     }
+}
+
+/// The CAS unique of a changed item: the client's, or the next one.
+pub fn new_cas(store: &Store, given: Option<u64>) -> u64 {
+    given.filter(|_| store.has_cas()).unwrap_or_else(|| store.next_cas())
 }
 
 #[cfg(test)]
@@ -259,7 +264,7 @@ mod tests {
     const NOW: u32 = 100;
 
     fn empty() -> Store {
-        Store::new(StoreConfig { memory: 8 << 20, max_item: 1 << 20, evict: true, workers: 1 })
+        Store::new(StoreConfig { memory: 8 << 20, max_item: 1 << 20, evict: true, cas: true, workers: 1 })
     }
 
     fn request(condition: Condition, expected_cas: u64, length: usize) -> StoreRequest<&'static [u8]> {

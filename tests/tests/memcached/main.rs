@@ -6,4 +6,5 @@ mod operating;
 mod overload;
 mod privileges;
 mod proxy;
+mod statistics;
 mod systemd;

@@ -39,7 +39,7 @@ fn a_server_started_by_root_runs_as_the_user_of_its_flag() {
 #[parallel]
 fn root_is_refused_without_a_user() {
     let Some(()) = tests::root() else { return };
-    let child = Command::new(binary()).args(["-p", "0"]).stderr(Stdio::piped()).spawn().unwrap();
+    let child = Command::new(binary()).args(["-p", "-1"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut child = KillOnDrop::from(child);
     wait_until("the server refuses to run", || child.try_wait().unwrap().is_some());
     let output = child.wait_with_output().unwrap();

@@ -17,10 +17,10 @@ use crate::extended_options::{self, ExtendedOptions};
 #[derive(Debug, Parser)]
 #[command(name = "memcached", disable_version_flag = true, after_help = AFTER_HELP)]
 pub struct Flags {
-    /// TCP port to listen on; 0 takes any free port, -1 disables TCP
-    #[arg(short = 'p', long = "port", value_name = "NUM", default_value = "11211", value_parser = parse_port, allow_hyphen_values = true)]
-    port: Port,
-    /// UDP port to listen on; 0 or -1 disables UDP
+    /// TCP port to listen on; -1 takes any free port, 0 disables TCP [default: 11211, or the port of -U]
+    #[arg(short = 'p', long = "port", value_name = "NUM", value_parser = parse_port, allow_hyphen_values = true)]
+    port: Option<Port>,
+    /// UDP port to listen on; -1 takes any free port, 0 disables UDP
     #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value = "0", value_parser = parse_port, allow_hyphen_values = true)]
     udp_port: Port,
     /// Path of a Unix socket to listen on, instead of TCP and UDP
@@ -47,6 +47,13 @@ pub struct Flags {
     /// Memory limit in MiB, for items, hash tables and other memory of the store
     #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     memory: u64,
+    /// Count gets, hits, sets and deletes by what precedes this character in the key, from the start on; "stats detail
+    /// on" counts with a colon
+    #[arg(short = 'D', value_name = "CHAR")]
+    prefix_delimiter: Option<String>,
+    /// Keep no CAS uniques: "gets" returns 0, and "cas" never replaces an item
+    #[arg(short = 'C', long = "disable-cas")]
+    disable_cas: bool,
     /// Refuse new items when the memory limit is reached, instead of evicting others
     #[arg(short = 'M', long = "disable-evictions")]
     disable_evictions: bool,
@@ -155,12 +162,6 @@ pub struct Flags {
         help_heading = "Accepted for compatibility"
     )]
     slab_min_size: Option<u32>,
-    /// No effect: statistics are not kept per prefix
-    #[arg(short = 'D', value_name = "CHAR", help_heading = "Accepted for compatibility")]
-    prefix_delimiter: Option<char>,
-    /// No effect: every item has a CAS unique
-    #[arg(short = 'C', long = "disable-cas", help_heading = "Accepted for compatibility")]
-    disable_cas: bool,
     /// No effect: there is no log to watch
     #[arg(short = 'W', long = "disable-watch", help_heading = "Accepted for compatibility")]
     disable_watch: bool,
@@ -196,16 +197,38 @@ Refused: ext_path (there is no storage but memory), ssl_ciphers, ssl_keyformat o
 /// The argument of -p and -U.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Port {
-    /// -1
+    /// 0
     None,
+    /// 0, written -1, is any.
     Number(u16),
 }
 
-fn parse_port(text: &str) -> Result<Port, String> {
-    if text == "-1" {
-        return Ok(Port::None);
+impl Port {
+    fn number(self) -> Option<u16> {
+        match self {
+            Self::None => None,
+            Self::Number(port) => Some(port),
+        }
     }
-    text.parse().map(Port::Number).map_err(|_| "expected a port from 0 to 65535, or -1 for none".to_owned())
+}
+
+/// memcached's port.
+const DEFAULT_PORT: u16 = 11211;
+
+/// The first byte, as memcached takes it.
+fn prefix_delimiter(text: &str) -> Result<u8, String> {
+    text.bytes().next().ok_or_else(|| "-D: expected a character".to_owned())
+}
+
+fn parse_port(text: &str) -> Result<Port, String> {
+    match text {
+        "-1" => Ok(Port::Number(0)),
+        "0" => Ok(Port::None),
+        _ => text
+            .parse()
+            .map(Port::Number)
+            .map_err(|_| "expected a port from 1 to 65535, -1 for any, or 0 for none".to_owned()),
+    }
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -260,8 +283,6 @@ impl Flags {
         let ignored = [
             (self.slab_growth_factor.is_some(), "-f has no effect: there are no slab classes"),
             (self.slab_min_size.is_some(), "-n has no effect: there are no slab classes"),
-            (self.prefix_delimiter.is_some(), "-D has no effect: statistics are not kept per prefix"),
-            (self.disable_cas, "-C has no effect: every item has a CAS unique"),
             (self.napi_ids.is_some(), "-N has no effect: workers find their NAPI instances themselves"),
         ];
         let mut warnings: Vec<String> =
@@ -287,14 +308,19 @@ impl Flags {
         let options = ExtendedOptions::parse(&self.extended_options)?;
         let mut config = Config {
             listen: self.listen.clone(),
-            port: match self.port {
-                Port::None => None,
-                Port::Number(port) => Some(port),
+            // As in memcached, -U alone names both ports.
+            port: match (self.port, self.udp_port) {
+                (Some(port), _) => port.number(),
+                (None, Port::None) => Some(DEFAULT_PORT),
+                (None, udp_port) => udp_port.number(),
             },
-            udp_port: match self.udp_port {
-                Port::None | Port::Number(0) => None,
-                Port::Number(port) => Some(port),
-            },
+            udp_port: self.udp_port.number(),
+            detail: self.prefix_delimiter.is_some(),
+            prefix_delimiter: self
+                .prefix_delimiter
+                .as_ref()
+                .map_or(Ok(b':'), |text| prefix_delimiter(text))?,
+            cas: !self.disable_cas,
             udp_all_commands: self.udp_all_commands,
             unix_socket: self.unix_socket.clone(),
             unix_mode: self.unix_mode,
@@ -380,7 +406,7 @@ impl Flags {
         if self.unix_socket.is_some() {
             return Err("-Z is for TCP: omit -s".to_owned());
         }
-        if self.udp_port != Port::Number(0) && self.udp_port != Port::None {
+        if self.udp_port != Port::None {
             return Err("-Z is for TCP: UDP would not be encrypted; omit -U".to_owned());
         }
         let certificates = options.tls_chain.ok_or("-Z needs -o ssl_chain_cert=FILE")?;

@@ -5,6 +5,7 @@ use super::state::Session;
 use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
 use crate::memcached::protocol::tokens::KEY_MAX;
+use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::OutOfMemory;
 
 /// The initial capacity of a value's buffer, in bytes, at most: memory grows with what is received, not with
@@ -23,6 +24,7 @@ impl Session<'_> {
         after: &[u8],
     ) -> usize {
         debug_assert!(request.key.len() <= KEY_MAX);
+        self.count_key(request.key, KeyEvent::Set);
         let store = self.store();
         let block_length = request.length + reply.terminator_length();
         if !store.fits(request.key.len(), request.length) {

@@ -7,6 +7,7 @@ use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
 use crate::memcached::dump_slot::DumpTicket;
 use crate::memcached::stats::counters::WorkerCounters;
+use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::{LargeValue, Store, StoredValue, WalkPosition};
 
 /// Replies are sent when the input is used up, or when this many bytes are buffered. Together with the largest
@@ -113,6 +114,11 @@ impl<'a> Session<'a> {
     /// The current second of the store's clock.
     pub fn now(&self) -> u32 {
         self.now
+    }
+
+    /// Counts an event for the statistics of key prefixes.
+    pub fn count_key(&self, key: &[u8], event: KeyEvent) {
+        self.context.prefix_counts.count(key, event);
     }
 
     /// Takes the buffered replies.

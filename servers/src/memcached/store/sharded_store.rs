@@ -22,6 +22,8 @@ pub struct StoreConfig {
     pub max_item: usize,
     /// Whether items are evicted to make room. If not, a full store refuses new items.
     pub evict: bool,
+    /// Whether items have a CAS unique. If not, it is 0 for all.
+    pub cas: bool,
     /// How many threads use the store.
     pub workers: usize,
 }
@@ -75,6 +77,7 @@ pub struct Store {
     shards: ShardSet,
     clock: Clock,
     last_cas: AtomicU64,
+    cas: bool,
     /// The second of a delayed flush; 0 is none.
     flush_at: AtomicU32,
     max_item: usize,
@@ -92,6 +95,7 @@ impl Store {
             shards: ShardSet::new(shards, segment_size, config.memory, config.evict),
             clock: Clock::start(),
             last_cas: AtomicU64::new(0),
+            cas: config.cas,
             flush_at: AtomicU32::new(0),
             max_item: config.max_item,
         }
@@ -135,8 +139,16 @@ impl Store {
         self.shards.is_large(length)
     }
 
-    /// Returns a new CAS unique.
+    /// Whether items have a CAS unique.
+    pub fn has_cas(&self) -> bool {
+        self.cas
+    }
+
+    /// Returns a new CAS unique, 0 if items have none.
     pub fn next_cas(&self) -> u64 {
+        if !self.cas {
+            return 0;
+        }
         self.last_cas.fetch_add(1, Ordering::Relaxed) + 1
     }
 

@@ -5,6 +5,7 @@ use super::response::Status;
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::session::{RequestOutcome, Session};
+use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::{ItemBits, NewItem, NewValue, StoredValue};
 use crate::memcached::version::VERSION;
@@ -107,6 +108,7 @@ impl Session<'_> {
         }
         entry.record_fetch();
         let found = entry.value();
+        self.context.prefix_counts.count(key, KeyEvent::Get { hit: found.is_some() });
         match touches {
             true => self.counters.count_touch(found.is_some()),
             false => self.counters.count_get(found.is_some()),
@@ -164,6 +166,7 @@ impl Session<'_> {
     }
 
     fn binary_delete(&mut self, request: &Request<'_>) {
+        self.count_key(request.key, KeyEvent::Delete);
         let mut entry = self.store().lock(request.key, self.now);
         let status = match entry.header() {
             None => Status::NotFound,

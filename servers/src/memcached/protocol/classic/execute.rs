@@ -5,6 +5,7 @@ use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, KEY_MAX, next_token};
 use crate::memcached::session::{RequestOutcome, Session};
+use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::ItemBits;
 use crate::memcached::version::VERSION;
 
@@ -30,6 +31,7 @@ impl Session<'_> {
                 entry.remove();
                 drop(entry);
                 counters.count_delete(found);
+                self.count_key(key, KeyEvent::Delete);
                 self.reply(noreply, if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
             }
             Command::Delta { key, amount, increments, noreply } => {
@@ -71,12 +73,14 @@ impl Session<'_> {
             }
             entry.record_fetch();
             let Some((header, value)) = entry.value() else {
+                self.count_key(key, KeyEvent::Get { hit: false });
                 match touch {
                     Some(_) => self.counters.count_touch(false),
                     None => self.counters.count_get(false),
                 }
                 continue;
             };
+            self.context.prefix_counts.count(key, KeyEvent::Get { hit: true });
             match touch {
                 Some(_) => self.counters.count_touch(true),
                 None => self.counters.count_get(true),

@@ -11,11 +11,17 @@ impl Session<'_> {
         let section = arguments.first().copied().unwrap_or_default();
         match section {
             b"detail" => {
-                // Nothing is counted per prefix, so `on` and `off` have no effect.
+                let counts = &self.context.prefix_counts;
                 let reply: &[u8] = match arguments.get(1) {
                     _ if !self.context.config.dump_allowed => b"CLIENT_ERROR stats detail not allowed\r\n",
-                    Some(&b"on" | &b"off") => b"OK\r\n",
-                    Some(&b"dump") => b"END\r\n",
+                    Some(&switch @ (b"on" | b"off")) => {
+                        counts.enable(switch == b"on");
+                        b"OK\r\n"
+                    }
+                    Some(&b"dump") => {
+                        counts.write(&mut self.replies);
+                        b"END\r\n"
+                    }
                     _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
                 };
                 self.replies.extend_from_slice(reply);

@@ -6,6 +6,7 @@ use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequ
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, tokens};
 use crate::memcached::session::{RequestOutcome, Session};
+use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::{ItemBits, ItemHeader, LockedEntry, NewItem, NewValue, OutOfMemory};
 
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
@@ -85,13 +86,16 @@ impl Session<'_> {
             let new = NewItem {
                 flags: 0,
                 expiry: self.expiry(expiry),
-                cas: request.new_cas.unwrap_or_else(|| store.next_cas()),
+                cas: mutation::new_cas(store, request.new_cas),
                 bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
                 value: NewValue::from(&[][..]),
             };
             // Without memory for the item, it is a miss.
             created = entry.put(new).is_ok();
         }
+        self.context
+            .prefix_counts
+            .count(request.key(), KeyEvent::Get { hit: !created && entry.header().is_some() });
         if entry.header().is_none() {
             drop(entry);
             match request.ttl {
@@ -185,6 +189,7 @@ impl Session<'_> {
     }
 
     fn meta_delete(&mut self, request: &MetaRequest<'_>) {
+        self.count_key(request.key(), KeyEvent::Delete);
         let (store, counters) = (self.store(), self.counters);
         let mut entry = store.lock(request.key(), self.now);
         let code: &[u8] = match entry.header() {
@@ -226,7 +231,7 @@ impl Session<'_> {
             entry.put(NewItem {
                 flags: request.client_flags,
                 expiry: request.ttl.map_or(0, |ttl| self.expiry(ttl)),
-                cas: request.new_cas.unwrap_or(header.cas),
+                cas: request.new_cas.filter(|_| store.has_cas()).unwrap_or(header.cas),
                 bits: ItemBits::default(),
                 value: NewValue::from(&[][..]),
             })?;
@@ -238,7 +243,7 @@ impl Session<'_> {
             let bits = entry.header().map_or(header.bits, |header| header.bits);
             // The next client may claim the recache token.
             entry.set_bits(bits.with(ItemBits::STALE).without(ItemBits::TOKEN_SENT));
-            entry.set_cas(request.new_cas.unwrap_or_else(|| store.next_cas()));
+            entry.set_cas(mutation::new_cas(store, request.new_cas));
             return Ok(());
         }
         self.counters.count_delete(true);
@@ -282,7 +287,7 @@ impl Session<'_> {
                 let new = NewItem {
                     flags: 0,
                     expiry: self.expiry(request.ttl.unwrap_or(expiry)),
-                    cas: request.new_cas.unwrap_or_else(|| store.next_cas()),
+                    cas: mutation::new_cas(store, request.new_cas),
                     bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
                     value: NewValue::from(text.as_bytes()),
                 };
