@@ -58,11 +58,14 @@ pub enum Command<'a> {
 impl Command<'_> {
     /// Whether the command reads an item, or nothing. The flags of a meta get decide whether it also writes.
     pub fn is_get(&self) -> bool {
-        match self {
-            Self::Get { touch: None, .. } | Self::Meta(MetaVerb::Get) | Self::MetaNoop => true,
-            Self::Version | Self::Invalid { .. } => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Get { touch: None, .. }
+                | Self::Meta(MetaVerb::Get)
+                | Self::MetaNoop
+                | Self::Version
+                | Self::Invalid { .. }
+        )
     }
 }
 
