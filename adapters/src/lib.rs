@@ -35,9 +35,10 @@
 //! | `tower` | the module `tower`: any tower service is served; a timeout layer |
 //! | `axum` | the module `axum`: `serve` for routers |
 //! | `ws` | `axum::ws`: WebSockets in axum's handlers |
+//! | `tls` | the module `tls`: TLS by rustls on any stream; `Serve::tls` for servers |
 //! | `full` | all of these |
 //!
-//! None of them runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its channels and traits,
+//! None of `full` runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its channels and traits,
 //! which work in any runtime.
 
 #![forbid(unsafe_code)]
@@ -48,6 +49,8 @@ pub mod axum;
 pub mod hyper;
 #[cfg(feature = "io")]
 mod io;
+#[cfg(feature = "tls")]
+pub mod tls;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -27,6 +27,10 @@ mod adapters_hyper {}
 mod adapters_axum {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/adapters/tls.md")]
+mod adapters_tls {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runtime/drivers.md")]
 mod runtime_drivers {}
 

@@ -24,6 +24,8 @@ pub(super) struct ConnectionContext<M> {
     pub(super) make: M,
     pub(super) builder: auto::Builder<Executor>,
     pub(super) shutdown: Arc<Shutdown>,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<crate::tls::Acceptor>,
 }
 
 /// Serves a connection until it ends, and what it was upgraded to until that is dropped.
@@ -32,7 +34,20 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     peer: Peer,
     context: Arc<ConnectionContext<M>>,
 ) {
-    if let Err(error) = serve_stream(TurnEndFlush(stream), &peer, &context).await {
+    let stream = TurnEndFlush(stream);
+    #[cfg(feature = "tls")]
+    if let Some(acceptor) = &context.tls {
+        // Boxed, so that connections without TLS don't reserve memory for its state.
+        let served = Box::pin(async {
+            let stream = acceptor.accept(stream).await?;
+            serve_stream(stream, &peer, &context).await
+        });
+        if let Err(error) = served.await {
+            tracing::debug!(?peer, error, "a TLS connection has failed");
+        }
+        return;
+    }
+    if let Err(error) = serve_stream(stream, &peer, &context).await {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }

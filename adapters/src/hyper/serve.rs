@@ -96,7 +96,15 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
     builder.http1().timer(Timer::new());
     // WebSockets over HTTP/2 (RFC 8441).
     builder.http2().timer(Timer::new()).enable_connect_protocol();
-    Serve { listener, make, builder, signal: None, shutdown_limit: SHUTDOWN_LIMIT }
+    Serve {
+        listener,
+        make,
+        builder,
+        signal: None,
+        shutdown_limit: SHUTDOWN_LIMIT,
+        #[cfg(feature = "tls")]
+        tls: None,
+    }
 }
 
 /// A server that is set up, see [`serve`]. Awaited, it serves until its shutdown; without one, for ever.
@@ -107,6 +115,8 @@ pub struct Serve<L, M> {
     builder: auto::Builder<Executor>,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
+    #[cfg(feature = "tls")]
+    tls: Option<crate::tls::Acceptor>,
 }
 
 impl<L: Listen, M: MakeService> Serve<L, M> {
@@ -139,6 +149,14 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
+    /// Serves TLS only. Let the acceptor offer `h2` and `http/1.1` by ALPN: see
+    /// [`AcceptorBuilder::http`](crate::tls::AcceptorBuilder::http).
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, acceptor: crate::tls::Acceptor) -> Self {
+        self.tls = Some(acceptor);
+        self
+    }
+
     /// Serves in the background. A signal of [`with_graceful_shutdown`](Self::with_graceful_shutdown) is ignored: call
     /// [`Server::shutdown`].
     ///
@@ -153,6 +171,8 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             make: self.make,
             builder: self.builder,
             shutdown: Arc::clone(&shutdown),
+            #[cfg(feature = "tls")]
+            tls: self.tls,
         });
         let serving = self.listener.serve(move |stream| {
             let peer = L::accepted(&stream);

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::AsyncWriteExt;
 use futures_util::io::BufReader;
@@ -15,8 +14,6 @@ use crate::memcached::context::ServerContext;
 use crate::memcached::logging;
 use crate::memcached::tls::Tls;
 
-/// A client must complete the TLS handshake within this time.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client that has ended the connection must take the rest of its replies within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the descriptor of a connection that was reset is waited for.
@@ -93,8 +90,7 @@ async fn serve_tls<K>(
     context: &Arc<ServerContext>,
     connection: &ConnectionInfo,
 ) -> io::Result<()> {
-    let accepted = runtime::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
-    let stream = match accepted.map_err(io::Error::from).and_then(|accepted| accepted) {
+    let stream = match tls.accept(stream).await {
         Ok(stream) => stream,
         Err(error) => {
             context.counters.worker(runtime::current_worker()).handshake_errors.add(1);

@@ -1,0 +1,187 @@
+//! TLS on accepted connections.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures_io::{AsyncRead, AsyncWrite};
+use futures_rustls::TlsAcceptor;
+use futures_rustls::rustls::crypto::ring;
+use futures_rustls::rustls::server::{ResolvesServerCertUsingSni, WebPkiClientVerifier};
+use futures_rustls::rustls::{ServerConfig, SupportedProtocolVersion, version};
+
+use super::error::{Error, file_error, setup_error};
+use super::files::{Certificates, read_authorities};
+use super::server_names::CertificateByName;
+use super::stream::Stream;
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether clients present a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// A certificate is verified if the client presents one.
+    Optional,
+    /// Clients without a valid certificate are refused.
+    Required,
+}
+
+/// Sets up an [`Acceptor`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct AcceptorBuilder {
+    default: Certificates,
+    named: Vec<(String, Certificates)>,
+    authorities: Option<(PathBuf, ClientCertificates)>,
+    require_tls13: bool,
+    alpn: Vec<Vec<u8>>,
+    handshake_timeout: Duration,
+}
+
+impl AcceptorBuilder {
+    /// Other certificates for clients that ask for this name (SNI). They must be valid for it.
+    pub fn server_name(mut self, name: impl Into<String>, certificates: Certificates) -> Self {
+        self.named.push((name.into(), certificates));
+        self
+    }
+
+    /// Asks clients for a certificate that one of the authorities in this PEM file has signed. By default they are not
+    /// asked.
+    pub fn client_certificates(mut self, authorities: impl Into<PathBuf>, use_: ClientCertificates) -> Self {
+        self.authorities = Some((authorities.into(), use_));
+        self
+    }
+
+    /// Refuses TLS 1.2.
+    pub fn require_tls13(mut self) -> Self {
+        self.require_tls13 = true;
+        self
+    }
+
+    /// The application protocols that are offered (ALPN), the preferred one first. Default: none.
+    pub fn alpn<P: AsRef<[u8]>>(mut self, protocols: impl IntoIterator<Item = P>) -> Self {
+        self.alpn = protocols.into_iter().map(|protocol| protocol.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// Offers HTTP/2 and HTTP/1.1 by ALPN.
+    pub fn http(self) -> Self {
+        self.alpn(["h2", "http/1.1"])
+    }
+
+    /// How long a client may take for its handshake. Default: 10 s.
+    pub fn handshake_timeout(mut self, limit: Duration) -> Self {
+        self.handshake_timeout = limit;
+        self
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// If a file can't be read or used; the error names it.
+    pub fn open(self) -> Result<Acceptor, Error> {
+        let current = RwLock::new(Arc::new(self.load()?));
+        Ok(Acceptor(Arc::new(Shared { builder: self, current })))
+    }
+
+    fn load(&self) -> Result<ServerConfig, Error> {
+        const TLS12_AND_13: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+        const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
+        let provider = Arc::new(ring::default_provider());
+        let default = self.default.load(&provider)?;
+        let mut named = ResolvesServerCertUsingSni::new();
+        for (name, certificates) in &self.named {
+            let certified = Arc::unwrap_or_clone(certificates.load(&provider)?);
+            let unusable = "cannot use the certificate for its server name";
+            named.add(name, certified).map_err(file_error(certificates.chain(), unusable))?;
+        }
+        let versions = if self.require_tls13 { ONLY_TLS13 } else { TLS12_AND_13 };
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .map_err(setup_error)?;
+        let builder = match &self.authorities {
+            Some((path, wanted)) => {
+                let unusable = "cannot use it to verify clients";
+                let roots = Arc::new(read_authorities(path, unusable)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier = match wanted {
+                    ClientCertificates::Required => verifier,
+                    ClientCertificates::Optional => verifier.allow_unauthenticated(),
+                };
+                builder.with_client_cert_verifier(verifier.build().map_err(file_error(path, unusable))?)
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(CertificateByName { named, default }));
+        config.alpn_protocols.clone_from(&self.alpn);
+        Ok(config)
+    }
+}
+
+/// Performs the handshakes of a server. Clones share their certificates, on all workers.
+#[derive(Debug, Clone)]
+pub struct Acceptor(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    builder: AcceptorBuilder,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+/// Certificates and keys that were read again, but are not in use yet.
+#[derive(Debug)]
+pub struct LoadedAcceptor(ServerConfig);
+
+impl Acceptor {
+    /// Sets up an acceptor with these certificates.
+    pub fn builder(certificates: Certificates) -> AcceptorBuilder {
+        AcceptorBuilder {
+            default: certificates,
+            named: Vec::new(),
+            authorities: None,
+            require_tls13: false,
+            alpn: Vec::new(),
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+        }
+    }
+
+    /// Performs the handshake on an accepted connection.
+    ///
+    /// # Errors
+    /// `TimedOut` after the handshake's limit, or what is wrong with the handshake or the stream.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn accept<S>(&self, stream: S) -> io::Result<Stream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let current = Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner));
+        let handshake = TlsAcceptor::from(current).accept(stream);
+        let stream = runtime::timeout(self.0.builder.handshake_timeout, handshake).await??;
+        Ok(Stream::new(stream.into()))
+    }
+
+    /// Reads the files again and uses them for all later connections. On an error the present ones stay in use.
+    ///
+    /// # Errors
+    /// As [`AcceptorBuilder::open`].
+    pub fn reload(&self) -> Result<(), Error> {
+        self.replace(self.load()?);
+        Ok(())
+    }
+
+    /// Reads the files again, without using them yet.
+    ///
+    /// # Errors
+    /// As [`AcceptorBuilder::open`].
+    pub fn load(&self) -> Result<LoadedAcceptor, Error> {
+        self.0.builder.load().map(LoadedAcceptor)
+    }
+
+    /// Uses what was loaded for all later connections.
+    pub fn replace(&self, loaded: LoadedAcceptor) {
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded.0);
+    }
+}

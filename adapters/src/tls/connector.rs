@@ -1,0 +1,130 @@
+//! TLS on connections to servers.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_io::{AsyncRead, AsyncWrite};
+use futures_rustls::TlsConnector;
+use futures_rustls::pki_types::ServerName;
+use futures_rustls::rustls::ClientConfig;
+use futures_rustls::rustls::crypto::ring;
+
+use super::error::{Error, file_error, setup_error};
+use super::files::{Certificates, read_authorities};
+use super::stream::Stream;
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where distributions keep the system's authorities: Debian and Arch, Fedora, openSUSE, Alpine.
+const SYSTEM_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Sets up a [`Connector`].
+#[derive(Debug, Clone, Default)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct ConnectorBuilder {
+    authorities: Option<PathBuf>,
+    certificates: Option<Certificates>,
+    alpn: Vec<Vec<u8>>,
+    handshake_timeout: Option<Duration>,
+}
+
+impl ConnectorBuilder {
+    /// The authorities that sign servers' certificates, a PEM file. Default: the file that `SSL_CERT_FILE` names in the
+    /// environment, else the system's.
+    pub fn authorities(mut self, path: impl Into<PathBuf>) -> Self {
+        self.authorities = Some(path.into());
+        self
+    }
+
+    /// Presents a certificate to servers that ask for one.
+    pub fn client_certificate(mut self, certificates: Certificates) -> Self {
+        self.certificates = Some(certificates);
+        self
+    }
+
+    /// The application protocols that are offered (ALPN), the preferred one first. Default: none.
+    pub fn alpn<P: AsRef<[u8]>>(mut self, protocols: impl IntoIterator<Item = P>) -> Self {
+        self.alpn = protocols.into_iter().map(|protocol| protocol.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// How long a handshake may take. Default: 10 s.
+    pub fn handshake_timeout(mut self, limit: Duration) -> Self {
+        self.handshake_timeout = Some(limit);
+        self
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// If a file can't be read or used; the error names it.
+    pub fn open(self) -> Result<Connector, Error> {
+        let authorities = self.authorities.or_else(system_authorities).ok_or(Error::NoAuthorities)?;
+        let roots = read_authorities(&authorities, "cannot use it to verify servers")?;
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(setup_error)?
+            .with_root_certificates(roots);
+        let mut config = match &self.certificates {
+            Some(certificates) => {
+                let (chain, key) = certificates.read(&provider)?;
+                let unusable = "cannot use the certificate with this private key";
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(file_error(certificates.chain(), unusable))?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = self.alpn;
+        let limit = self.handshake_timeout.unwrap_or(HANDSHAKE_TIMEOUT);
+        Ok(Connector { config: Arc::new(config), limit })
+    }
+}
+
+fn system_authorities() -> Option<PathBuf> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    named.or_else(|| SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.is_file()).map(Path::to_owned))
+}
+
+/// Performs the handshakes of a client. Clones share their settings and sessions, on all workers.
+#[derive(Debug, Clone)]
+pub struct Connector {
+    config: Arc<ClientConfig>,
+    limit: Duration,
+}
+
+impl Connector {
+    /// Sets up a connector.
+    pub fn builder() -> ConnectorBuilder {
+        ConnectorBuilder::default()
+    }
+
+    /// Performs the handshake on a connection to a server, whose certificate has to be valid for `name`: a DNS name or
+    /// an IP address.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is neither, `TimedOut` after the handshake's limit, or what is wrong with the handshake,
+    /// the certificate or the stream.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn connect<S>(&self, name: &str, stream: S) -> io::Result<Stream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("the server name {name:?}: {error}"))
+        })?;
+        let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(name, stream);
+        let stream = runtime::timeout(self.limit, handshake).await??;
+        Ok(Stream::new(stream.into()))
+    }
+}
