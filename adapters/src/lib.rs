@@ -36,7 +36,9 @@
 //! | `axum` | the module `axum`: `serve` for routers |
 //! | `ws` | `axum::ws`: WebSockets in axum's handlers |
 //! | `tls` | the module `tls`: TLS by rustls on any stream; `Serve::tls` for servers |
+//! | `tonic` | the module `tonic`: gRPC servers and client channels |
 //! | `full` | all of these |
+//! | `tokio-context` | the module `tokio_context`: a thread with tokio's runtime, for crates that insist on it |
 //!
 //! None of `full` runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its channels and traits,
 //! which work in any runtime.
@@ -51,6 +53,10 @@ pub mod hyper;
 mod io;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "tokio-context")]
+pub mod tokio_context;
+#[cfg(feature = "tonic")]
+pub mod tonic;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -19,6 +19,10 @@ mod requirements_and_fallback {}
 mod from_tokio {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/which-crates-work.md")]
+mod which_crates_work {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/adapters/hyper.md")]
 mod adapters_hyper {}
 

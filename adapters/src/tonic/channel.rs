@@ -1,0 +1,113 @@
+//! Channels of gRPC clients.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ::hyper::body::Incoming;
+use ::tonic::Status;
+use ::tonic::body::Body;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri};
+use hyper_util::client::legacy::ResponseFuture;
+use tower_service::Service;
+
+use super::deadline_body::{AtDeadline, DeadlineBody, deadline_exceeded};
+use super::grpc_timeout;
+use crate::hyper::{BoxError, Client, TimerSleep};
+
+/// A connection of HTTP/2 to a server for each worker, made when it is first used and again when it has broken. Clones
+/// share the connections; they can be held in axum's handlers.
+///
+/// Generated clients take it: `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`. A request's
+/// deadline (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be reached is
+/// `UNAVAILABLE`.
+#[derive(Debug, Clone)]
+pub struct Channel {
+    client: Client<Body>,
+    scheme: Scheme,
+    authority: Authority,
+}
+
+impl Channel {
+    /// A channel to a server, whose URI has the scheme `http` and a host. It doesn't connect yet.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for other URIs.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn new(uri: Uri) -> Result<Self, Status> {
+        let parts = uri.clone().into_parts();
+        match (parts.scheme, parts.authority) {
+            (Some(scheme), Some(authority)) if scheme == Scheme::HTTP => {
+                Ok(Self { client: Client::http2(), scheme, authority })
+            }
+            _ => Err(Status::invalid_argument(format!("a channel's URI is http://HOST:PORT, and not {uri}"))),
+        }
+    }
+}
+
+impl Service<Request<Body>> for Channel {
+    type Response = Response<DeadlineBody<Incoming>>;
+    type Error = BoxError;
+    type Future = Responding;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Responding {
+        let path = request.uri().path_and_query().cloned();
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let uri = Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build();
+        // Never fails: all three parts were parsed before.
+        if let Ok(uri) = uri {
+            *request.uri_mut() = uri;
+        }
+        let sleep = grpc_timeout::read(request.headers()).map(|time| TimerSleep::new(runtime::sleep(time)));
+        Responding { response: self.client.get().request(request), sleep }
+    }
+}
+
+/// The future of a [`Channel`].
+#[derive(Debug)]
+pub struct Responding {
+    response: ResponseFuture,
+    sleep: Option<TimerSleep>,
+}
+
+impl Future for Responding {
+    type Output = Result<Response<DeadlineBody<Incoming>>, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
+            let sleep = self.sleep.take();
+            return Poll::Ready(match response {
+                Ok(response) => Ok(response.map(|body| DeadlineBody::new(body, sleep, AtDeadline::Error))),
+                Err(error) if error.is_connect() => Err(Status::unavailable(explained(&error)).into()),
+                Err(error) => Err(error.into()),
+            });
+        }
+        if let Some(sleep) = &mut self.sleep
+            && Pin::new(sleep).poll(context).is_ready()
+        {
+            return Poll::Ready(Err(deadline_exceeded().into()));
+        }
+        Poll::Pending
+    }
+}
+
+/// An error with its causes.
+fn explained(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

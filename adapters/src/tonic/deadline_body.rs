@@ -1,0 +1,82 @@
+//! A response's body that ends at its deadline.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ::hyper::body::{Body, Bytes, Frame, SizeHint};
+use ::tonic::Status;
+use pin_project_lite::pin_project;
+
+use crate::hyper::{BoxError, TimerSleep};
+
+/// What a body ends with at its deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AtDeadline {
+    /// A server sends the status in trailers.
+    Trailers,
+    /// A client's caller gets the status as an error.
+    Error,
+}
+
+pin_project! {
+    /// The body of a response that ends with the status `DEADLINE_EXCEEDED` at the request's deadline.
+    #[derive(Debug)]
+    pub struct DeadlineBody<B> {
+        #[pin]
+        body: B,
+        sleep: Option<TimerSleep>,
+        at_deadline: AtDeadline,
+        ended: bool,
+    }
+}
+
+impl<B> DeadlineBody<B> {
+    pub(super) fn new(body: B, sleep: Option<TimerSleep>, at_deadline: AtDeadline) -> Self {
+        Self { body, sleep, at_deadline, ended: false }
+    }
+}
+
+pub(super) fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("the request's deadline has passed")
+}
+
+impl<B> Body for DeadlineBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.project();
+        if *this.ended {
+            return Poll::Ready(None);
+        }
+        if let Some(sleep) = this.sleep
+            && Pin::new(sleep).poll(context).is_ready()
+        {
+            *this.ended = true;
+            return Poll::Ready(match this.at_deadline {
+                AtDeadline::Trailers => {
+                    let mut trailers = http::HeaderMap::new();
+                    // Fails only for a message that is no header's value, which this one is.
+                    let added = deadline_exceeded().add_header(&mut trailers);
+                    Some(added.map(|()| Frame::trailers(trailers)).map_err(Into::into))
+                }
+                AtDeadline::Error => Some(Err(deadline_exceeded().into())),
+            });
+        }
+        this.body.poll_frame(context).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.sleep.is_some() { SizeHint::default() } else { self.body.size_hint() }
+    }
+}

@@ -1,0 +1,17 @@
+//! gRPC servers.
+
+use ::tonic::service::Routes;
+use tower_layer::Layer;
+
+use super::deadline::DeadlineLayer;
+use crate::hyper::{Listen, MakeService, Serve};
+
+/// Serves gRPC services on a listener, each connection on the worker that owns its NAPI.
+///
+/// The deadlines of clients are kept ([`DeadlineLayer`]). tower's layers go around services or around
+/// `routes.into_axum_router()`. The result is awaited or [started](Serve::start); the server speaks HTTP/2, by prior
+/// knowledge or by TLS.
+pub fn serve<L: Listen>(listener: L, routes: Routes) -> Serve<L, impl MakeService> {
+    let router = routes.prepare().into_axum_router();
+    crate::tower::serve(listener, DeadlineLayer::new().layer(router))
+}

@@ -1,0 +1,170 @@
+//! gRPC: the four kinds of methods, deadlines, health, broken and missing servers.
+
+mod chat;
+mod common;
+
+use std::time::{Duration, Instant};
+
+use adapters::hyper::Server;
+use adapters::tonic::{Channel, DeadlineLayer, serve};
+use futures_util::StreamExt;
+use tonic::service::Routes;
+use tonic::{Code, Request};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower_layer::Layer;
+
+use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room};
+use crate::common::listener;
+
+fn start() -> (Server, ChatClient<Channel>) {
+    let listener = listener();
+    let uri = format!("http://{}", listener.local_addr().unwrap());
+    let server = serve(listener, Routes::new(ChatServer::new(Room::new()))).start().unwrap();
+    (server, ChatClient::new(Channel::new(uri.parse().unwrap()).unwrap()))
+}
+
+fn line(text: &str) -> Line {
+    Line { text: text.to_owned() }
+}
+
+#[runtime::test]
+async fn all_four_kinds_of_methods_work_on_one_connection() {
+    let (server, mut client) = start();
+    let greeting = client.greet(Name { name: "reader".to_owned() }).await.unwrap();
+    assert_eq!(greeting.into_inner(), line("hello reader"));
+    let status = client.greet(Name::default()).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "the name is empty"));
+
+    let counted = client.count(Range { until: 5, milliseconds: 2 }).await.unwrap().into_inner();
+    let counted: Vec<_> = counted.map(|line| line.unwrap().text).collect().await;
+    assert_eq!(counted, ["0", "1", "2", "3", "4"]);
+
+    let sent = futures_util::stream::iter((0..1000).map(|number| line(&number.to_string())));
+    assert_eq!(client.collect(sent).await.unwrap().into_inner().until, 1000);
+
+    // What the server answers comes back while the request's stream is open.
+    let (said, saying) = futures_channel::mpsc::unbounded();
+    let mut heard = client.join(saying).await.unwrap().into_inner();
+    for text in ["a", "b", "c"] {
+        said.unbounded_send(line(text)).unwrap();
+        assert_eq!(heard.next().await.unwrap().unwrap(), line(text));
+    }
+    drop((said, heard));
+    assert_eq!(server.alignment().accepted, 1);
+    drop(client);
+    server.shutdown(Duration::from_secs(5)).await;
+}
+
+#[runtime::test]
+async fn a_deadline_ends_calls_and_streams_on_both_sides() {
+    let (server, mut client) = start();
+    let mut request = Request::new(Name { name: "nobody".to_owned() });
+    request.set_timeout(Duration::from_millis(50));
+    let begin = Instant::now();
+    assert_eq!(client.greet(request).await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert!(begin.elapsed() >= Duration::from_millis(45), "{:?}", begin.elapsed());
+
+    let mut request = Request::new(Range { until: 1000, milliseconds: 10 });
+    request.set_timeout(Duration::from_millis(100));
+    let mut lines = client.count(request).await.unwrap().into_inner();
+    let mut number = 0;
+    let status = loop {
+        match lines.next().await.unwrap() {
+            Ok(line) => assert_eq!(line.text, number.to_string()),
+            Err(status) => break status,
+        }
+        number += 1;
+    };
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert!(number < 100, "{number} lines in 100 ms");
+    drop((client, lines));
+    server.shutdown(Duration::ZERO).await;
+}
+
+/// A client that only waits for the answer, so that the deadline is the server's alone.
+#[runtime::test]
+async fn the_servers_limit_ends_calls_and_streams_with_a_status() {
+    let listener = listener();
+    let uri = format!("http://{}", listener.local_addr().unwrap());
+    let router = Routes::new(ChatServer::new(Room::new())).into_axum_router();
+    let limited = DeadlineLayer::with_limit(Duration::from_millis(60)).layer(router);
+    let server = adapters::tower::serve(listener, limited).start().unwrap();
+    let mut client = ChatClient::new(Channel::new(uri.parse().unwrap()).unwrap());
+    let status = client.greet(Name { name: "nobody".to_owned() }).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    let lines = client.count(Range { until: 1000, milliseconds: 10 }).await.unwrap().into_inner();
+    let lines: Vec<_> = lines.collect().await;
+    assert_eq!(lines.last().unwrap().as_ref().unwrap_err().code(), Code::DeadlineExceeded);
+    assert!(lines.len() < 100);
+    drop(client);
+    server.shutdown(Duration::ZERO).await;
+}
+
+#[runtime::test]
+async fn a_server_that_is_not_there_is_unavailable_and_is_found_when_it_is() {
+    let gone = listener();
+    let address = gone.local_addr().unwrap();
+    drop(gone);
+    let mut client = ChatClient::new(Channel::new(format!("http://{address}").parse().unwrap()).unwrap());
+    let status = client.greet(Name { name: "a".to_owned() }).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    let listener = net::TcpListener::bind(address).unwrap();
+    let server = serve(listener, Routes::new(ChatServer::new(Room::new()))).start().unwrap();
+    assert!(client.greet(Name { name: "a".to_owned() }).await.is_ok());
+    drop(client);
+    server.shutdown(Duration::from_secs(5)).await;
+}
+
+#[runtime::test]
+async fn a_channel_takes_http_uris_only() {
+    for uri in ["https://localhost:1", "/path", "localhost:1"] {
+        let status = Channel::new(uri.parse().unwrap()).unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains(uri), "{status:?}");
+    }
+}
+
+#[runtime::test]
+async fn the_health_service_of_tonic_tells_and_watches_states() {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_serving::<ChatServer<Room>>().await;
+    let listener = listener();
+    let uri = format!("http://{}", listener.local_addr().unwrap());
+    let server = serve(listener, Routes::new(health)).start().unwrap();
+    let mut client = HealthClient::new(Channel::new(uri.parse().unwrap()).unwrap());
+    let request = || HealthCheckRequest { service: "chat.Chat".to_owned() };
+    assert_eq!(client.check(request()).await.unwrap().into_inner().status, 1);
+    let mut watched = client.watch(request()).await.unwrap().into_inner();
+    assert_eq!(watched.next().await.unwrap().unwrap().status, 1);
+    reporter.set_not_serving::<ChatServer<Room>>().await;
+    assert_eq!(watched.next().await.unwrap().unwrap().status, 2);
+    drop((client, watched));
+    server.shutdown(Duration::ZERO).await;
+}
+
+#[runtime::test]
+async fn calls_that_are_given_up_leave_the_others_whole() {
+    let (server, client) = start();
+    let calls = (0..300).map(|number| {
+        let mut client = client.clone();
+        async move {
+            let limit = Duration::from_micros(number * 37 % 3000);
+            let call = async {
+                let lines = client.count(Range { until: 20, milliseconds: 0 }).await.unwrap().into_inner();
+                lines.map(|line| line.unwrap().text.parse::<u32>().unwrap()).collect::<Vec<u32>>().await
+            };
+            // Two of three are given up somewhere.
+            match number % 3 {
+                0 => Some(call.await),
+                _ => runtime::timeout(limit, call).await.ok(),
+            }
+        }
+    });
+    let answers = futures_util::future::join_all(calls).await;
+    let whole = answers.iter().flatten().count();
+    assert!(whole >= 100, "{whole}");
+    assert!(answers.iter().flatten().all(|numbers| numbers.iter().copied().eq(0..20)));
+    drop(client);
+    server.shutdown(Duration::ZERO).await;
+}
