@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::AsyncWriteExt;
 use futures_util::io::BufReader;
