@@ -184,7 +184,7 @@ impl Builder {
     }
 
     /// A poll of a task that takes longer is a stall: it is counted ([`Metrics::stalls`](crate::Metrics::stalls)), logged
-    /// as a warning with the place where the task was spawned, and given to [`on_stall`](Self::on_stall). While a task
+    /// (level info) with the place where the task was spawned, and given to [`on_stall`](Self::on_stall). While a task
     /// computes or blocks its thread, its worker's other tasks, timers and sockets wait, and its queue is not polled.
     /// Default: 100 ms. The resolution is the kernel's tick, 1 to 10 ms.
     ///

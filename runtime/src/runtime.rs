@@ -184,7 +184,10 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         // Its tasks may wait for the others' when they are dropped.
-        self.worker.take();
+        if self.worker.take().is_none() {
+            // Without a `block_on` nobody has taken in what was spawned on it.
+            drop(self.state.workers[0].inbox.close());
+        }
         self.state.stop();
         self.state.blocking.close();
         for thread in self.threads.drain(..) {

@@ -157,3 +157,20 @@ fn dropping_a_runtime_waits_for_blocking_work_that_has_begun() {
         assert_eq!(done.load(Ordering::SeqCst), 1, "on {driver}");
     }
 }
+
+#[test]
+fn a_task_for_worker_0_of_a_runtime_that_never_ran_is_cancelled_with_it() {
+    for driver in DRIVERS {
+        let runtime = build(driver);
+        let (before, handle) = (runtime.handle().spawn_on(0, || async {}), runtime.handle());
+        drop(runtime);
+        let after = handle.spawn_on(0, || async {});
+        build(driver).block_on(async {
+            for task in [before, after] {
+                let joined =
+                    runtime::timeout(LIMIT, task).await.expect("the task is neither run nor dropped");
+                assert!(joined.unwrap_err().is_cancelled());
+            }
+        });
+    }
+}

@@ -3,6 +3,7 @@
 //! | field | written by | meaning |
 //! |---|---|---|
 //! | `references` | any thread | counts [`TaskRef`](super::cell::TaskRef)s; the last one frees the task |
+//! | `identity` | nobody | the task's number, name and place, for reports |
 //! | `key` | the worker | index into the worker's task slab |
 //! | `queued` | the worker, or the thread that drops a refused new task | the task is in the run queue, or finished: local wakes do nothing |
 //! | `remote_wake_pending` | any thread | a wake message is in the worker's inbox |

@@ -325,7 +325,8 @@ impl Worker {
         let name = task.name.as_deref().cloned();
         let stall = Stall { worker: self.handle.index, id: task.id, name, spawned: task.spawned, took };
         self.handle.counters.stalls.add(1);
-        tracing::warn!("{stall}");
+        // Not a warning: a program's first poll often sets things up, and a virtual machine may pause.
+        tracing::info!("{stall}");
         if let Some(hook) = &self.runtime.hooks.on_stall {
             contain_panic(|| hook(&stall));
         }
