@@ -36,7 +36,8 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
         wait_until("the server is polled", || {
             epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1)
         });
-        std::thread::sleep(Duration::from_millis(1200));
+        // Two lines of rates.
+        std::thread::sleep(Duration::from_millis(2300));
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

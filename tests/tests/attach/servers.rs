@@ -216,11 +216,6 @@ fn serve_by_hand(what: &str) {
     let listener = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
     println!("serves on {}", SocketAddr::from((SERVER_ADDRESS, PORT)));
     let mut streams: Vec<TcpStream> = Vec::new();
-    let flags = epoll::CreateFlags::CLOEXEC;
-    let (inner, outer) = (epoll::create(flags).unwrap(), epoll::create(flags).unwrap());
-    let watch = |on: &std::os::fd::OwnedFd, what: &dyn std::os::fd::AsFd, data| {
-        epoll::add(on, what.as_fd(), epoll::EventData::new_u64(data), epoll::EventFlags::IN).unwrap();
-    };
     if what == "poll" {
         let mut buffer = [0; 4096];
         listener.set_nonblocking(true).unwrap();
@@ -241,6 +236,11 @@ fn serve_by_hand(what: &str) {
             }
         }
     }
+    let flags = epoll::CreateFlags::CLOEXEC;
+    let (inner, outer) = (epoll::create(flags).unwrap(), epoll::create(flags).unwrap());
+    let watch = |on: &std::os::fd::OwnedFd, what: &dyn std::os::fd::AsFd, data| {
+        epoll::add(on, what.as_fd(), epoll::EventData::new_u64(data), epoll::EventFlags::IN).unwrap();
+    };
     watch(&inner, &listener, u64::MAX);
     if what == "nested" {
         watch(&outer, &inner, 0);
