@@ -163,8 +163,8 @@ pub fn print_restore_reports(reports: &[RestoreReport]) {
     }
     for report in reports {
         print_line!("{}: {} removed", report.interface, report.policy);
-        for (epoll, outcome) in &report.epolls {
-            print_line!("  {epoll}: {outcome}");
+        for (other, outcome) in &report.others {
+            print_line!("  {other}: {outcome}");
         }
         for (knob, outcome) in &report.knobs {
             print_line!("  {knob}: {outcome}");

@@ -21,7 +21,7 @@ impl Undo {
             Ok(path) => self.path = Some(path),
             // Without a change there is nothing to restore: a process without write permission can run
             // on an interface that was configured for it.
-            Err(_) if self.journal.entries.is_empty() => {}
+            Err(_) if self.journal.entries.is_empty() && self.journal.is_own() => {}
             Err(error) => return Err(error),
         }
         Ok(())

@@ -12,6 +12,7 @@ use super::load::{Load, PacketCounter, drops};
 use super::process::{self, Descriptors, EpollReader, ThreadWait};
 use super::queue_map::{QueueMap, QueueName};
 use super::reporter::Reporter;
+use super::steer::Steerer;
 use super::target::ProcessFinder;
 use crate::counters::busy_poll_rx_packets;
 use crate::descriptors::EpollParams;
@@ -62,6 +63,7 @@ pub(super) struct Attacher {
     foreign: BTreeSet<u32>,
     polled: u64,
     drops: BTreeMap<String, u64>,
+    steerer: Steerer,
     pub(super) processes: usize,
     sender: Sender<AttachEvent>,
     receiver: Receiver<AttachEvent>,
@@ -89,6 +91,7 @@ impl Attacher {
             foreign: BTreeSet::new(),
             polled: busy_poll_rx_packets().unwrap_or(0),
             drops: BTreeMap::new(),
+            steerer: Steerer::default(),
             processes: 0,
             sender,
             receiver,
@@ -164,6 +167,12 @@ impl Attacher {
             self.instances.remove(&key);
         }
         self.queues.retain(|_, queue| !queue.instances.is_empty());
+        if self.config.steer {
+            let epolls: Vec<InstanceKey> = self.instances.keys().cloned().collect();
+            let only = self.config.interface.as_deref();
+            let events = self.steerer.steer(&epolls, &self.reader, only, &self.config.journals);
+            events.into_iter().for_each(|event| self.say(event));
+        }
         self.watch_threads();
         !pids.is_empty() || self.finder.may_come_back()
     }
@@ -360,6 +369,7 @@ impl Attacher {
         // First: the last journal that is removed removes the folder.
         self.reporter.remove_files();
         self.queues.clear();
+        self.steerer = Steerer::default();
         let events: Vec<AttachEvent> = self.receiver.try_iter().collect();
         events.iter().for_each(|event| self.reporter.event(event));
     }

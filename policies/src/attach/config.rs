@@ -13,6 +13,9 @@ pub struct AttachConfig {
     pub interface: Option<String>,
     /// How much longer the median request may take than under plain interrupts.
     pub latency_budget: LatencyBudget,
+    /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the new connections of one
+    /// queue.
+    pub steer: bool,
     /// Where the old values are journalled.
     pub journals: JournalDir,
 }
@@ -20,6 +23,12 @@ pub struct AttachConfig {
 impl AttachConfig {
     /// All interfaces, a latency budget of 0, and the default journals.
     pub fn new(target: Target) -> Self {
-        Self { target, interface: None, latency_budget: LatencyBudget::ZERO, journals: JournalDir::default() }
+        Self {
+            target,
+            interface: None,
+            latency_budget: LatencyBudget::ZERO,
+            steer: false,
+            journals: JournalDir::default(),
+        }
     }
 }

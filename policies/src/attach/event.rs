@@ -1,6 +1,7 @@
 //! What an attachment reports.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use super::queue_map::QueueName;
 use crate::supervise::Change;
@@ -69,6 +70,20 @@ pub enum AttachEvent {
         /// What has changed.
         change: Change,
     },
+    /// New connections to an address go to the listener of their queue.
+    Steered {
+        /// The listeners' address.
+        address: SocketAddr,
+        /// How many there are.
+        listeners: usize,
+    },
+    /// New connections to an address can't be steered.
+    NotSteered {
+        /// The listeners' address.
+        address: SocketAddr,
+        /// Why.
+        reason: String,
+    },
     /// A process is left alone.
     ProcessLeftAlone {
         /// The process id.
@@ -94,6 +109,10 @@ impl fmt::Display for AttachEvent {
                 write!(f, "{}: {change}", queue.interface)
             }
             AttachEvent::Queue { queue, change } => write!(f, "{queue}: {change}"),
+            AttachEvent::Steered { address, listeners } => {
+                write!(f, "new connections to {address} are steered to its {listeners} listeners by queue")
+            }
+            AttachEvent::NotSteered { address, reason } => write!(f, "{address} is not steered: {reason}"),
             AttachEvent::ProcessLeftAlone { pid, reason } => {
                 write!(f, "process {pid} is left alone: {reason}")
             }

@@ -35,6 +35,7 @@ mod process;
 mod queue_map;
 mod reporter;
 mod status;
+mod steer;
 mod survey;
 mod target;
 mod watchdog;

@@ -42,7 +42,7 @@ impl Descriptors {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HeldSocket {
     pub(super) descriptor: i32,
-    inode: u64,
+    pub(super) inode: u64,
 }
 
 /// Reads what epoll instances hold.

@@ -9,4 +9,4 @@ mod socket_options;
 
 pub use duplicate::duplicate;
 pub use epoll_params::EpollParams;
-pub use socket_options::{incoming_napi_id, steer_by_queue};
+pub use socket_options::{incoming_napi_id, steer_by_queue, stop_steering};

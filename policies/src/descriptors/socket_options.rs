@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
+const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
 
 /// The id of the NAPI that a socket's packets come from; 0 if it has none (loopback, Unix sockets,
 /// listeners, kernels without busy polling, descriptors that are no sockets).
@@ -65,6 +66,26 @@ pub fn steer_by_queue(socket: &impl AsFd, table: &[(u32, u32)], listeners: u32) 
             SO_ATTACH_REUSEPORT_CBPF,
             (&raw const program).cast(),
             size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Removes a reuseport group's program: it chooses the listener by the connection's hash again.
+///
+/// # Errors
+/// `ENOENT` if the group has no program, `EINVAL` if the socket is in no group.
+#[doc(alias = "SO_DETACH_REUSEPORT_BPF")]
+pub fn stop_steering(socket: &impl AsFd) -> io::Result<()> {
+    let unused: libc::c_int = 0;
+    // SAFETY: the pointer and the length describe one live `int`, which the kernel requires and ignores.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_DETACH_REUSEPORT_BPF,
+            (&raw const unused).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

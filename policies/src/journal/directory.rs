@@ -46,13 +46,13 @@ impl JournalDir {
         Ok(journals)
     }
 
-    /// The other network namespaces whose journals have epoll instances of other processes: the namespaces in which
+    /// The other network namespaces whose journals record something of other processes: the namespaces in which
     /// `policies attach` runs are those of its targets.
-    pub(super) fn other_namespaces_with_epolls(&self) -> Result<BTreeSet<u64>, Error> {
+    pub(super) fn other_namespaces(&self) -> Result<BTreeSet<u64>, Error> {
         let own = network_namespace();
         let journals = self.read_all()?.into_iter().map(|(_, journal)| journal);
         Ok(journals
-            .filter(|journal| journal.namespace != own && !journal.epolls.is_empty())
+            .filter(|journal| journal.namespace != own && !journal.is_own())
             .map(|journal| journal.namespace)
             .collect())
     }

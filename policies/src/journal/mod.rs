@@ -4,6 +4,7 @@
 mod directory;
 mod entry;
 mod epoll_entry;
+mod listener_entry;
 mod lock;
 mod queue_holders;
 mod record;
@@ -13,6 +14,7 @@ pub use directory::JournalDir;
 #[cfg(test)]
 pub(crate) use entry::{Entry, OwnedValues};
 pub(crate) use epoll_entry::EpollEntry;
+pub(crate) use listener_entry::ListenerEntry;
 pub use queue_holders::{QueueHolder, queue_holders};
 pub(crate) use record::Journal;
 pub use record::Lifetime;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, OwnedValues};
 use super::epoll_entry::EpollEntry;
+use super::listener_entry::ListenerEntry;
 use crate::host::Interface;
 use crate::host::device::Device;
 use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};
@@ -48,6 +49,9 @@ pub(crate) struct Journal {
     /// Epoll instances of other processes that poll the queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) epolls: Vec<EpollEntry>,
+    /// Listeners of other processes that are steered by queue.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) listeners: Vec<ListenerEntry>,
 }
 
 /// The fields that every version of the file format has.
@@ -81,7 +85,13 @@ impl Journal {
             namespace: network_namespace(),
             entries: Vec::new(),
             epolls: Vec::new(),
+            listeners: Vec::new(),
         }
+    }
+
+    /// Whether it records nothing of other processes.
+    pub(crate) fn is_own(&self) -> bool {
+        self.epolls.is_empty() && self.listeners.is_empty()
     }
 
     /// Whether the writer has ended without restoring what it set for its own lifetime.

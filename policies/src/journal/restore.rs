@@ -63,15 +63,15 @@ pub struct RestoreReport {
     pub policy: Policy,
     /// The knobs, in the order in which they were restored.
     pub knobs: Vec<(Knob, RestoreOutcome)>,
-    /// The epoll instances of other processes, as `process 812, epoll instance 5`.
-    pub epolls: Vec<(String, RestoreOutcome)>,
+    /// The epoll instances and listeners of other processes, as `process 812, epoll instance 5`.
+    pub others: Vec<(String, RestoreOutcome)>,
 }
 
 impl RestoreReport {
-    /// Whether any knob or epoll instance could not be restored.
+    /// Whether any knob, epoll instance or listener could not be restored.
     pub fn failed(&self) -> bool {
         let knobs = self.knobs.iter().map(|(_, outcome)| outcome);
-        let mut outcomes = knobs.chain(self.epolls.iter().map(|(_, outcome)| outcome));
+        let mut outcomes = knobs.chain(self.others.iter().map(|(_, outcome)| outcome));
         outcomes.any(|outcome| matches!(outcome, RestoreOutcome::Failed { .. }))
     }
 }
@@ -113,7 +113,7 @@ fn restore_everywhere(
     select: impl Fn(&Journal) -> bool + Sync,
 ) -> Result<Vec<RestoreReport>, Error> {
     let mut reports = restore_where(directory, &select)?;
-    for namespace in directory.other_namespaces_with_epolls()? {
+    for namespace in directory.other_namespaces()? {
         let Some(namespace) = NetNamespace::find(namespace) else { continue };
         let restored = namespace.run(|| restore_where(directory, &select));
         reports
@@ -156,12 +156,14 @@ pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {
     if journal.epolls.iter().any(EpollEntry::is_set) {
         thread::sleep(stop_deferral(journal, &device));
     }
-    let epolls = journal.epolls.iter().rev().map(|entry| (entry.to_string(), entry.restore())).collect();
+    let epolls = journal.epolls.iter().rev().map(|entry| (entry.to_string(), entry.restore()));
+    let listeners = journal.listeners.iter().rev().map(|entry| (entry.to_string(), entry.restore()));
+    let others = epolls.chain(listeners).collect();
     let mut knobs = Vec::new();
     for entry in rebuild.into_iter().chain(rest) {
         knobs.push((entry.knob.clone(), restore_entry(entry, &device, down)));
     }
-    RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, epolls }
+    RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, others }
 }
 
 /// Sets the deferrals that are adapted to 0. Returns the longest suspend timeout of the queues.

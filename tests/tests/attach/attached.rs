@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lab::testbed::{SERVER_INTERFACE, Testbed};
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Fitness, Target, observe};
-use policies::descriptors::{EpollParams, duplicate};
+use policies::descriptors::{EpollParams, duplicate, stop_steering};
 use policies::law::LatencyBudget;
 use policies::{Change, JournalDir, host};
 use serial_test::serial;
@@ -211,7 +211,7 @@ fn workers_of_nginx_that_mix_queues_are_left_alone() {
     let several = observation.instances().filter(|it| it.fitness == Fitness::SeveralQueues).count();
     assert!(several > 0, "{observation:?}");
     let remedies: String = observation.findings.iter().filter_map(|it| it.remedy.clone()).collect();
-    assert!(remedies.contains("ethtool -L"), "{remedies}");
+    assert!(remedies.contains("reuseport") && remedies.contains("--steer"), "{remedies}");
     let attached = Observed::start(target);
     wait_until("an instance is left alone", || {
         attached.count(|event| matches!(event, AttachEvent::LeftAlone { .. })) > 0
@@ -221,4 +221,50 @@ fn workers_of_nginx_that_mix_queues_are_left_alone() {
     assert_eq!(state(&family), before);
     drop(attached);
     load.end();
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
+    let testbed = enter(2);
+    let Some(server) = servers::nginx(2, "reuseport") else { return };
+    let workers = &family(server.pid())[1..];
+    // The group's program, removed if there is one.
+    let is_steered = || {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", workers[0])).unwrap().flatten();
+        let numbers = fds.filter_map(|fd| fd.file_name().to_str()?.parse().ok());
+        let mut sockets = numbers.filter_map(|fd: i32| duplicate(workers[0], fd).ok());
+        sockets.any(|socket| stop_steering(&socket).is_ok())
+    };
+    assert!(!is_steered());
+    let target = Target::Process(server.pid());
+    let config = AttachConfig { latency_budget: BUDGET, steer: true, ..AttachConfig::new(target) };
+    let attached = Observed::start_with(config.clone());
+    let steered = |event: &AttachEvent| matches!(event, AttachEvent::Steered { listeners: 2, .. });
+    wait_until("the listeners are steered", || attached.count(steered) == 1);
+    let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
+    attached.wait_attached(2);
+    let queues = || attached.attachment.status().queues.iter().map(|it| it.queue.queue).collect::<Vec<_>>();
+    wait_until("both queues are attached", || queues() == [0, 1]);
+    attached.attachment.detach();
+    assert!(!is_steered(), "the program is left");
+    nothing_is_left();
+    load.end();
+
+    // Killed, and restored.
+    let policies = tests::own_program("policies");
+    let pid = server.pid().to_string();
+    let mut command = Command::new(&policies);
+    command.args(["attach", "--pid", &pid, "--steer"]).stdout(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    wait_until("the listeners are journalled", || std::path::Path::new("/run/lull").exists());
+    std::thread::sleep(Duration::from_millis(500));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let restored = Command::new(&policies).arg("restore").output().unwrap();
+    let text = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert!(restored.status.success() && text.contains("listener"), "{restored:?}");
+    assert!(!is_steered(), "the program is left");
+    nothing_is_left();
 }

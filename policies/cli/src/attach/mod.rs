@@ -62,6 +62,10 @@ pub struct PollingArguments {
     /// Microseconds that the median request may take longer than under plain interrupts, in exchange for CPU time
     #[arg(long, value_name = "US", default_value_t)]
     latency_budget: LatencyBudget,
+    /// If the server has a listener for each queue (SO_REUSEPORT), give each listener the new connections of one queue,
+    /// until the command ends. A program that the server has attached to its listeners is replaced
+    #[arg(long)]
+    steer: bool,
 }
 
 impl PollingArguments {
@@ -69,6 +73,7 @@ impl PollingArguments {
         AttachConfig {
             interface: self.interface.clone(),
             latency_budget: self.latency_budget,
+            steer: self.steer,
             journals: journals.clone(),
             ..AttachConfig::new(target)
         }

@@ -252,6 +252,11 @@ fn alignment_remedy(process: &str) -> &'static str {
             "one thread serves all connections: steer its port to one queue (ethtool -N INTERFACE flow-type tcp4 dst-port \
              PORT action QUEUE), or reduce the queues to 1: ethtool -L INTERFACE combined 1"
         }
+        "nginx" | "haproxy" => {
+            "one worker or thread for each queue, each with its own listener (nginx: `reuseport` on its listen directives; \
+             haproxy: `shards by-thread` on its bind lines), and `policies attach --steer`; or reduce the queues to 1: \
+             ethtool -L INTERFACE combined 1"
+        }
         _ => {
             "reduce the queues to 1 (ethtool -L INTERFACE combined 1); or use one thread or process, and steer its port to one \
              queue (ethtool -N INTERFACE flow-type tcp4 dst-port PORT action QUEUE)"
