@@ -204,6 +204,8 @@ fn workers_of_nginx_that_mix_queues_are_left_alone() {
     let testbed = enter(2);
     let Some(server) = servers::nginx(2, "reuseport") else { return };
     let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
+    // Until then a worker may have no epoll instance.
+    wait_until("the server serves", || load.requests() > 1000);
     let target = Target::Process(server.pid());
     let family = family(server.pid());
     let before = state(&family);
