@@ -4,6 +4,7 @@
 mod run;
 mod text;
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -161,10 +162,24 @@ pub fn attach(
         }
     }
     attachment.detach();
+    if has_own_journal(journals) {
+        write_error("detached, but not everything could be put back; run `policies restore`");
+        return Ok(ExitCode::FAILURE);
+    }
     if format == Format::Table {
         print_line!("detached; everything is as it was before");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a journal of this process is left: it is removed once everything in it is restored.
+fn has_own_journal(journals: &JournalDir) -> bool {
+    // NAMESPACE-INTERFACE-PID-NUMBER.json
+    let own = format!("-{}-", std::process::id());
+    let names = fs::read_dir(journals.path()).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names
+        .map(|name| name.to_string_lossy().into_owned())
+        .any(|name| name.contains(&own) && name.ends_with(".json"))
 }
 
 /// Says what prevents attaching.
