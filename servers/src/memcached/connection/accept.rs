@@ -65,9 +65,9 @@ pub async fn handle<K: 'static>(
         Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection)).await,
     };
     let timed_out = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
-    end(&mut stream, timed_out).await;
-    // Before the permit: a connection that does not count has no descriptor.
-    drop(stream);
+    // It drops the stream before the permit: a connection that does not count has no descriptor. Boxed, so that open
+    // connections reserve no memory for its timers.
+    Box::pin(end(stream, timed_out)).await;
     if let Err(error) = result {
         logging::connection_failed(&connection.peer, &error);
     }
@@ -75,7 +75,7 @@ pub async fn handle<K: 'static>(
 
 /// Ends a connection, which still counts as open meanwhile: a client may take some time for the rest of its replies,
 /// unless it is disconnected for a time limit. A ring holds the descriptor until it has sent everything.
-async fn end<K>(stream: &mut Stream<K>, timed_out: bool) {
+async fn end<K>(mut stream: Stream<K>, timed_out: bool) {
     if !timed_out && runtime::timeout(DRAIN_TIMEOUT, stream.close()).await.is_ok() {
         return;
     }

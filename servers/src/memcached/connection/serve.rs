@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
@@ -210,21 +211,22 @@ async fn send_replies(
     Ok(())
 }
 
-/// Writes all bytes. A client that takes some of them is not idle.
-async fn write_all(
-    writer: &mut (impl AsyncWrite + Unpin),
-    bytes: &[u8],
-    context: &ServerContext,
-    connection: &ConnectionInfo,
-) -> io::Result<()> {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let written = writer.write(rest).await?;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+/// Writes all bytes. A client that takes some of them is not idle. Not an async function, whose future would be larger.
+fn write_all<'a>(
+    writer: &'a mut (impl AsyncWrite + Unpin),
+    mut bytes: &'a [u8],
+    context: &'a ServerContext,
+    connection: &'a ConnectionInfo,
+) -> impl Future<Output = io::Result<()>> + 'a {
+    poll_fn(move |task| {
+        while !bytes.is_empty() {
+            let written = ready!(Pin::new(&mut *writer).poll_write(task, bytes))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            bytes = &bytes[written..];
+            connection.record_progress(context.store.clock().now());
         }
-        rest = &rest[written..];
-        connection.record_progress(context.store.clock().now());
-    }
-    Ok(())
+        Poll::Ready(Ok(()))
+    })
 }
