@@ -1,9 +1,11 @@
 //! The `memcached` binary as a process.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use crate::KillOnDrop;
@@ -15,6 +17,39 @@ pub struct Memcached {
     pub child: KillOnDrop,
     /// The TCP address that it listens on.
     pub address: SocketAddr,
+    /// Checked after the child has ended.
+    _log: Log,
+}
+
+/// What a server writes to standard error. A test fails at its end if the server has panicked: panics of a connection
+/// are contained, and could not be seen otherwise.
+#[derive(Debug)]
+struct Log(File);
+
+impl Log {
+    fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("stderr", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(Self(file.into()))
+    }
+
+    fn read(&self) -> String {
+        let length = self.0.metadata().map_or(0, |metadata| metadata.len());
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        // The file's own position is the server's.
+        let _ = self.0.read_exact_at(&mut bytes, 0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let text = self.read();
+        if std::thread::panicking() {
+            eprintln!("the server's standard error:\n{text}");
+        } else {
+            assert!(!text.contains("panicked"), "the server has panicked:\n{text}");
+        }
+    }
 }
 
 /// How long conditions, and reads from a server, are waited for.
@@ -84,8 +119,10 @@ impl Memcached {
     /// If it does not start.
     pub fn run(command: &mut Command, port: u16) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let child = command.stderr(Stdio::null()).spawn().expect("the server's command").into();
-        let server = Self { child, address };
+        let log = Log::new().expect("a file in memory");
+        let stderr = log.0.try_clone().expect("a descriptor");
+        let child = command.stderr(stderr).spawn().expect("the server's command").into();
+        let server = Self { child, address, _log: log };
         wait_until("the server listens", || TcpStream::connect(address).is_ok());
         server
     }

@@ -2,6 +2,7 @@
 
 mod clients;
 mod connections;
+mod history;
 mod operating;
 mod overload;
 mod privileges;
