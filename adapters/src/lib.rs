@@ -61,4 +61,4 @@ pub mod tonic;
 pub mod tower;
 
 #[cfg(feature = "io")]
-pub use self::io::{HyperIo, Io};
+pub use self::io::{HyperIo, Io, SendIo};

@@ -35,6 +35,10 @@ mod adapters_axum {}
 mod adapters_tls {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/adapters/databases.md")]
+mod adapters_databases {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runtime/drivers.md")]
 mod runtime_drivers {}
 

@@ -14,10 +14,10 @@ use net::Stream;
 use super::BoxError;
 use super::executor::Executor;
 use super::listen::Peer;
-use super::loan::lend;
 use super::serve::MakeService;
 use super::shutdown::{Shutdown, ShutdownListener};
 use super::turn_end_flush::TurnEndFlush;
+use crate::io::lend;
 
 /// What all connections of a server share.
 pub(super) struct ConnectionContext<M> {

@@ -11,9 +11,9 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use net::{Tcp, TcpStream};
 use runtime::JoinHandle;
 
-use super::loan::{Borrowed, lend};
 use super::resolve::resolve;
 use super::turn_end_flush::TurnEndFlush;
+use crate::io::SendIo;
 
 /// Connects to the host of a URI, on the calling worker. A tower service, for hyper-util's client and others.
 ///
@@ -99,17 +99,15 @@ impl Drop for Connecting {
 /// its own worker only: elsewhere it gives errors.
 #[derive(Debug)]
 pub struct HttpStream {
-    stream: Borrowed<TurnEndFlush<Tcp>>,
+    stream: SendIo<TurnEndFlush<Tcp>>,
     peer: SocketAddr,
 }
 
 impl HttpStream {
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        let (lender, stream) = lend(TurnEndFlush(stream));
-        // It closes the connection on this worker, wherever the client drops it.
-        drop(runtime::spawn(lender.returned()));
-        Ok(Self { stream, peer })
+        // It is closed on this worker, wherever the client drops it.
+        Ok(Self { stream: SendIo::new(TurnEndFlush(stream)), peer })
     }
 
     /// The address that it is connected to.
@@ -130,7 +128,7 @@ impl ::hyper::rt::Read for HttpStream {
         context: &mut Context<'_>,
         buffer: ::hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        ::hyper::rt::Read::poll_read(Pin::new(&mut self.stream), context, buffer)
     }
 }
 
@@ -140,19 +138,19 @@ impl ::hyper::rt::Write for HttpStream {
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, buffer)
+        ::hyper::rt::Write::poll_write(Pin::new(&mut self.stream), context, buffer)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        ::hyper::rt::Write::poll_flush(Pin::new(&mut self.stream), context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        ::hyper::rt::Write::poll_shutdown(Pin::new(&mut self.stream), context)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        ::hyper::rt::Write::is_write_vectored(&self.stream)
     }
 
     fn poll_write_vectored(
@@ -160,6 +158,6 @@ impl ::hyper::rt::Write for HttpStream {
         context: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+        ::hyper::rt::Write::poll_write_vectored(Pin::new(&mut self.stream), context, buffers)
     }
 }

@@ -7,7 +7,6 @@ mod connection;
 mod connector;
 mod executor;
 mod listen;
-mod loan;
 #[cfg(feature = "client")]
 mod resolve;
 mod serve;

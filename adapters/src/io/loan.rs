@@ -1,8 +1,8 @@
-//! A stream that its connection's task lends to hyper, and gets back.
+//! A stream that its worker lends to a library, and gets back.
 //!
-//! hyper moves an upgraded connection to whoever asked for it and therefore wants `Send`; a stream stays on its
-//! worker. So the stream is in memory that the task shares with the borrower. On another thread the borrower gets
-//! errors. When it is dropped, wherever that is, the stream is closed on its worker, and the task ends. When the
+//! Some libraries want a stream to be `Send`: hyper moves an upgraded connection to whoever asked for it. A stream stays
+//! on its worker. So it is in memory that a task of the worker shares with the borrower. On another thread the borrower
+//! gets errors. When it is dropped, wherever that is, the stream is closed on its worker, and the task ends. When the
 //! task is dropped first, at the deadline of a shutdown, the borrower's reads and writes fail.
 
 use std::cell::RefCell;
@@ -16,13 +16,13 @@ use futures_channel::oneshot;
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use send_wrapper::SendWrapper;
 
-use crate::io::Io;
+use super::stream_io::Io;
 
 /// Makes the two sides of a loan.
-pub(super) fn lend<S>(stream: S) -> (Lender<S>, Borrowed<S>) {
+pub(crate) fn lend<S>(stream: S) -> (Lender<S>, SendIo<S>) {
     let shared = Rc::new(Shared { stream: RefCell::new(Some(Io::new(stream))), waiting: RefCell::default() });
     let (home, returned) = oneshot::channel();
-    let borrowed = Borrowed { loan: Some((SendWrapper::new(Rc::clone(&shared)), home)) };
+    let borrowed = SendIo { loan: Some((SendWrapper::new(Rc::clone(&shared)), home)) };
     (Lender { shared, returned }, borrowed)
 }
 
@@ -37,14 +37,14 @@ const READING: usize = 0;
 const WRITING: usize = 1;
 
 /// The connection's task's side.
-pub(super) struct Lender<S> {
+pub(crate) struct Lender<S> {
     shared: Rc<Shared<S>>,
     returned: oneshot::Receiver<SendWrapper<Rc<Shared<S>>>>,
 }
 
 impl<S> Lender<S> {
     /// Waits until the borrower is dropped.
-    pub(super) async fn returned(mut self) {
+    pub(crate) async fn returned(mut self) {
         // Dropped here, on the stream's worker.
         let _ = (&mut self.returned).await;
     }
@@ -61,13 +61,28 @@ impl<S> Drop for Lender<S> {
 
 type Loan<S> = (SendWrapper<Rc<Shared<S>>>, oneshot::Sender<SendWrapper<Rc<Shared<S>>>>);
 
-/// hyper's side.
-pub(super) struct Borrowed<S> {
+/// A stream of this worker that is `Send`, for libraries that ask for it, with the I/O traits of hyper and tokio.
+///
+/// It may be moved to another thread and dropped there; then it is closed on its worker. It is read and written on its
+/// worker only: elsewhere it gives errors.
+pub struct SendIo<S> {
     /// None only while it is dropped.
     loan: Option<Loan<S>>,
 }
 
-impl<S> Drop for Borrowed<S> {
+impl<S: 'static> SendIo<S> {
+    /// Makes a stream `Send`. A small task of this worker keeps it, until it is dropped.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn new(stream: S) -> Self {
+        let (lender, borrowed) = lend(stream);
+        drop(runtime::spawn(lender.returned()));
+        borrowed
+    }
+}
+
+impl<S> Drop for SendIo<S> {
     fn drop(&mut self) {
         let Some((shared, home)) = self.loan.take() else { return };
         if let Err(shared) = home.send(shared)
@@ -79,7 +94,7 @@ impl<S> Drop for Borrowed<S> {
     }
 }
 
-impl<S: Unpin> Borrowed<S> {
+impl<S: Unpin> SendIo<S> {
     /// Polls the stream, if this is its worker and the lender has not taken it back.
     fn poll_stream<T>(
         &self,
@@ -111,7 +126,7 @@ impl<S: Unpin> Borrowed<S> {
     }
 }
 
-impl<S: AsyncBufRead + AsyncRead + Unpin> ::hyper::rt::Read for Borrowed<S> {
+impl<S: AsyncBufRead + AsyncRead + Unpin> ::hyper::rt::Read for SendIo<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -123,38 +138,62 @@ impl<S: AsyncBufRead + AsyncRead + Unpin> ::hyper::rt::Read for Borrowed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> ::hyper::rt::Write for Borrowed<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_stream(context, WRITING, |stream, context| {
-            ::hyper::rt::Write::poll_write(stream, context, buffer)
-        })
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_stream(context, WRITING, ::hyper::rt::Write::poll_flush)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_stream(context, WRITING, ::hyper::rt::Write::poll_shutdown)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_write_vectored(
+impl<S: AsyncBufRead + AsyncRead + Unpin> tokio::io::AsyncRead for SendIo<S> {
+    fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_stream(context, WRITING, |stream, context| {
-            ::hyper::rt::Write::poll_write_vectored(stream, context, buffers)
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_stream(context, READING, |stream, context| {
+            tokio::io::AsyncRead::poll_read(stream, context, buffer)
         })
     }
 }
 
-impl<S> std::fmt::Debug for Borrowed<S> {
+/// hyper's and tokio's write traits have the same methods.
+macro_rules! impl_write {
+    ($trait:path) => {
+        impl<S: AsyncWrite + Unpin> $trait for SendIo<S> {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                buffer: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_stream(context, WRITING, |stream, context| {
+                    <Io<S> as $trait>::poll_write(stream, context, buffer)
+                })
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.poll_stream(context, WRITING, <Io<S> as $trait>::poll_flush)
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.poll_stream(context, WRITING, <Io<S> as $trait>::poll_shutdown)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                buffers: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_stream(context, WRITING, |stream, context| {
+                    <Io<S> as $trait>::poll_write_vectored(stream, context, buffers)
+                })
+            }
+        }
+    };
+}
+
+impl_write!(::hyper::rt::Write);
+impl_write!(tokio::io::AsyncWrite);
+
+impl<S> std::fmt::Debug for SendIo<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Borrowed").finish_non_exhaustive()
+        f.debug_struct("SendIo").finish_non_exhaustive()
     }
 }

@@ -1,0 +1,99 @@
+//! Database clients on Lull's sockets, against real servers.
+
+mod common;
+mod servers;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adapters::{Io, SendIo};
+use net::TcpStream;
+use redis::AsyncCommands;
+use redis::aio::MultiplexedConnection;
+
+async fn connect_redis(address: SocketAddr) -> MultiplexedConnection {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let settings = redis::RedisConnectionInfo::default();
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(&settings, SendIo::new(stream), config).await.unwrap();
+    drop(runtime::spawn(driver));
+    connection
+}
+
+#[test]
+fn a_multiplexed_connection_of_redis_answers_each_its_own_and_loses_nothing_to_those_who_give_up() {
+    let Some(server) = common::require("program redis-server", servers::redis().unwrap()) else { return };
+    on_each_driver(async || {
+        let connection = connect_redis(server.address).await;
+        let keys = (0..200_u64).map(|number| {
+            let mut connection = connection.clone();
+            async move {
+                let key = format!("key {number}");
+                let limit = Duration::from_micros(number * 53 % 2000);
+                let asked = async {
+                    let _: () = connection.set(&key, number).await.unwrap();
+                    connection.get::<_, u64>(&key).await.unwrap()
+                };
+                match number % 2 {
+                    0 => Some((number, asked.await)),
+                    _ => runtime::timeout(limit, asked).await.ok().map(|value| (number, value)),
+                }
+            }
+        });
+        let answers = futures_util::future::join_all(keys).await;
+        assert!(answers.iter().flatten().count() >= 100);
+        assert!(answers.iter().flatten().all(|(number, value)| number == value));
+        // Larger than any buffer on the way.
+        let large = vec![b'x'; 3 << 20];
+        let mut connection = connection;
+        let _: () = connection.set("large", &large).await.unwrap();
+        assert!(connection.get::<_, Vec<u8>>("large").await.unwrap() == large);
+    });
+}
+
+#[test]
+fn tokio_postgres_queries_and_pipelines_and_reports_errors() {
+    let Some(server) = common::require("PostgreSQL's server", servers::postgres().unwrap()) else { return };
+    on_each_driver(async || {
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let mut config = tokio_postgres::Config::new();
+        config.user("postgres").dbname("postgres");
+        let (client, connection) = config.connect_raw(Io::new(stream), tokio_postgres::NoTls).await.unwrap();
+        let driver = runtime::spawn(connection);
+        client.batch_execute("create temporary table notes (id int primary key, text text)").await.unwrap();
+        let insert = client.prepare("insert into notes values ($1, $2)").await.unwrap();
+        // In one batch: each is sent before the one before it is answered.
+        let inserts = (0..100_i32).map(|id| {
+            let (client, insert) = (&client, &insert);
+            async move { client.execute(insert, &[&id, &format!("note {id}")]).await.unwrap() }
+        });
+        assert_eq!(futures_util::future::join_all(inserts).await.iter().sum::<u64>(), 100);
+        let rows = client.query("select text from notes where id >= $1 order by id", &[&97]).await.unwrap();
+        let texts: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(texts, ["note 97", "note 98", "note 99"]);
+        let error = client.execute(&insert, &[&5, &"again".to_owned()]).await.unwrap_err();
+        assert_eq!(error.code(), Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION));
+        // A query that is given up doesn't confuse the next.
+        assert!(
+            runtime::timeout(Duration::from_millis(20), client.query("select pg_sleep(0.2)", &[]))
+                .await
+                .is_err()
+        );
+        assert_eq!(client.query_one("select 7", &[]).await.unwrap().get::<_, i32>(0), 7);
+        drop(client);
+        driver.await.unwrap().unwrap();
+    });
+}
+
+/// Like `#[runtime::test]`, with something that outlives the runtimes.
+fn on_each_driver(test: impl AsyncFn()) {
+    for driver in [runtime::DriverKind::Epoll, runtime::DriverKind::Uring, runtime::DriverKind::Hybrid] {
+        eprintln!("on {driver}");
+        let built = runtime::Builder::new().ignore_environment().workers(1).driver(driver).build();
+        if let Some(mut runtime) = common::require(&format!("the {driver} driver"), built.ok()) {
+            runtime.block_on(test());
+        }
+    }
+}
