@@ -3,7 +3,7 @@
 //! Generated servers and clients are used as they are. [`serve`] replaces `tonic::transport::Server`, and [`Channel`]
 //! replaces `tonic::transport::Channel`; tonic's feature `transport`, which needs tokio's runtime, is not used.
 //!
-//! Methods of services are `Send` futures, also here: see [`axum`'s page](crate::tower) on what that means.
+//! Methods of services are `Send` futures, also here: what is not `Send` goes into a task of `runtime::spawn`.
 
 mod channel;
 mod deadline;
