@@ -161,7 +161,8 @@ async fn calls_that_are_given_up_leave_the_others_whole() {
             }
         }
     });
-    let answers = futures_util::future::join_all(calls).await;
+    // h2 closes a connection with more than 20 unaccepted streams that were reset: a few at a time.
+    let answers: Vec<_> = futures_util::stream::iter(calls).buffer_unordered(12).collect().await;
     let whole = answers.iter().flatten().count();
     assert!(whole >= 100, "{whole}");
     assert!(answers.iter().flatten().all(|numbers| numbers.iter().copied().eq(0..20)));
