@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
 use policies::explain::measured::Measured;
 use policies::host::Machine;
@@ -31,7 +31,7 @@ pub use run::{RunArguments, run};
 const TICK: Duration = Duration::from_millis(50);
 
 #[derive(Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 pub struct TargetArguments {
     /// A process, with its children
     #[arg(long, value_name = "PID")]
@@ -82,6 +82,7 @@ impl PollingArguments {
 }
 
 #[derive(Args)]
+#[command(group = ArgGroup::new("which").args(["pid", "unit", "cgroup"]).required(true))]
 pub struct AttachArguments {
     #[command(flatten)]
     target: TargetArguments,
