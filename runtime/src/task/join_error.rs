@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
 
 /// The value that a panic was raised with.
 type PanicPayload = Box<dyn Any + Send>;
@@ -12,7 +13,11 @@ pub struct JoinError(Reason);
 
 enum Reason {
     Cancelled,
-    Panicked(PanicPayload),
+    Panicked {
+        /// Never locked: it makes the error `Sync`, which the payload is not.
+        payload: Mutex<PanicPayload>,
+        message: String,
+    },
 }
 
 impl JoinError {
@@ -21,7 +26,10 @@ impl JoinError {
     }
 
     pub(super) fn panicked(payload: PanicPayload) -> Self {
-        Self(Reason::Panicked(payload))
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let message = text.unwrap_or("with a value that is not a string").to_owned();
+        Self(Reason::Panicked { payload: Mutex::new(payload), message })
     }
 
     /// Whether the task was aborted, or dropped at the end of its runtime.
@@ -31,7 +39,7 @@ impl JoinError {
 
     /// Whether the task panicked.
     pub fn is_panic(&self) -> bool {
-        matches!(self.0, Reason::Panicked(_))
+        matches!(self.0, Reason::Panicked { .. })
     }
 
     /// The panic's payload.
@@ -40,7 +48,9 @@ impl JoinError {
     /// Returns the error unchanged if the task was cancelled.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, Self> {
         match self.0 {
-            Reason::Panicked(payload) => Ok(payload),
+            Reason::Panicked { payload, .. } => {
+                Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
+            }
             Reason::Cancelled => Err(self),
         }
     }
@@ -50,26 +60,17 @@ impl JoinError {
     /// # Panics
     /// If the task panicked.
     pub fn resume_panic(self) {
-        if let Reason::Panicked(payload) = self.0 {
+        if let Ok(payload) = self.try_into_panic() {
             resume_unwind(payload);
         }
-    }
-
-    fn panic_message(&self) -> Option<&str> {
-        let Reason::Panicked(payload) = &self.0 else { return None };
-        payload
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-            .or(Some("with a value that is not a string"))
     }
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.panic_message() {
-            Some(message) => write!(f, "the task panicked: {message}"),
-            None => write!(f, "the task was cancelled"),
+        match &self.0 {
+            Reason::Panicked { message, .. } => write!(f, "the task panicked: {message}"),
+            Reason::Cancelled => write!(f, "the task was cancelled"),
         }
     }
 }
@@ -81,3 +82,18 @@ impl fmt::Debug for JoinError {
 }
 
 impl std::error::Error for JoinError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panics_error_can_be_shared_and_gives_its_payload_back() {
+        fn shared<T: Send + Sync>(value: T) -> T {
+            value
+        }
+        let error = shared(JoinError::panicked(Box::new("seven")));
+        assert_eq!(error.to_string(), "the task panicked: seven");
+        assert_eq!(error.try_into_panic().unwrap().downcast_ref(), Some(&"seven"));
+    }
+}
