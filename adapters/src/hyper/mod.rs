@@ -23,7 +23,6 @@ pub use self::listen::{Listen, Peer};
 pub use self::serve::{MakeService, Serve, Server, serve};
 pub use self::timer::Timer;
 #[cfg(feature = "tower")]
-pub(crate) use self::timer::TimerSleep;
 
 /// An error of a service, of a body or of a connection.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

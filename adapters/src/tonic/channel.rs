@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::deadline_body::{AtDeadline, DeadlineBody, deadline_exceeded};
 use super::grpc_timeout;
-use crate::hyper::{BoxError, Client, TimerSleep};
+use crate::hyper::{BoxError, Client};
 
 /// A connection of HTTP/2 to a server for each worker, made when it is first used and again when it has broken. Clones
 /// share the connections; they can be held in axum's handlers.
@@ -68,7 +68,7 @@ impl Service<Request<Body>> for Channel {
         if let Ok(uri) = uri {
             *request.uri_mut() = uri;
         }
-        let sleep = grpc_timeout::read(request.headers()).map(|time| TimerSleep::new(runtime::sleep(time)));
+        let sleep = grpc_timeout::read(request.headers()).map(|time| runtime::sleep(time));
         Responding { response: self.client.get().request(request), sleep }
     }
 }
@@ -77,7 +77,7 @@ impl Service<Request<Body>> for Channel {
 #[derive(Debug)]
 pub struct Responding {
     response: ResponseFuture,
-    sleep: Option<TimerSleep>,
+    sleep: Option<runtime::Sleep>,
 }
 
 impl Future for Responding {

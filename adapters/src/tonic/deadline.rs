@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::deadline_body::{AtDeadline, DeadlineBody, deadline_exceeded};
 use super::grpc_timeout;
-use crate::hyper::{BoxError, TimerSleep};
+use crate::hyper::BoxError;
 
 /// Ends requests at the deadline that their clients set (`grpc-timeout`), or at a limit of the server, whichever is
 /// sooner, with the status `DEADLINE_EXCEEDED`. [`serve`](super::serve) has it without a limit.
@@ -64,7 +64,7 @@ where
     fn call(&mut self, request: Request<R>) -> Self::Future {
         let asked = grpc_timeout::read(request.headers());
         let time = [asked, self.limit].into_iter().flatten().min();
-        let sleep = time.map(|time| TimerSleep::new(runtime::sleep(time)));
+        let sleep = time.map(|time| runtime::sleep(time));
         DeadlineFuture { answer: self.service.call(request), sleep }
     }
 }
@@ -75,7 +75,7 @@ pin_project! {
     pub struct DeadlineFuture<F> {
         #[pin]
         answer: F,
-        sleep: Option<TimerSleep>,
+        sleep: Option<runtime::Sleep>,
     }
 }
 

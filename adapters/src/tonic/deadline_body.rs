@@ -7,7 +7,7 @@ use ::hyper::body::{Body, Bytes, Frame, SizeHint};
 use ::tonic::Status;
 use pin_project_lite::pin_project;
 
-use crate::hyper::{BoxError, TimerSleep};
+use crate::hyper::BoxError;
 
 /// What a body ends with at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pin_project! {
     pub struct DeadlineBody<B> {
         #[pin]
         body: B,
-        sleep: Option<TimerSleep>,
+        sleep: Option<runtime::Sleep>,
         at_deadline: AtDeadline,
         ended: bool,
     }
 }
 
 impl<B> DeadlineBody<B> {
-    pub(super) fn new(body: B, sleep: Option<TimerSleep>, at_deadline: AtDeadline) -> Self {
+    pub(super) fn new(body: B, sleep: Option<runtime::Sleep>, at_deadline: AtDeadline) -> Self {
         Self { body, sleep, at_deadline, ended: false }
     }
 }

@@ -8,7 +8,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::hyper::{BoxError, TimerSleep};
+use crate::hyper::BoxError;
 
 /// Wraps services in [`Timeout`].
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         TimeoutFuture {
             answer: self.service.call(request),
-            sleep: TimerSleep::new(runtime::sleep(self.limit)),
+            sleep: runtime::sleep(self.limit),
             limit: self.limit,
         }
     }
@@ -64,7 +64,7 @@ pin_project! {
     pub struct TimeoutFuture<F> {
         #[pin]
         answer: F,
-        sleep: TimerSleep,
+        sleep: runtime::Sleep,
         limit: Duration,
     }
 }
