@@ -22,7 +22,6 @@ pub use self::executor::Executor;
 pub use self::listen::{Listen, Peer};
 pub use self::serve::{MakeService, Serve, Server, serve};
 pub use self::timer::Timer;
-#[cfg(feature = "tower")]
 
 /// An error of a service, of a body or of a connection.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -68,7 +68,7 @@ impl Service<Request<Body>> for Channel {
         if let Ok(uri) = uri {
             *request.uri_mut() = uri;
         }
-        let sleep = grpc_timeout::read(request.headers()).map(|time| runtime::sleep(time));
+        let sleep = grpc_timeout::read(request.headers()).map(runtime::sleep);
         Responding { response: self.client.get().request(request), sleep }
     }
 }

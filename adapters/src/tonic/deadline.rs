@@ -64,7 +64,7 @@ where
     fn call(&mut self, request: Request<R>) -> Self::Future {
         let asked = grpc_timeout::read(request.headers());
         let time = [asked, self.limit].into_iter().flatten().min();
-        let sleep = time.map(|time| runtime::sleep(time));
+        let sleep = time.map(runtime::sleep);
         DeadlineFuture { answer: self.service.call(request), sleep }
     }
 }
