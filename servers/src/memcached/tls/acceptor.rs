@@ -49,11 +49,6 @@ impl Tls {
 
 impl From<tls::Error> for TlsError {
     fn from(error: tls::Error) -> Self {
-        match error {
-            tls::Error::File { path, problem, source } => Self::File { path, problem, source },
-            tls::Error::NoCertificate { path } => Self::NoCertificate { path },
-            tls::Error::Setup { source } => Self::Setup { source },
-            other => Self::Setup { source: other.into() },
-        }
+        Self::Unusable(error.into())
     }
 }

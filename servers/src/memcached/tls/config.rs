@@ -37,26 +37,7 @@ pub enum TlsError {
     /// The crate was compiled without the cargo feature `tls`.
     #[error("not available, because lull-servers was compiled without its cargo feature `tls`")]
     NotBuilt,
-    /// A file cannot be used.
-    #[error("{}: {problem}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: &'static str,
-        /// The cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A file contains no certificate.
-    #[error("{}: the file contains no certificate", path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The TLS library refuses the settings.
-    #[error("cannot configure TLS: {source}")]
-    Setup {
-        /// The cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    /// A file or a setting can't be used; the error names it.
+    #[error(transparent)]
+    Unusable(Box<dyn std::error::Error + Send + Sync>),
 }
