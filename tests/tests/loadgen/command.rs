@@ -102,9 +102,10 @@ fn the_output_has_the_lines_of_mutilate() {
 #[test]
 #[serial]
 fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
-    // One response in two milliseconds: five hundred per second, whatever the machine.
+    // One response in half a millisecond: at most two thousand per second, whatever the machine, and enough in a second to
+    // judge a quarter of that.
     let server = FakeServer::answering(|_| {
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_micros(500));
         MISS.to_vec()
     })
     .address;
@@ -112,17 +113,17 @@ fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
     let arguments = ["-s", &address, "--noload", "-t", "1", "-i", "fixed", "--search", "90:20000"];
     let search = || loadgen(&[&arguments[..], &["--format", "json"]].concat()).output().unwrap();
     // Where the machine pauses in each run at a rate, that rate counts as too high.
-    let output = (0..3).map(|_| search()).find(|output| output.status.code() == Some(0));
-    let output = output.expect("one of three searches finds a rate");
+    let output = (0..5).map(|_| search()).find(|output| output.status.code() == Some(0));
+    let output = output.expect("one of five searches finds a rate");
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let (rate, peak) = (found["rate"].as_f64().unwrap(), found["peak"].as_f64().unwrap());
-    assert!((250.0..=500.0).contains(&peak), "{found}");
-    assert!((peak * 0.4..=peak).contains(&rate), "{found}");
+    assert!((500.0..=2000.0).contains(&peak), "{found}");
+    assert!((peak * 0.2..=peak).contains(&rate), "{found}");
     let verdict =
         |verdict: &str| found["tried"].as_array().unwrap().iter().any(|it| it["verdict"] == verdict);
     assert!(verdict("below"), "{found}");
     // No rate keeps a bound below the time of one response; at low rates there are too few requests to judge.
-    let arguments = ["-s", &address, "--noload", "-t", "2", "--search", "90:1000", "--format", "json"];
+    let arguments = ["-s", &address, "--noload", "-t", "2", "--search", "90:300", "--format", "json"];
     let output = loadgen(&arguments).output().unwrap();
     // 1 if requests get too few before a rate is judged too slow.
     assert!(matches!(output.status.code(), Some(1 | 5)), "{output:?}");
