@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::unix::PeerCredentials;
 pub(crate) use runtime::io::{incoming_napi_id, steer_by_queue};
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
@@ -18,7 +17,8 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
         let read = |storage: *mut SockAddrStorage, size: *mut libc::socklen_t| {
             // SAFETY: `size` points to a live value.
             unsafe { *size = length as libc::socklen_t };
-            // SAFETY: both pointers are to live values; `size` holds a length that is no longer than `storage`.
+            // SAFETY: `storage` and `size` point to live values, and `size` holds 16 or 28 bytes, no more than the 128 of
+            // `storage`, so that the kernel writes within it.
             let result = unsafe {
                 libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERNAME, storage.cast(), size)
             };
@@ -35,7 +35,7 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
 }
 
 /// The credentials of a Unix domain socket's peer (`SO_PEERCRED`).
-pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<PeerCredentials> {
+pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option's value is one `ucred`; both pointers are to live values, and `length` holds the size of the first.
@@ -51,7 +51,7 @@ pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<PeerCredentials> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(PeerCredentials { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
+    Ok(credentials)
 }
 
 /// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).

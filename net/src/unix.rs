@@ -21,9 +21,9 @@ pub struct Unix;
 pub struct PeerCredentials {
     /// The process's id; 0 if it is not of this process's PID namespace.
     pub pid: i32,
-    /// Its effective user.
+    /// The effective user id that it had when it connected or called `listen`.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group id that it had then.
     pub gid: u32,
 }
 
@@ -76,7 +76,8 @@ impl Stream<Unix> {
     /// The error of the system call.
     #[doc(alias = "SO_PEERCRED")]
     pub fn peer_cred(&self) -> io::Result<PeerCredentials> {
-        sockopt::peer_credentials(self.socket())
+        let found = sockopt::peer_credentials(self.socket())?;
+        Ok(PeerCredentials { pid: found.pid, uid: found.uid, gid: found.gid })
     }
 }
 

@@ -3,14 +3,12 @@
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::Socket;
 
 use super::async_io::{impl_async_read, impl_async_write};
-use super::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::socket_io::SocketIo;
 use crate::buffers::ReadBuffer;
 use crate::sockopt;
@@ -48,18 +46,14 @@ use crate::sockopt;
 ///   dropped stream for 30 s loses the rest.
 #[derive(Debug)]
 pub struct Stream<K> {
-    io: SocketIo<K>,
-    unread: ReadBuffer,
+    pub(super) io: SocketIo<K>,
+    pub(super) unread: ReadBuffer,
 }
 
 impl<K> Stream<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
         Ok(Self { io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
-    }
-
-    pub(super) fn from_parts(io: SocketIo<K>, unread: ReadBuffer) -> Self {
-        Self { io, unread }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -149,18 +143,6 @@ impl<K> Stream<K> {
     #[doc(alias = "SO_ERROR")]
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket().take_error()
-    }
-
-    /// Splits into a reading and a writing half, for use in one task.
-    pub fn split(&mut self) -> (ReadHalf<'_, K>, WriteHalf<'_, K>) {
-        (ReadHalf::new(&self.io, &mut self.unread), WriteHalf::new(&self.io))
-    }
-
-    /// Splits into owned halves, for two tasks of this worker. Dropping the writing half shuts down writing;
-    /// dropping both closes the connection.
-    pub fn into_split(self) -> (OwnedReadHalf<K>, OwnedWriteHalf<K>) {
-        let io = Rc::new(self.io);
-        (OwnedReadHalf::new(Rc::clone(&io), self.unread), OwnedWriteHalf::new(io))
     }
 }
 

@@ -49,23 +49,22 @@ impl<K> fmt::Display for NotSameStream<K> {
 
 impl<K: fmt::Debug> std::error::Error for NotSameStream<K> {}
 
-impl<'a, K> ReadHalf<'a, K> {
-    pub(super) fn new(io: &'a SocketIo<K>, unread: &'a mut ReadBuffer) -> Self {
-        Self { io, unread }
+impl<K> Stream<K> {
+    /// Splits into a reading and a writing half, for use in one task.
+    pub fn split(&mut self) -> (ReadHalf<'_, K>, WriteHalf<'_, K>) {
+        (ReadHalf { io: &self.io, unread: &mut self.unread }, WriteHalf { io: &self.io })
     }
-}
 
-impl<'a, K> WriteHalf<'a, K> {
-    pub(super) fn new(io: &'a SocketIo<K>) -> Self {
-        Self { io }
+    /// Splits into owned halves, for two tasks of this worker. Dropping the writing half shuts down writing;
+    /// dropping both closes the connection.
+    pub fn into_split(self) -> (OwnedReadHalf<K>, OwnedWriteHalf<K>) {
+        let io = Rc::new(self.io);
+        let reader = OwnedReadHalf { io: Rc::clone(&io), unread: self.unread };
+        (reader, OwnedWriteHalf { io, shutdown_on_drop: true })
     }
 }
 
 impl<K> OwnedReadHalf<K> {
-    pub(super) fn new(io: Rc<SocketIo<K>>, unread: ReadBuffer) -> Self {
-        Self { io, unread }
-    }
-
     /// Makes a stream of its halves again.
     ///
     /// # Errors
@@ -77,7 +76,7 @@ impl<K> OwnedReadHalf<K> {
         writer.forget();
         let Self { io, unread } = self;
         match Rc::try_unwrap(io) {
-            Ok(io) => Ok(Stream::from_parts(io, unread)),
+            Ok(io) => Ok(Stream { io, unread }),
             Err(_) => unreachable!("a stream has two halves, and nothing else holds its socket"),
         }
     }
@@ -92,10 +91,6 @@ impl<K> OwnedReadHalf<K> {
 }
 
 impl<K> OwnedWriteHalf<K> {
-    pub(super) fn new(io: Rc<SocketIo<K>>) -> Self {
-        Self { io, shutdown_on_drop: true }
-    }
-
     /// Drops this half without shutting down writing. The reading half keeps the connection open.
     pub fn forget(mut self) {
         self.shutdown_on_drop = false;
