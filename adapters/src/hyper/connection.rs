@@ -14,7 +14,7 @@ use net::Stream;
 use super::BoxError;
 use super::executor::Executor;
 use super::listen::Peer;
-use super::serve::MakeService;
+use super::make_service::MakeService;
 use super::shutdown::{Shutdown, ShutdownListener};
 use super::turn_end_flush::TurnEndFlush;
 use crate::io::lend;

@@ -7,6 +7,7 @@ mod connection;
 mod connector;
 mod executor;
 mod listen;
+mod make_service;
 #[cfg(feature = "client")]
 mod resolve;
 mod serve;
@@ -20,7 +21,8 @@ pub use self::client::{Client, HttpClient};
 pub use self::connector::{Connecting, Connector, HttpStream};
 pub use self::executor::Executor;
 pub use self::listen::{Listen, Peer};
-pub use self::serve::{MakeService, Serve, Server, serve};
+pub use self::make_service::MakeService;
+pub use self::serve::{Serve, Server, serve};
 pub use self::timer::Timer;
 
 /// An error of a service, of a body or of a connection.

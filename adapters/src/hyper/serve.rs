@@ -5,58 +5,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::hyper::body::{Body, Incoming};
-use ::hyper::service::Service;
-use ::hyper::{Request, Response};
 use hyper_util::server::conn::auto;
 use net::{Alignment, Serving, ShutdownReport};
 
-use super::BoxError;
 use super::connection::{ConnectionContext, serve_connection};
 use super::executor::Executor;
-use super::listen::{Listen, Peer};
+use super::listen::Listen;
+use super::make_service::MakeService;
 use super::shutdown::Shutdown;
 use super::timer::Timer;
 
 /// How long [`Serve::with_graceful_shutdown`] waits for requests in progress, unless
 /// [`Serve::shutdown_limit`] sets another time.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
-
-/// Makes the service of each connection, on the worker that serves it. Closures `Fn(&Peer) -> S` do.
-pub trait MakeService: Send + Sync + 'static {
-    /// Answers the requests of one connection. Neither it nor its futures need to be `Send`.
-    type Service: Service<
-            Request<Incoming>,
-            Response = Response<Self::Body>,
-            Error = Self::Error,
-            Future = Self::Future,
-        > + 'static;
-    /// What it answers with.
-    type Body: Body<Error: Into<BoxError>> + 'static;
-    /// Its errors close the connection.
-    type Error: Into<BoxError>;
-    /// An answer in the making.
-    type Future: Future<Output = Result<Response<Self::Body>, Self::Error>> + 'static;
-
-    /// Makes the service for a connection from `peer`.
-    fn make(&self, peer: &Peer) -> Self::Service;
-}
-
-impl<M, S, B> MakeService for M
-where
-    M: Fn(&Peer) -> S + Send + Sync + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>, Future: 'static, Error: Into<BoxError>> + 'static,
-    B: Body<Error: Into<BoxError>> + 'static,
-{
-    type Service = S;
-    type Body = B;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn make(&self, peer: &Peer) -> S {
-        self(peer)
-    }
-}
 
 /// Serves HTTP/1 and HTTP/2 on a listener, each connection on the worker that owns its NAPI (see
 /// [`TcpListener::serve`](net::TcpListener)). Await the result, or [start](Serve::start) it.
