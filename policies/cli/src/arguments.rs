@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Cpus, GraceTime, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
 use crate::error::CommandError;
-use crate::output::print_line;
+use crate::format::Format;
 use crate::tune::Tune;
 use crate::watch::WatchArguments;
 
@@ -21,26 +21,6 @@ pub struct Cli {
     pub format: Format,
     #[command(subcommand)]
     pub command: Command,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    #[default]
-    Table,
-    Json,
-    /// Prometheus text format, for `watch` only; prints the metrics once
-    Prometheus,
-}
-
-impl Format {
-    /// Prints `json` or calls `print_table`.
-    pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
-        match self {
-            Format::Json => print_line!("{json:#}"),
-            // `main` accepts Prometheus for `watch` only, which does not call this.
-            Format::Table | Format::Prometheus => print_table(),
-        }
-    }
 }
 
 #[derive(Subcommand)]

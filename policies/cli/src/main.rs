@@ -5,6 +5,7 @@
 mod arguments;
 mod attach;
 mod error;
+mod format;
 mod measured;
 mod output;
 mod prometheus;
@@ -20,8 +21,9 @@ use policies::host::Machine;
 use policies::{JournalDir, Lifetime, Plan, RestoreReport, host};
 use serde_json::json;
 
-use arguments::{Cli, Command, Format};
+use arguments::{Cli, Command};
 use error::CommandError;
+use format::Format;
 use output::{list_table, print_explanation, print_interface, print_line, print_plan, print_restore_reports};
 
 fn main() -> ExitCode {

@@ -20,8 +20,8 @@ use policies::law::LatencyBudget;
 use policies::{JournalDir, signals};
 use serde_json::json;
 
-use crate::arguments::Format;
 use crate::error::CommandError;
+use crate::format::Format;
 use crate::measured;
 use crate::output::{print_line, write_error};
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::observation::{Fitness, ObservedProcess, Survey};
+use super::observed::{Fitness, ObservedProcess, Survey};
 use super::waits::ThreadWaits;
 use crate::explain::{Finding, Severity};
 use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};

@@ -2,7 +2,9 @@
 
 mod findings;
 mod observation;
+mod observed;
 mod wait_trace;
 mod waits;
 
-pub use observation::{Fitness, Observation, ObservedInstance, ObservedProcess, observe};
+pub use observation::{Observation, observe};
+pub use observed::{Fitness, ObservedInstance, ObservedProcess};

@@ -8,18 +8,19 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::findings::explain;
+use super::observed::{Fitness, ObservedInstance, ObservedProcess, Survey};
 use super::wait_trace::{Timeouts, trace_timeouts};
 use super::waits::{self, Waits};
 use crate::attach::instance::{Holds, Instance, is_nested};
 use crate::attach::process::{self, Descriptors, EpollReader};
-use crate::attach::queue_map::{QueueMap, QueueName};
+use crate::attach::queue_map::QueueMap;
 use crate::attach::target::{ProcessFinder, Target};
 use crate::descriptors::EpollParams;
 use crate::error::Error;
 use crate::explain::{Finding, Severity};
 use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::host::net_namespace::NetNamespace;
-use crate::journal::{JournalDir, QueueHolder, queue_holders};
+use crate::journal::{JournalDir, queue_holders};
 
 /// How often the sockets are looked at: a few looks see more sockets than one.
 const LOOKS: u32 = 8;
@@ -34,75 +35,6 @@ pub struct Observation {
     pub processes: Vec<ObservedProcess>,
     /// What follows, in the order in which to fix it.
     pub findings: Vec<Finding>,
-}
-
-/// A process of a server.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct ObservedProcess {
-    /// The process id.
-    pub pid: u32,
-    /// Its name, of at most 15 bytes (`/proc/PID/comm`).
-    pub name: String,
-    /// The number of its io_uring instances.
-    pub rings: usize,
-    /// Its epoll instances.
-    pub instances: Vec<ObservedInstance>,
-}
-
-/// An epoll instance of a process.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct ObservedInstance {
-    /// Its descriptor in the process.
-    pub descriptor: i32,
-    /// How many sockets it holds.
-    pub sockets: usize,
-    /// The queues that their packets come from, with the number of sockets of each.
-    pub queues: Vec<(QueueName, usize)>,
-    /// Its parameters; `None` before Linux 6.9.
-    pub params: Option<EpollParams>,
-    /// The threads that were seen waiting on it.
-    pub threads: Vec<i32>,
-    /// Whether it can be attached to.
-    pub fitness: Fitness,
-}
-
-/// Whether an epoll instance can be attached to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Fitness {
-    /// All sockets with packets from a queue have the same one.
-    Aligned,
-    /// No packets come from a queue: there are no connections, or only local ones.
-    NoQueue,
-    /// Packets come from several queues. Its wait would poll one of them, and the others would wait for up to the
-    /// suspend timeout.
-    SeveralQueues,
-    /// It is in another epoll instance, whose wait never polls.
-    Nested,
-    /// Its process has set it to busy-poll itself.
-    PollsItself,
-    /// It can't be read.
-    Unreadable,
-}
-
-/// What was seen, for [`explain`].
-#[derive(Debug)]
-pub(super) struct Survey {
-    pub(super) processes: Vec<ObservedProcess>,
-    pub(super) programs: BTreeSet<String>,
-    /// The first error of access to a process, with the process.
-    pub(super) access: Option<(u32, io::Error)>,
-    pub(super) waits: Waits,
-    /// Threads that never sleep, with the timeouts of their waits where those could be traced.
-    pub(super) restless: Vec<(u32, i32, Option<Timeouts>)>,
-    pub(super) queues: QueueMap,
-    /// Other processes that hold queues of interfaces.
-    pub(super) holders: Vec<(String, QueueHolder)>,
-    /// Whether the server is in another network namespace than this process.
-    pub(super) other_namespace: bool,
 }
 
 /// Looks at a server for about half a second. Changes nothing. `interface` restricts it to the queues of one interface.

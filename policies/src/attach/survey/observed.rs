@@ -1,0 +1,81 @@
+//! What is seen of a server: its processes, their epoll instances, the queues of their sockets.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use serde::Serialize;
+
+use super::wait_trace::Timeouts;
+use super::waits::Waits;
+use crate::attach::queue_map::{QueueMap, QueueName};
+use crate::descriptors::EpollParams;
+use crate::journal::QueueHolder;
+
+/// A process of a server.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct ObservedProcess {
+    /// The process id.
+    pub pid: u32,
+    /// Its name, of at most 15 bytes (`/proc/PID/comm`).
+    pub name: String,
+    /// The number of its io_uring instances.
+    pub rings: usize,
+    /// Its epoll instances.
+    pub instances: Vec<ObservedInstance>,
+}
+
+/// An epoll instance of a process.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct ObservedInstance {
+    /// Its descriptor in the process.
+    pub descriptor: i32,
+    /// How many sockets it holds.
+    pub sockets: usize,
+    /// The queues that their packets come from, with the number of sockets of each.
+    pub queues: Vec<(QueueName, usize)>,
+    /// Its parameters; `None` before Linux 6.9.
+    pub params: Option<EpollParams>,
+    /// The threads that were seen waiting on it.
+    pub threads: Vec<i32>,
+    /// Whether it can be attached to.
+    pub fitness: Fitness,
+}
+
+/// Whether an epoll instance can be attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Fitness {
+    /// All sockets with packets from a queue have the same one.
+    Aligned,
+    /// No packets come from a queue: there are no connections, or only local ones.
+    NoQueue,
+    /// Packets come from several queues. Its wait would poll one of them, and the others would wait for up to the
+    /// suspend timeout.
+    SeveralQueues,
+    /// It is in another epoll instance, whose wait never polls.
+    Nested,
+    /// Its process has set it to busy-poll itself.
+    PollsItself,
+    /// It can't be read.
+    Unreadable,
+}
+
+/// What was seen, from which the findings follow.
+#[derive(Debug)]
+pub(super) struct Survey {
+    pub(super) processes: Vec<ObservedProcess>,
+    pub(super) programs: BTreeSet<String>,
+    /// The first error of access to a process, with the process.
+    pub(super) access: Option<(u32, io::Error)>,
+    pub(super) waits: Waits,
+    /// Threads that never sleep, with the timeouts of their waits where those could be traced.
+    pub(super) restless: Vec<(u32, i32, Option<Timeouts>)>,
+    pub(super) queues: QueueMap,
+    /// Other processes that hold queues of interfaces.
+    pub(super) holders: Vec<(String, QueueHolder)>,
+    /// Whether the server is in another network namespace than this process.
+    pub(super) other_namespace: bool,
+}
