@@ -43,7 +43,7 @@ pub async fn start() -> io::Result<TokioContext> {
     let run = move || {
         // Ends when the context is dropped.
         let _ = tokio.block_on(stopped);
-        // What still runs on threads of its own must not hold up the end.
+        // Does not wait for closures of `spawn_blocking` that still run.
         tokio.shutdown_background();
     };
     thread::Builder::new().name("tokio".to_owned()).spawn(run)?;

@@ -32,7 +32,7 @@ impl Default for BindOptions {
 }
 
 impl BindOptions {
-    /// The defaults.
+    /// Options that change nothing: the kernel's defaults.
     pub fn new() -> Self {
         Self::default()
     }

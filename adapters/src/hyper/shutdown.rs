@@ -14,7 +14,7 @@ pub(super) struct Shutdown {
 
 impl Shutdown {
     pub(super) fn begin(&self) {
-        // Under the lock that registers wakers: whoever registers later sees the flag.
+        // The flag is set under the lock that registers wakers, so that a waker is either woken here or sees the flag.
         let waiting = {
             let mut waiting = self.lock();
             self.begun.store(true, Ordering::Release);

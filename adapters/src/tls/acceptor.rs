@@ -76,7 +76,7 @@ impl AcceptorBuilder {
         self
     }
 
-    /// Reads the files.
+    /// Reads certificates and key from their files, and makes the acceptor. Blocks for as long as the files take.
     ///
     /// # Errors
     /// If a file can't be read or used; the error names it.

@@ -61,7 +61,8 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Reads the files.
+    /// Reads the authorities and the client's certificate from their files, and makes the connector. Blocks for as long
+    /// as the files take.
     ///
     /// # Errors
     /// If a file can't be read or used; the error names it.

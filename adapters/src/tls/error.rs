@@ -9,17 +9,17 @@ pub enum Error {
     /// A file can't be used.
     #[error("{}: {problem}: {source}", path.display())]
     File {
-        /// The file.
+        /// The file, as the caller named it.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The step that failed, as `cannot read the private key`.
         problem: &'static str,
-        /// The cause.
+        /// The error of the system or of the parser.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A file contains no certificate.
     #[error("{}: the file contains no certificate", path.display())]
     NoCertificate {
-        /// The file.
+        /// The file, as the caller named it.
         path: PathBuf,
     },
     /// No file with the system's authorities was found.
@@ -30,7 +30,7 @@ pub enum Error {
     /// rustls refuses the settings.
     #[error("cannot configure TLS: {source}")]
     Setup {
-        /// The cause.
+        /// rustls' error: the key does not match the certificate, or no protocol version is left.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

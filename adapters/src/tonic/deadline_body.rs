@@ -62,7 +62,7 @@ where
             return Poll::Ready(match this.at_deadline {
                 AtDeadline::Trailers => {
                     let mut trailers = http::HeaderMap::new();
-                    // Fails only for a message that is no header's value, which this one is.
+                    // Fails only if the message can't stand in a header; this constant one can.
                     let added = deadline_exceeded().add_header(&mut trailers);
                     Some(added.map(|()| Frame::trailers(trailers)).map_err(Into::into))
                 }

@@ -15,13 +15,13 @@ use super::sequence::{Sequence, SequenceClass};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SimulatedRow {
-    /// The sequence.
+    /// The name of the sequence of arrivals.
     pub sequence: String,
-    /// Its kind.
+    /// The process that its arrivals follow, and the load.
     pub class: SequenceClass,
-    /// The rule.
+    /// The rule, with its parameters.
     pub candidate: Candidate,
-    /// Costs and delays.
+    /// CPU time and delay of a request, µs.
     #[serde(flatten)]
     pub figures: Figures,
     /// CPU time over that of plain mode.

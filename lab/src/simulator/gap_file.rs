@@ -24,7 +24,7 @@ pub enum GapFileError {
         name: String,
         /// The number of the line, from 1.
         line: usize,
-        /// What it says.
+        /// The line's text, without its end.
         text: String,
     },
     /// A gap is longer than two hours.
@@ -34,7 +34,7 @@ pub enum GapFileError {
         name: String,
         /// The number of the line, from 1.
         line: usize,
-        /// The gap.
+        /// The gap, ns.
         gap: u64,
     },
     /// Too few or too many gaps.

@@ -64,7 +64,7 @@ impl Steering {
         }
     }
 
-    /// Whether so many connections are explained by the other offset only that it must be the right one. A connection may
+    /// Whether the other offset must be the right one, because only it explains the last connections. A connection may
     /// have come by the present program or by the one before, so that one of those queued before a replacement is no
     /// evidence against the new offset.
     fn suggests_other_offset(&self, state: &mut SteeringState, here: usize, queue: u32) -> bool {

@@ -10,7 +10,7 @@ use crate::supervise::Change;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[non_exhaustive]
 pub struct InstanceName {
-    /// The process id.
+    /// The process id, in the PID namespace of the attaching process.
     pub pid: u32,
     /// The process's name, of at most 15 bytes.
     pub process: String,
@@ -30,44 +30,44 @@ impl fmt::Display for InstanceName {
 pub enum AttachEvent {
     /// An epoll instance is attached: from now on the law decides when its waits poll.
     Attached {
-        /// The instance.
+        /// The epoll instance, and the process that has it.
         instance: InstanceName,
         /// The queue of its connections.
         queue: QueueName,
     },
     /// An epoll instance is left alone.
     LeftAlone {
-        /// The instance.
+        /// The epoll instance, and the process that has it.
         instance: InstanceName,
-        /// Why.
+        /// What stands against kernel polling there, as a clause.
         reason: String,
     },
     /// An epoll instance is no longer attached.
     Detached {
-        /// The instance.
+        /// The epoll instance, and the process that had it.
         instance: InstanceName,
-        /// Why.
+        /// What ended it, as a clause.
         reason: String,
     },
     /// A queue can't be used.
     QueueRefused {
-        /// The queue.
+        /// The interface, and the number of its receive queue.
         queue: QueueName,
-        /// Why.
+        /// What the queue lacks or who has it, as a clause.
         reason: String,
     },
     /// A queue under kernel polling goes back to plain interrupts for some time.
     SteppedBack {
-        /// The queue.
+        /// The interface, and the number of its receive queue.
         queue: QueueName,
-        /// Why.
+        /// What the watchdog measured, with its figures.
         reason: String,
     },
     /// A queue's settings have changed, or its link.
     Queue {
-        /// The queue.
+        /// The interface, and the number of its receive queue.
         queue: QueueName,
-        /// What has changed.
+        /// The setting that has another value, or what became of the link.
         change: Change,
     },
     /// New connections to an address go to the listener of their queue.
@@ -81,14 +81,14 @@ pub enum AttachEvent {
     NotSteered {
         /// The listeners' address.
         address: SocketAddr,
-        /// Why.
+        /// What the listeners or the kernel lack, as a clause.
         reason: String,
     },
     /// A process is left alone.
     ProcessLeftAlone {
-        /// The process id.
+        /// The process id, in the PID namespace of the attaching process.
         pid: u32,
-        /// Why.
+        /// The step that failed, with the kernel's error.
         reason: String,
     },
     /// All processes have ended.

@@ -12,13 +12,13 @@ const LONG_DELAY_ALONE: Duration = Duration::from_millis(50);
 const ENOUGH_PLAIN: usize = STEPS * 2 / 5;
 /// ...if it is this much longer than under plain interrupts.
 const TIMES_PLAIN: u32 = 4;
-/// So many long delays in five seconds are no accident: pauses of a virtual machine are rarer.
+/// The number of long delays in five seconds from which on polling is blamed: a virtual machine pauses less often.
 const MOST_LONG_DELAYS: usize = 4;
 /// Lost packets a step from which on it counts, beyond twice those under plain interrupts.
 const FEW_DROPS: u64 = 4;
 /// The busy-poll share below which waits do not poll.
 const NO_SHARE: f64 = 0.01;
-/// So many packets say what the share is.
+/// With fewer packets the share that busy polls received is not judged.
 const ENOUGH_PACKETS: u64 = 500;
 
 /// Why polling is given up for a while, and for how long.

@@ -35,7 +35,7 @@ pub struct Measured {
 /// What was measured at one rate of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredRate {
-    /// Requests per second.
+    /// Requests per second that the load generator sent, whatever the server answered.
     pub rate: f64,
     /// The rate as a share of the capacity of the first server that was compared; `None` if that was not measured.
     pub share: Option<f64>,
@@ -48,7 +48,7 @@ pub struct MeasuredRate {
 pub struct MeasuredBudget {
     /// The runtime's driver, as `epoll`.
     pub driver: String,
-    /// The latency budget.
+    /// How much median delay over vanilla was granted.
     pub latency_budget: LatencyBudget,
     /// CPU time of a request, of the server and of what the kernel received for it, µs.
     pub cpu_us: f64,
@@ -63,7 +63,7 @@ pub struct MeasuredBudget {
 /// A median over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredRatio {
-    /// The median.
+    /// The median of the rounds' ratios; 1 is as vanilla.
     pub median: f64,
     /// Its 95 % confidence interval; `None` if there were too few rounds for one.
     pub interval: Option<(f64, f64)>,

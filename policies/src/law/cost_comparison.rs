@@ -23,7 +23,7 @@ pub(super) struct CostComparison {
     /// The cost under interrupts when they were last in effect, in seconds.
     plain: Option<f64>,
     pauses: [Pause; 3],
-    /// The mode given up last, until the cost under interrupts is measured anew.
+    /// The mode given up last, until the cost under interrupts has been measured again.
     given_up: Option<GivenUp>,
     /// For how long no pause is taken back.
     no_retrial: Duration,

@@ -27,12 +27,12 @@ impl Epoch {
         self.waiting += other.waiting;
     }
 
-    /// Events per second.
+    /// Events that waits returned, per second of the epoch.
     pub fn rate(&self) -> f64 {
         per_second(self.events, self.duration)
     }
 
-    /// Packets per second.
+    /// Packets that the queue received, per second of the epoch.
     pub fn packet_rate(&self) -> f64 {
         per_second(self.packets, self.duration)
     }

@@ -159,7 +159,7 @@ impl PollingLaw {
         &self.settings
     }
 
-    /// The latency budget.
+    /// How much median delay over plain interrupts the application grants.
     pub fn budget(&self) -> LatencyBudget {
         self.budget
     }

@@ -60,10 +60,10 @@ pub(super) fn is_some_and(test: impl FnOnce(&Worker) -> bool) -> bool {
     CURRENT.try_with(|current| current.borrow().as_ref().is_some_and(|worker| test(worker))).unwrap_or(false)
 }
 
-/// Panics if this thread runs a worker.
+/// Checks that no worker runs on this thread: a runtime inside of a runtime would block the outer one.
 ///
 /// # Panics
-/// As said.
+/// If this thread runs a worker.
 pub(crate) fn assert_none() {
     CURRENT.with(|current| {
         assert!(current.borrow().is_none(), "a runtime can't be started from within a runtime");

@@ -16,7 +16,7 @@ pub struct OwnedQueue {
     pub queue: u32,
     /// The NAPI that polls the queue (`SO_INCOMING_NAPI_ID` of its connections).
     pub napi: u32,
-    /// The worker.
+    /// The index of the worker that polls it, from 0.
     pub worker: usize,
 }
 

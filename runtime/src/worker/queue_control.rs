@@ -100,7 +100,7 @@ pub(crate) struct QueueControl {
     next_step: Cell<u64>,
     /// The waits that put the worker to sleep since the last step.
     sleeps: Cell<u32>,
-    /// Their time.
+    /// The sum of those sleeps' lengths.
     slept: Cell<Duration>,
     /// When the law may choose values again after the supervisor could not set some, on the clock of the event loop.
     retry_at: Cell<Option<u64>>,

@@ -128,7 +128,7 @@ fn a_pkcs8_key_under_the_label_of_another_format_is_accepted() {
     let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
     let server = Memcached::start(&["-Z", "-o", &options]);
     let mut stream = server.connect();
-    // A record that is no handshake: only a server with TLS answers it with an alert (21).
+    // A server with TLS answers plain text with an alert record (type 21); one without TLS answers `END`.
     stream.write_all(b"get nothing\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);

@@ -17,7 +17,7 @@ pub fn write(context: &ServerContext, put: &mut StatWriter<'_>) {
     put.number("uptime", now.into());
     put.number("time", store.clock().unix().unsigned_abs());
     put.text("version", VERSION);
-    // There is no libevent.
+    // memcached names the version of libevent that it runs on. Monitors expect the line.
     put.text("libevent", "none");
     put.number("pointer_size", usize::BITS.into());
     if let Ok(stat) = procfs::process::Process::myself().and_then(|process| process.stat()) {
