@@ -52,10 +52,13 @@ impl Adapting {
     }
 
     /// Waits for a mode, and meanwhile does `step` again and again. Returns how long it took.
-    fn wait_for(&self, mode: QueueMode, longest: Duration, mut step: impl FnMut()) -> Duration {
+    fn wait_for(&mut self, mode: QueueMode, longest: Duration, mut step: impl FnMut()) -> Duration {
         let start = Instant::now();
         while self.mode() != mode {
-            assert!(start.elapsed() < longest, "not {mode} within {longest:?}: {}", self.history(start));
+            if start.elapsed() > longest {
+                let history = self.history(start);
+                panic!("not {mode} within {longest:?}: {history}; at last {}", self.server.report());
+            }
             step();
         }
         start.elapsed()
@@ -100,10 +103,10 @@ fn busy_poll_share(time: Duration) -> f64 {
 }
 
 /// Saturates a queue until it is in grace mode, and returns the share of packets that busy polls take from then on.
-fn saturate(adapting: &Adapting, load: &Load) -> f64 {
+fn saturate(adapting: &mut Adapting, load: &Load) -> f64 {
     load.on();
     let sleep = || std::thread::sleep(Duration::from_millis(2));
-    let took = adapting.wait_for(QueueMode::Grace, Duration::from_secs(1), sleep);
+    let took = adapting.wait_for(QueueMode::Grace, Duration::from_secs(5), sleep);
     let share = busy_poll_share(Duration::from_millis(250));
     println!("grace mode after {took:?}, {share:.2} of the packets by busy polls");
     share
@@ -132,7 +135,7 @@ fn check_adaptation(budget: Duration) {
     assert!(report.steps_down.is_empty() && report.driver != DriverKind::Uring, "{report}");
     assert_eq!(deferral(), (0, Duration::ZERO));
     let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
-    let share = saturate(&adapting, &load);
+    let share = saturate(&mut adapting, &load);
     // Under interrupts it is 0. Pauses of the machine make the timer poll instead.
     assert!(share > 0.05, "{share:.2} of the packets by busy polls: {}", adapting.history(start));
     assert!(has_values_of_mode(&mut adapting, true), "{:?}: {}", deferral(), adapting.history(start));
