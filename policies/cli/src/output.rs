@@ -75,6 +75,9 @@ pub fn print_interface(interface: &Interface) {
         let kind = if channels.combined { "combined" } else { "rx" };
         print_line!("{} of {} {kind} channels", channels.count, channels.max);
     }
+    if let Some(ring) = interface.rx_ring {
+        print_line!("receive rings of {} descriptors, at most {}", ring.size, ring.max);
+    }
     if !interface.coalescing.is_empty() {
         let values: Vec<String> = interface
             .coalescing

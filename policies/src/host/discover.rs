@@ -143,6 +143,7 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
     let mut ethtool = Ethtool::open();
     let coalescing = ethtool.as_mut().ok().and_then(|ethtool| ethtool.coalescing(link.index).ok());
     let channels = ethtool.as_mut().ok().and_then(|ethtool| ethtool.channels(link.index).ok());
+    let rx_ring = ethtool.as_mut().ok().and_then(|ethtool| ethtool.rx_ring(link.index).ok());
     let numa_node = numa_node(&link.name);
     Interface {
         name: link.name,
@@ -154,6 +155,7 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
         tx_queues,
         coalescing: coalescing.unwrap_or_default(),
         channels,
+        rx_ring,
         notes,
     }
 }

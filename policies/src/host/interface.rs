@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::cpuset::Cpus;
-use crate::netlink::ethtool::{Channels, Coalescing};
+use crate::netlink::ethtool::{Channels, Coalescing, RxRing};
 use crate::netlink::netdev::Napi;
 
 /// A network interface of the calling thread's network namespace.
@@ -28,6 +28,8 @@ pub struct Interface {
     pub coalescing: Vec<(Coalescing, u32)>,
     /// The number of queues, present and maximal, if the driver supports ethtool channels.
     pub channels: Option<Channels>,
+    /// The size of the receive rings, present and maximal, if the driver reports it.
+    pub rx_ring: Option<RxRing>,
     /// What could not be read, and why.
     pub notes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The `ethtool` family: interrupt coalescing, channels, features.
+//! The `ethtool` family: interrupt coalescing, rings, channels, features.
 //!
 //! Numbers from `include/uapi/linux/ethtool_netlink_generated.h`; semantics from
 //! `Documentation/networking/ethtool-netlink.rst`.
@@ -11,6 +11,7 @@ use super::connection::Request;
 use super::generic::{Attribute, Family, Frame, GenericConnection};
 
 const FEATURES_SET: u8 = 12;
+const RINGS_GET: u8 = 15;
 const CHANNELS_GET: u8 = 17;
 const CHANNELS_SET: u8 = 18;
 const COALESCE_GET: u8 = 19;
@@ -25,6 +26,11 @@ mod channels {
     pub const COMBINED_MAX: u16 = 5;
     pub const RX_COUNT: u16 = 6;
     pub const COMBINED_COUNT: u16 = 9;
+}
+
+mod rings {
+    pub const RX_MAX: u16 = 2;
+    pub const RX: u16 = 6;
 }
 
 mod features {
@@ -115,6 +121,16 @@ pub struct Channels {
     pub max: u32,
 }
 
+/// The size of the receive rings of a device, in descriptors; a packet takes at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RxRing {
+    /// The present size of each ring.
+    pub size: u32,
+    /// The device's maximum.
+    pub max: u32,
+}
+
 /// A connection to the `ethtool` family.
 #[derive(Debug)]
 pub struct Ethtool(GenericConnection<EthtoolFamily>);
@@ -150,6 +166,17 @@ impl Ethtool {
             Attribute::number(which.attribute(), value)
         };
         self.set(COALESCE_SET, ifindex, attribute)
+    }
+
+    /// The size of the device's receive rings.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the device reports none (veth), `ENODEV` if there is no such interface.
+    pub fn rx_ring(&mut self, ifindex: u32) -> io::Result<RxRing> {
+        let frame = self.get(RINGS_GET, ifindex)?;
+        let number = |kind| frame.number(kind).map(|number| number as u32);
+        let size = number(rings::RX).ok_or(io::ErrorKind::Unsupported)?;
+        Ok(RxRing { size, max: number(rings::RX_MAX).unwrap_or(size) })
     }
 
     /// The device's channels.
@@ -216,11 +243,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_supports_neither_coalescing_nor_channels() {
+    fn loopback_supports_neither_coalescing_nor_channels_nor_rings() {
         let index = crate::host::interface("lo").unwrap().index;
         let mut ethtool = Ethtool::open().unwrap();
         let unsupported = Some(rustix::io::Errno::OPNOTSUPP.raw_os_error());
         assert_eq!(ethtool.coalescing(index).unwrap_err().raw_os_error(), unsupported);
         assert_eq!(ethtool.channels(index).unwrap_err().raw_os_error(), unsupported);
+        assert_eq!(ethtool.rx_ring(index).unwrap_err().raw_os_error(), unsupported);
     }
 }

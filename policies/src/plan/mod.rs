@@ -1,5 +1,6 @@
 //! Works out the steps that give an interface a policy. Reads the host, changes nothing.
 
+mod coalescing;
 pub(crate) mod grace_time;
 mod placement;
 mod planner;

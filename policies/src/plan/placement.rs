@@ -48,11 +48,11 @@ impl Planner<'_> {
         }
         let rx_irqs: Vec<Option<u32>> = self.rx.iter().map(|queue| queue.irq).collect();
         for (position, queue) in self.tx.clone().into_iter().enumerate() {
-            if queue.xps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) && queue.irq.is_some() {
+            if queue.xps_cpus.is_some() && queue.irq.is_some() && !self.settings.worker_cores.is_empty() {
                 self.set(
                     Knob::XpsCpus { queue: queue.index },
-                    Value::Cpus(Cpus::none()),
-                    "packets are sent by flow, not by the sending core",
+                    Value::Cpus(core_for(&self.settings.worker_cores, position)),
+                    "the worker sends by its own queue, so that no other worker's poll reaps its completions",
                 );
             }
             if let Some(irq) = queue.irq.filter(|irq| !rx_irqs.contains(&Some(*irq))) {

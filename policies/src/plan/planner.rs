@@ -9,7 +9,6 @@ use crate::host::device::Device;
 use crate::host::{Interface, RxQueue, TxQueue};
 use crate::knob::{Knob, Value, may_set_on};
 use crate::law::{QueueMode, QueueSettings, Reason};
-use crate::netlink::ethtool::Coalescing;
 use crate::netlink::netdev::Netdev;
 use crate::policy::Policy;
 
@@ -77,8 +76,10 @@ impl Planner<'_> {
             }
         }
         self.set_queue_count(interface);
-        if policy == Policy::Suppression {
-            self.set_coalescing(interface);
+        match policy {
+            Policy::Suppression => self.set_coalescing(interface),
+            Policy::KernelPolling => self.note_moderation(interface),
+            _ => {}
         }
         self.place_processing(interface);
         if policy.busy_polls() {
@@ -110,31 +111,6 @@ impl Planner<'_> {
                          drops packets while it rebuilds its queues"
                     ));
                 }
-            }
-        }
-    }
-
-    fn set_coalescing(&mut self, interface: &Interface) {
-        if interface.coalescing.is_empty() {
-            self.notes.push(format!(
-                "{} does not support interrupt coalescing (ethtool); only deferral delays interrupts",
-                interface.name
-            ));
-        }
-        for parameter in Coalescing::ALL {
-            let supported = interface.coalescing.iter().any(|(which, _)| *which == parameter);
-            if supported {
-                self.set(
-                    Knob::Coalesce { parameter },
-                    Value::Number(self.settings.suppression.target(parameter).into()),
-                    if parameter.is_switch() {
-                        "the device ignores the values below while it adapts its own"
-                    } else {
-                        "interrupts are delayed as far as the device allows"
-                    },
-                );
-            } else if !parameter.is_switch() && !interface.coalescing.is_empty() {
-                self.notes.push(format!("{} has no {}", interface.name, parameter.name()));
             }
         }
     }

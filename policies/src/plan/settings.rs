@@ -15,7 +15,8 @@ use crate::netlink::ethtool::Coalescing;
 pub struct SuppressionValues {
     /// Microseconds from a received packet to its interrupt; 65534 by default.
     pub rx_usecs: u32,
-    /// Received packets after which the interrupt is raised at once; 65534 by default.
+    /// Received packets after which the interrupt is raised at once; 65534 by default, and at most half of the receive
+    /// ring.
     pub rx_frames: u32,
     /// Microseconds from a sent packet to its completion interrupt; 1024 by default.
     pub tx_usecs: u32,
@@ -48,7 +49,8 @@ pub struct Settings {
     pub channels: Option<u32>,
     /// The queues that the plan is for; `None` is all. Per-queue knobs of other queues stay unchanged.
     pub queues: Option<Vec<u32>>,
-    /// Interrupt coalescing, set under suppression only. It applies to the whole device.
+    /// Interrupt coalescing, set under suppression only. It applies to the whole device, so a plan for some of its queues
+    /// leaves it alone.
     pub suppression: SuppressionValues,
     /// Whether to ban the queues' interrupts from a running irqbalance.
     pub ban_irqbalance: bool,
