@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use policies::law::{LatencyBudget, QueueSettings};
-use policies::{Cpus, GraceTime, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
+use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
 use crate::error::CommandError;
@@ -33,7 +33,13 @@ pub enum Command {
         interface: String,
     },
     /// Show what a policy would set, without changing anything
-    Plan(PlanArguments),
+    Plan {
+        #[command(flatten)]
+        plan: PlanArguments,
+        /// Print shell commands that do the same: ethtool, ynl, sysfs
+        #[arg(long)]
+        shell: bool,
+    },
     /// Apply a policy until `restore` or a reboot
     Apply {
         #[command(flatten)]
@@ -117,10 +123,13 @@ pub struct PlanArguments {
 }
 
 impl PlanArguments {
-    pub fn plan(&self, ban_irqbalance: bool) -> Result<Plan, CommandError> {
-        let interface = host::interface(&self.interface)?;
+    pub fn interface(&self) -> Result<Interface, CommandError> {
+        Ok(host::interface(&self.interface)?)
+    }
+
+    pub fn plan(&self, interface: &Interface, ban_irqbalance: bool) -> Result<Plan, CommandError> {
         let worker_cores = match self.workers {
-            Some(count) => nearest_cores(&interface, count.into()).map_err(CommandError::Affinity)?,
+            Some(count) => nearest_cores(interface, count.into()).map_err(CommandError::Affinity)?,
             None => self.worker_cores.iter().collect(),
         };
         let values = self.deferral();
@@ -141,7 +150,7 @@ impl PlanArguments {
             },
             ..Settings::default()
         };
-        Ok(Plan::new(self.policy, &interface, &settings))
+        Ok(Plan::new(self.policy, interface, &settings))
     }
 
     /// The values of deferral. A grace time given by hand has the deferrals that it has in a program on the runtime.
@@ -164,7 +173,7 @@ mod tests {
 
     fn deferral(flags: &str) -> (u64, u128) {
         let line = ["policies", "plan", "lo"].into_iter().chain(flags.split_whitespace());
-        let Command::Plan(arguments) =
+        let Command::Plan { plan: arguments, .. } =
             Cli::try_parse_from(line).map_err(|error| error.to_string()).unwrap().command
         else {
             unreachable!("`plan` was given")

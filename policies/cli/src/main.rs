@@ -9,6 +9,7 @@ mod format;
 mod measured;
 mod output;
 mod prometheus;
+mod shell;
 mod tune;
 mod watch;
 
@@ -57,12 +58,19 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             cli.format.print(&json!(interface), || print_interface(&interface));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Plan(arguments) => {
-            let plan = arguments.plan(false)?;
-            cli.format.print(&json!(plan), || print_plan(&plan));
+        Command::Plan { plan: arguments, shell } => {
+            let interface = arguments.interface()?;
+            let plan = arguments.plan(&interface, false)?;
+            if *shell {
+                print_line!("{}", shell::commands(&plan, &interface).trim_end());
+            } else {
+                cli.format.print(&json!(plan), || print_plan(&plan));
+            }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Apply { plan, ban_irqbalance } => apply(&plan.plan(*ban_irqbalance)?, &journals, cli.format),
+        Command::Apply { plan, ban_irqbalance } => {
+            apply(&plan.plan(&plan.interface()?, *ban_irqbalance)?, &journals, cli.format)
+        }
         Command::Explain { interface, target: Some(target) } => {
             attach::explain(target.into(), interface.as_deref(), &journals, cli.format)
         }
