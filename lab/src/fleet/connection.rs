@@ -145,9 +145,10 @@ impl Connection {
         self.next.wrapping_sub(self.unacknowledged)
     }
 
-    /// Whether bytes wait for their acknowledgement.
-    pub(super) fn is_unacknowledged(&self) -> bool {
-        self.in_flight() > 0
+    /// Whether something may have to be sent again: bytes wait for their acknowledgement, or for the server's closed
+    /// window to open, which a lost packet may have announced.
+    pub(super) fn needs_retransmission_timer(&self) -> bool {
+        self.in_flight() > 0 || !self.out.is_empty()
     }
 
     /// Sends what the windows allow of `out`.
@@ -314,16 +315,21 @@ impl Connection {
 
     /// When the oldest unacknowledged byte has to be sent again.
     pub(super) fn retransmission_deadline(&self) -> Option<u64> {
-        let waits = matches!(self.state, State::SynSent | State::Established) && self.is_unacknowledged();
+        let waits =
+            matches!(self.state, State::SynSent | State::Established) && self.needs_retransmission_timer();
         waits.then_some(self.progress + RETRANSMISSION_TIMEOUT)
     }
 
-    /// Sends the oldest unacknowledged segment again.
+    /// Sends the oldest unacknowledged segment again. Without one it probes the server's closed window with a byte
+    /// (RFC 9293, 3.8.6.1); the byte counts as sent, because the server may take it.
     pub(super) fn retransmit(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         link.count_retransmission();
         self.progress = now;
         if self.state == State::SynSent {
             return self.emit(link, now, self.unacknowledged, SYN, 0..0);
+        }
+        if self.in_flight() == 0 {
+            self.next = self.next.wrapping_add(1);
         }
         let length = (self.in_flight() as usize).min(SEGMENT_PAYLOAD);
         self.emit(link, now, self.unacknowledged, ACK | PSH, 0..length)

@@ -313,7 +313,7 @@ impl Fleet {
         let Some(client) = self.clients.get_mut(usize::from(index)) else { return Ok(()) };
         let index = u32::from(index);
         let arrived = client.tcp.receive(&mut self.link, now, &segment)?;
-        if client.tcp.is_unacknowledged() && !client.tcp.in_retransmission_queue {
+        if client.tcp.needs_retransmission_timer() && !client.tcp.in_retransmission_queue {
             client.tcp.in_retransmission_queue = true;
             self.retransmission_queue.push_back((now + RETRANSMISSION_TIMEOUT, index));
         }

@@ -1,6 +1,7 @@
 //! Two network namespaces joined by a veth pair.
 
 mod namespace;
+mod tcp_counters;
 mod veth;
 
 pub use namespace::Namespace;

@@ -5,7 +5,7 @@ use policies::Policy;
 use serial_test::serial;
 use tests::isolated;
 
-use super::server::{connect, serve, server_retransmissions};
+use super::server::{connect, serve};
 
 /// A run's measurement, and the segments that the server's kernel sent again meanwhile.
 type Run = (FleetMeasurement, u64);
@@ -21,11 +21,11 @@ fn open_and_closed(policy: Policy, connections: usize) -> [Run; 2] {
         let settle = FleetLoad { pacing: FleetPacing::Open { rate: 2000.0 }, warm_up: 0.0, duration: 2.0 };
         fleet.run(&settle).unwrap();
         let runs = [FleetPacing::Open { rate: 2000.0 }, FleetPacing::Closed { think_us }].map(|pacing| {
-            let before = server_retransmissions(testbed);
+            let before = testbed.server_retransmissions().unwrap();
             // The closed loop's connections begin within the warm-up.
             let load = FleetLoad { pacing, warm_up: 2.0, duration: 1.0 };
             let measurement = fleet.run(&load).unwrap();
-            (measurement, server_retransmissions(testbed) - before)
+            (measurement, testbed.server_retransmissions().unwrap() - before)
         });
         fleet.close().unwrap();
         runs

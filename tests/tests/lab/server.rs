@@ -87,13 +87,3 @@ pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, FleetE
     fleet.store_records(RECORDS)?;
     Ok(fleet)
 }
-
-/// Segments that the kernel on the server's side has sent again so far.
-pub fn server_retransmissions(testbed: &Testbed) -> u64 {
-    let read = || std::fs::read_to_string("/proc/thread-self/net/snmp");
-    let text = testbed.server.run(read).unwrap();
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
-    let mut words = || lines.next().unwrap().split_whitespace();
-    let index = words().position(|word| word == "RetransSegs").unwrap();
-    words().nth(index).unwrap().parse().unwrap()
-}

@@ -45,6 +45,22 @@ fn vulnerabilities() -> Vec<(String, String)> {
     states
 }
 
+/// Drivers that keep their NAPIs' ids and settings while the link is down (`netif_napi_add_config`, Linux 6.13 or later).
+/// No interface of the kernel tells it.
+const PERSISTENT: [&str; 11] = [
+    "ena",
+    "bnxt_en",
+    "iavf",
+    "ice",
+    "idpf",
+    "igb",
+    "mlx4_en",
+    "mlx5_core",
+    "fbnic",
+    "virtio_net",
+    "netdevsim",
+];
+
 /// The network interfaces with a driver.
 fn interfaces() -> Vec<Finding> {
     let interfaces = match host::interfaces() {
@@ -59,8 +75,15 @@ fn interfaces() -> Vec<Finding> {
             let irqs =
                 if interface.has_interrupts() { "interrupts visible" } else { "no interrupts visible" };
             let driver = interface.driver.as_deref().unwrap_or_default();
-            let found =
-                format!("{driver}; receive queues: {}, with a NAPI id: {napis}; {irqs}", queues.len());
+            let persistence = match napis {
+                0 => "",
+                _ if PERSISTENT.contains(&driver) => "; settings survive link down and up",
+                _ => "; link down and up resets settings",
+            };
+            let found = format!(
+                "{driver}; receive queues: {}, with a NAPI id: {napis}; {irqs}{persistence}",
+                queues.len()
+            );
             let (level, advice) = if napis == 0 {
                 (Level::Info, "policies can't be set for its queues")
             } else {

@@ -305,6 +305,31 @@ fn the_servers_window_bounds_what_is_in_flight_and_its_opening_sends_the_rest() 
 }
 
 #[test]
+fn a_closed_window_is_probed_with_a_byte_until_it_opens() {
+    let mut pair = Pair::established(FLEET, SERVER);
+    let with_window = |field: u16, acknowledged: u32| {
+        let mut update = segment(ACK, SERVER + 1, acknowledged, b"");
+        update.window = field;
+        update
+    };
+    pair.receive(with_window(0, FLEET + 1));
+    pair.send(&[b'x'; 300]);
+    assert_eq!(pair.sent_lengths(), [0; 0]);
+    // The packet that opens the window is lost. The probe is sent again for as long as the window is closed.
+    for _ in 0..2 {
+        assert!(pair.connection.retransmission_deadline().is_some());
+        pair.now += RETRANSMISSION_TIMEOUT;
+        pair.connection.retransmit(&mut pair.sink, pair.now).unwrap();
+        assert_eq!(pair.sent_lengths(), [1]);
+        pair.receive(with_window(0, FLEET + 1));
+    }
+    pair.receive(with_window(500, FLEET + 2));
+    assert_eq!(pair.sent_lengths(), [299]);
+    pair.acknowledge(300);
+    assert_eq!(pair.connection.retransmission_deadline(), None);
+}
+
+#[test]
 fn an_acknowledgement_from_before_the_last_one_does_not_change_the_window() {
     let mut pair = Pair::established(FLEET, SERVER);
     pair.send(b"get key\r\n");
