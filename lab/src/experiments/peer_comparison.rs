@@ -12,11 +12,13 @@ use super::steal::STEAL_LIMIT;
 use super::turn_conditions::{ConditionsGuard, MeasuredRounds, classes_by_rounds, name_classes, time_limit};
 use crate::Error;
 use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
-use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, RequestShape};
+use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, PeerService, RequestShape};
 
 /// How much is measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerComparisonConfig {
+    /// What the servers do with a request.
+    pub service: PeerService,
     /// Rounds of each load; each measures every server once.
     pub rounds: usize,
     /// Seconds of load before each measurement.
@@ -33,16 +35,22 @@ pub struct PeerComparisonConfig {
 
 impl PeerComparisonConfig {
     /// All loads, or a part of them that takes half a minute if `quick`.
-    pub fn new(quick: bool) -> Self {
+    pub fn new(service: PeerService, quick: bool) -> Self {
         let small = RequestShape { request: 40, reply: 200, depth: 1 };
         let pipelined = RequestShape { depth: 16, ..small };
         let large = RequestShape { request: 1024, reply: 1024, depth: 1 };
+        let shapes = match service.shape() {
+            Some(only) => vec![only],
+            None if quick => vec![small, pipelined],
+            None => vec![small, large, pipelined],
+        };
         Self {
+            service,
             // Six are the fewest that give an interval.
             rounds: if quick { 6 } else { 7 },
             warm_up: if quick { 0.1 } else { 0.2 },
             duration: if quick { 0.3 } else { 0.7 },
-            shapes: if quick { vec![small, pipelined] } else { vec![small, large, pipelined] },
+            shapes,
             connections: if quick { vec![64] } else { vec![1, 64, 1024] },
             idle: if quick { 2000 } else { 10_000 },
         }
@@ -50,7 +58,12 @@ impl PeerComparisonConfig {
 
     /// The number of measurements.
     pub fn steps(&self) -> usize {
-        Peer::ALL.len() * (1 + self.rounds * self.shapes.len() * self.connections.len())
+        self.peers().len() * (1 + self.rounds * self.shapes.len() * self.connections.len())
+    }
+
+    /// The runtimes that have the service.
+    pub fn peers(&self) -> Vec<Peer> {
+        Peer::ALL.into_iter().filter(|peer| self.service.runs_on(*peer)).collect()
     }
 }
 
@@ -115,22 +128,23 @@ pub fn compare_peers(
     cores: CoreAssignment,
     mut progress: impl FnMut(&str),
 ) -> Result<PeerResults, Error> {
+    let (service, peers) = (config.service, config.peers());
     let mut idle = Vec::new();
-    for peer in Peer::ALL {
+    for &peer in &peers {
         progress(&format!("{}, idle", peer.name()));
-        idle.push(idle_bytes(peer, cores, config.idle)?);
+        idle.push(idle_bytes(service, peer, cores, config.idle)?);
     }
     let mut loads = Vec::new();
     let mut runs = Vec::new();
-    let names: Vec<String> = Peer::ALL.iter().map(|peer| peer.name().to_owned()).collect();
+    let names: Vec<String> = peers.iter().map(|peer| peer.name().to_owned()).collect();
     for &shape in &config.shapes {
         for &connections in &config.connections {
-            let seconds = (config.warm_up + config.duration) * (Peer::ALL.len() * config.rounds) as f64;
-            let mut rounds = Rounds::new(Peer::ALL.len(), config.rounds)
+            let seconds = (config.warm_up + config.duration) * (peers.len() * config.rounds) as f64;
+            let mut rounds = Rounds::new(peers.len(), config.rounds)
                 .repeat_above(STEAL_LIMIT, RepeatPolicy::Once)
                 .time_limit(time_limit(seconds));
             while let Some(turn) = rounds.next_turn() {
-                let peer = Peer::ALL[turn.contestant()];
+                let peer = peers[turn.contestant()];
                 let name = format!("{}, {shape}, {connections} connections", peer.name());
                 if !turn.is_repeat() {
                     progress(&name);
@@ -138,13 +152,14 @@ pub fn compare_peers(
                 let load = |server| EchoLoadSpec {
                     server,
                     core: cores.client,
+                    service,
                     shape,
                     connections,
                     warm_up: config.warm_up,
                     duration: config.duration,
                 };
                 let guard = ConditionsGuard::begin(cores)?;
-                let measurement = measure(peer, cores, shape, load)?;
+                let measurement = measure(service, peer, cores, shape, load)?;
                 rounds.finish_turn(turn, Some(measurement), guard.end()?);
             }
             loads.push((shape, connections));
@@ -161,7 +176,9 @@ pub fn compare_peers(
         for (&(shape, connections), run) in loads.iter().zip(&runs) {
             let in_class = run.finished.classes.iter().find(|it| it.class == class && !it.rounds.is_empty());
             rows.extend(
-                in_class.iter().flat_map(|it| peer_rows(class, shape, connections, &it.rounds, &idle)),
+                in_class
+                    .iter()
+                    .flat_map(|it| peer_rows(class, &peers, (shape, connections), &it.rounds, &idle)),
             );
         }
     }
@@ -170,13 +187,13 @@ pub fn compare_peers(
 
 fn peer_rows(
     class: DistanceClass,
-    shape: RequestShape,
-    connections: usize,
+    peers: &[Peer],
+    (shape, connections): (RequestShape, usize),
     rounds: &[Round<PeerMeasurement>],
     idle: &[f64],
 ) -> Vec<PeerRow> {
     let best_other = |round: &Round<PeerMeasurement>| {
-        let others = Peer::ALL.iter().enumerate().filter(|(_, peer)| peer.is_other_runtime());
+        let others = peers.iter().enumerate().filter(|(_, peer)| peer.is_other_runtime());
         others.filter_map(|(index, _)| Some(round.value(index)?.cpu_us)).fold(f64::INFINITY, f64::min)
     };
     let row = |(index, peer): (usize, &Peer)| {
@@ -197,11 +214,12 @@ fn peer_rows(
             bytes_per_idle_connection: idle[index],
         }
     };
-    Peer::ALL.iter().enumerate().map(row).collect()
+    peers.iter().enumerate().map(row).collect()
 }
 
 /// Starts a server, and waits until it listens.
 fn start_server(
+    service: PeerService,
     peer: Peer,
     cores: CoreAssignment,
     shape: RequestShape,
@@ -209,24 +227,27 @@ fn start_server(
     let role = ProcessRole::EchoServer(EchoServerSpec {
         peer,
         core: cores.server,
+        service,
         shape,
         address: Ipv4Addr::LOCALHOST,
         network: None,
         work: Duration::ZERO,
     });
     let mut server = ExperimentProcess::start(&role, None)?;
-    let ready = server.receive()?;
+    let ready: EchoServerReady = server.receive()?;
+    service.check(ready.address)?;
     Ok((server, ready))
 }
 
 /// Measures a server under a load.
 fn measure(
+    service: PeerService,
     peer: Peer,
     cores: CoreAssignment,
     shape: RequestShape,
     load: impl FnOnce(SocketAddr) -> EchoLoadSpec,
 ) -> Result<PeerMeasurement, Error> {
-    let (server, ready) = start_server(peer, cores, shape)?;
+    let (server, ready) = start_server(service, peer, cores, shape)?;
     let mut client = ExperimentProcess::start(&ProcessRole::EchoLoad(load(ready.address)), None)?;
     let EchoLoadReady {} = client.receive()?;
     let counter = ready.allocation_count;
@@ -239,14 +260,20 @@ fn measure(
 }
 
 /// Resident memory of a server per idle connection, in bytes.
-fn idle_bytes(peer: Peer, cores: CoreAssignment, connections: usize) -> Result<f64, Error> {
-    let shape = RequestShape { request: 40, reply: 200, depth: 1 };
-    let (server, ready) = start_server(peer, cores, shape)?;
+fn idle_bytes(
+    service: PeerService,
+    peer: Peer,
+    cores: CoreAssignment,
+    connections: usize,
+) -> Result<f64, Error> {
+    let shape = service.shape().unwrap_or(RequestShape { request: 40, reply: 200, depth: 1 });
+    let (server, ready) = start_server(service, peer, cores, shape)?;
     let open = |connections| -> Result<ExperimentProcess, Error> {
         let mut load = ExperimentProcess::start(
             &ProcessRole::EchoLoad(EchoLoadSpec {
                 server: ready.address,
                 core: cores.client,
+                service,
                 shape,
                 connections,
                 warm_up: 0.0,

@@ -12,10 +12,10 @@ use super::FleetError;
 pub enum FleetRequests {
     /// memcached's text protocol.
     Memcached(Box<Workload>),
-    /// Requests and replies of fixed sizes, in bytes, for an echo server.
+    /// The same request again and again, and replies of a fixed size, which are not looked at.
     Fixed {
-        /// Bytes of a request.
-        request: usize,
+        /// The request.
+        request: Vec<u8>,
         /// Bytes of a reply.
         reply: usize,
     },
@@ -33,7 +33,7 @@ impl RequestSource {
     pub(super) fn new(requests: &FleetRequests, seed: u64) -> Result<Self, FleetError> {
         Ok(match requests {
             FleetRequests::Memcached(workload) => Self::Memcached(RequestStream::new(workload, seed)?),
-            FleetRequests::Fixed { request, .. } => Self::Fixed(vec![b'r'; (*request).max(1)]),
+            FleetRequests::Fixed { request, .. } => Self::Fixed(request.clone()),
         })
     }
 

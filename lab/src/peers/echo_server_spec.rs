@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::peer::Peer;
 use super::request_shape::RequestShape;
+use super::service::PeerService;
 use crate::polling_config::PollingConfig;
 
 /// What an echo server process runs.
@@ -18,6 +19,8 @@ pub struct EchoServerSpec {
     pub peer: Peer,
     /// The server's core.
     pub core: u32,
+    /// What it does with a request.
+    pub service: PeerService,
     /// The sizes of requests and replies.
     pub shape: RequestShape,
     /// The address to listen on.

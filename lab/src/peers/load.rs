@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::descriptor_limit;
 use super::request_shape::RequestShape;
+use super::service::PeerService;
 
 /// The load of an echo server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -24,6 +25,8 @@ pub struct EchoLoadSpec {
     pub server: SocketAddr,
     /// The core of the load's thread.
     pub core: u32,
+    /// What the server does with a request.
+    pub service: PeerService,
     /// The sizes of requests and replies.
     pub shape: RequestShape,
     /// The number of connections.
@@ -92,7 +95,7 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
         }
         let tasks: Vec<_> = streams
             .into_iter()
-            .map(|stream| runtime::spawn(exchange(stream, spec.shape, Rc::clone(&state))))
+            .map(|stream| runtime::spawn(exchange(stream, spec.service, spec.shape, Rc::clone(&state))))
             .collect();
         runtime::sleep(Duration::from_secs_f64(spec.warm_up)).await;
         begin()?;
@@ -112,8 +115,13 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
 }
 
 /// Sends requests and awaits their replies until the load stops.
-async fn exchange(mut stream: TcpStream, shape: RequestShape, state: Rc<LoadState>) -> io::Result<()> {
-    let requests = vec![b'r'; shape.request * shape.depth];
+async fn exchange(
+    mut stream: TcpStream,
+    service: PeerService,
+    shape: RequestShape,
+    state: Rc<LoadState>,
+) -> io::Result<()> {
+    let requests = service.request(shape).repeat(shape.depth);
     while !state.stop.get() {
         let sent = Instant::now();
         stream.write_all(&requests).await?;

@@ -20,19 +20,8 @@ pub(super) fn serve(
     driver: DriverKind,
     ready: impl FnOnce(String, Vec<String>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut builder = Builder::new().ignore_environment().workers(1).driver(driver);
-    if let Some(network) = &spec.network {
-        builder = builder
-            .cores(Cpus::one(spec.core))
-            .policy(network.policy)
-            .driver(network.driver)
-            .interface(&network.interface)
-            .packing_cores(Cpus::one(network.packing_core));
-        builder = network.polling.set(builder);
-    }
     let (shape, work) = (spec.shape, spec.work);
-    let runtime = builder.build();
-    runtime.map_err(io::Error::other)?.block_on(async {
+    builder(spec, driver).build().map_err(io::Error::other)?.block_on(async {
         let serving = TcpListener::from_std(listener)?.serve(move |mut stream: TcpStream| async move {
             // Fails only if the connection has been closed.
             let _ = stream.set_nodelay(true);
@@ -45,13 +34,31 @@ pub(super) fn serve(
                 }
             }
         })?;
-        let report = runtime::reports().into_iter().next();
-        let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
-        ready(report.running.to_string(), report.steps_down)?;
+        report(ready)?;
         std::future::pending::<()>().await;
         drop(serving);
         Ok(())
     })
+}
+
+/// A runtime of one worker, with the driver of `spec.network`, or with `driver` if it has none.
+pub(super) fn builder(spec: &EchoServerSpec, driver: DriverKind) -> Builder {
+    let builder = Builder::new().ignore_environment().workers(1).driver(driver);
+    let Some(network) = &spec.network else { return builder };
+    let builder = builder
+        .cores(Cpus::one(spec.core))
+        .policy(network.policy)
+        .driver(network.driver)
+        .interface(&network.interface)
+        .packing_cores(Cpus::one(network.packing_core));
+    network.polling.set(builder)
+}
+
+/// Calls `ready` with what the worker runs, and why it runs something else than the requested policy.
+pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) -> io::Result<()> {
+    let report = runtime::reports().into_iter().next();
+    let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
+    ready(report.running.to_string(), report.steps_down)
 }
 
 /// Keeps the core busy for this long.

@@ -1,6 +1,8 @@
 //! The same echo server on Lull and on the runtimes that a user would choose instead. Each server is a process on one
 //! core; one client on another core loads them over loopback.
 
+#[cfg(feature = "axum")]
+mod axum_hello;
 mod bare_epoll;
 mod compio;
 pub(crate) mod descriptor_limit;
@@ -11,6 +13,7 @@ mod monoio;
 mod peer;
 mod request_shape;
 mod server;
+mod service;
 mod tokio;
 
 pub use self::echo_server_spec::{EchoServerNetwork, EchoServerSpec};
@@ -18,3 +21,4 @@ pub use self::load::{EchoLoadSpec, EchoMeasurement, load};
 pub use self::peer::Peer;
 pub use self::request_shape::RequestShape;
 pub use self::server::serve;
+pub use self::service::PeerService;

@@ -9,6 +9,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::echo_server_spec::EchoServerSpec;
 use super::peer::Peer;
+use super::service::PeerService;
 use super::{bare_epoll, compio, descriptor_limit, lull, monoio, tokio};
 
 /// Serves on a free port until the process is killed. Calls `ready` once it listens, with the address, and for Lull with
@@ -32,6 +33,9 @@ pub fn serve(
         Peer::LullEpoll => Some(DriverKind::Epoll),
         _ => None,
     };
+    if spec.service == PeerService::Axum {
+        return serve_axum(listener, spec, lull_driver, |ran, steps_down| ready(address, ran, steps_down));
+    }
     if let Some(driver) = lull_driver {
         return lull::serve(listener, spec, driver, |ran, steps_down| ready(address, Some(ran), steps_down));
     }
@@ -43,4 +47,30 @@ pub fn serve(
         Peer::Compio => compio::serve(listener, spec.shape),
         Peer::BareEpoll => bare_epoll::serve(&listener, spec.shape),
     }
+}
+
+#[cfg(feature = "axum")]
+fn serve_axum(
+    listener: TcpListener,
+    spec: &EchoServerSpec,
+    lull_driver: Option<DriverKind>,
+    ready: impl FnOnce(Option<String>, Vec<String>) -> io::Result<()>,
+) -> io::Result<()> {
+    use super::axum_hello;
+    if let Some(driver) = lull_driver {
+        let ready = |ran, steps_down| ready(Some(ran), steps_down);
+        return axum_hello::serve_on_lull(listener, spec, driver, ready);
+    }
+    ready(None, Vec::new())?;
+    axum_hello::serve_on_tokio(listener)
+}
+
+#[cfg(not(feature = "axum"))]
+fn serve_axum(
+    _: TcpListener,
+    _: &EchoServerSpec,
+    _: Option<DriverKind>,
+    _: impl FnOnce(Option<String>, Vec<String>) -> io::Result<()>,
+) -> io::Result<()> {
+    Err(io::Error::other("this lab was built without the feature `axum`"))
 }

@@ -54,8 +54,8 @@ impl PeerReport {
             ]
         };
         let mut text = format!(
-            "{cpu}, {cores} cores, Linux {kernel}; loopback, server on core {}, client on core {}\necho, closed loop, medians of {} interleaved rounds; CPU ratio: over the lowest of tokio, monoio and compio\n",
-            self.cores.server, self.cores.client, self.config.rounds,
+            "{cpu}, {cores} cores, Linux {kernel}; loopback, server on core {}, client on core {}\n{}, closed loop, medians of {} interleaved rounds; CPU ratio: over the lowest of the other runtimes\n",
+            self.cores.server, self.cores.client, self.config.service, self.config.rounds,
         );
         for (class, rows) in by_class(&self.rows, |row| row.class) {
             text.push_str(&class_title(class));

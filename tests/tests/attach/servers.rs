@@ -185,6 +185,7 @@ pub fn serve_if_asked() {
     let spec = EchoServerSpec {
         peer,
         core: 0,
+        service: lab::peers::PeerService::Echo,
         shape: RequestShape { request: 64, reply: 64, depth: 1 },
         address: SERVER_ADDRESS,
         network: (what == "own polling").then(own_network),

@@ -21,7 +21,7 @@ use lab::testbed::Testbed;
 use runtime::DriverKind;
 
 use crate::flags::{
-    CheckFlags, ComparisonFlags, CostSet, Format, GeneratorFlags, MemcachedCpuFlags, SimulateFlags,
+    CheckFlags, ComparisonFlags, CostSet, Format, GeneratorFlags, MemcachedCpuFlags, PeerFlags, SimulateFlags,
 };
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
@@ -58,14 +58,11 @@ pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {
     write_report(flags.format, file, &calibration, || grace_time_text(&calibration))
 }
 
-pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
-    if flags.packing_cores.is_some() {
-        return Err(
-            "--packing-cores has no effect on `lab peers`, which compares no policies; leave it out".into()
-        );
-    }
+pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
+    let service = flags.service()?;
+    let flags = &flags.comparison;
     let file = create_file(flags.output.as_deref())?;
-    let mut config = PeerComparisonConfig::new(flags.quick);
+    let mut config = PeerComparisonConfig::new(service, flags.quick);
     config.rounds = flags.rounds.map_or(config.rounds, usize::from);
     let cores = CoreAssignment::choose()?;
     let bar = progress_bar(config.steps());

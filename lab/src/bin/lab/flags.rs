@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::experiment_process::SUBCOMMAND;
 use lab::experiments::{Contestant, CoreAssignment};
+use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
 use policies::law::LatencyBudget;
 use policies::{Cpus, GraceTime, Policy};
@@ -26,8 +27,9 @@ pub enum Command {
     Compare(ComparisonFlags),
     /// Compare the drivers at saturation, under vanilla and under kernel polling
     Drivers(ComparisonFlags),
-    /// Compare Lull's echo server with those of tokio, monoio, compio and a bare epoll loop
-    Peers(ComparisonFlags),
+    /// Compare an echo server on Lull with those on tokio, monoio, compio and a bare epoll loop, or an axum application on
+    /// Lull with the same on tokio
+    Peers(PeerFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
     SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
@@ -121,6 +123,37 @@ impl ComparisonFlags {
             [] => Contestant::policies(self.driver),
             policies => policies.iter().map(|&policy| Contestant { policy, driver: self.driver }).collect(),
         }
+    }
+}
+
+#[derive(Args, Clone)]
+pub struct PeerFlags {
+    /// What the servers do: answer bytes with bytes, or `GET /` by axum (needs the feature `axum`)
+    #[arg(long, value_enum, default_value_t)]
+    pub service: Service,
+    #[command(flatten)]
+    pub comparison: ComparisonFlags,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Service {
+    #[default]
+    Echo,
+    Axum,
+}
+
+impl PeerFlags {
+    /// The service.
+    ///
+    /// # Errors
+    /// If this program was built without it.
+    pub fn service(&self) -> Result<PeerService, &'static str> {
+        let service = match self.service {
+            Service::Echo => PeerService::Echo,
+            Service::Axum => PeerService::Axum,
+        };
+        let missing = "this lab was built without axum: cargo run --release -p lab --features axum -- peers --service axum";
+        if service.is_built() { Ok(service) } else { Err(missing) }
     }
 }
 

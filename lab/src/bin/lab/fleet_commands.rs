@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use lab::experiments::fleet_comparison::{
-    Contender, ECHO, FleetComparison, FleetComparisonConfig, Reference,
+    Contender, FleetComparison, FleetComparisonConfig, Reference, requests_for,
 };
 use lab::experiments::policy_comparison::PolicyComparison;
 use lab::experiments::{Contestant, CoreAssignment};
-use lab::fleet::FleetRequests;
 use lab::idle_cores::AwakeCores;
+use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
 use lab::report::{FleetReport, SelfTestReport};
 use policies::Policy;
 use runtime::DriverKind;
 
 use crate::commands::{kernel_client_report, new_comparison};
-use crate::flags::{ComparisonFlags, SelfTestFlags};
+use crate::flags::{ComparisonFlags, PeerFlags, SelfTestFlags};
 use crate::output::{Failure, create_file, keep_report, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
@@ -50,14 +50,13 @@ fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) ->
     write_report(flags.format, file, &report, || report.text())
 }
 
-/// Compares the echo servers of other runtimes, as they run, with Lull's under each policy.
-pub fn compare_peers(flags: &ComparisonFlags) -> Result<(), Failure> {
+/// Compares a service on other runtimes, as they run, with the same on Lull under each policy.
+pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
+    let service = flags.service()?;
+    let flags = &flags.comparison;
     let file = create_file(flags.output.as_deref())?;
-    if !flags.policies.is_empty() || flags.memcached.is_some() {
-        return Err("--policies and --memcached have no effect on `lab peers`, whose servers are given; leave them out".into());
-    }
-    let mut config = FleetComparisonConfig::new(Contender::peers(flags.polling()[0]), flags.quick);
-    config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
+    let mut config = FleetComparisonConfig::new(Contender::peers(service, flags.polling()[0]), flags.quick);
+    config.requests = requests_for(service);
     config.reference = Reference::First;
     if !flags.quick {
         config.shares = vec![0.25, 0.5, 0.9];
@@ -73,7 +72,7 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
         |work| Contender::lull_echo(Policy::Vanilla, DriverKind::Epoll, PollingConfig::default(), work);
     let contenders = vec![server(Duration::ZERO), server(Duration::ZERO), server(work)];
     let mut config = FleetComparisonConfig::new(contenders, true);
-    config.requests = FleetRequests::Fixed { request: ECHO.request, reply: ECHO.reply };
+    config.requests = requests_for(PeerService::Echo);
     config.reference = Reference::First;
     // Low enough that the slowest server is far from saturated: a busier server batches more.
     config.shares = vec![0.25];

@@ -5,13 +5,13 @@
 mod commands;
 mod flags;
 mod fleet_commands;
+mod ineffective_flags;
 mod output;
 mod progress_bar;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use flags::{Command, Flags};
+use flags::Command;
 use lab::allocation_counter::CountingAllocator;
 use lab::experiment_process;
 use lab::experiments::Contestant;
@@ -21,7 +21,7 @@ use lab::experiments::Contestant;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
-    let flags = Flags::parse();
+    let flags = ineffective_flags::parse();
     // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
     // Not on standard output, which is an experiment process's protocol.
     tracing_subscriber::fmt()
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Some(Command::Check(flags)) => commands::check(&flags),
         Some(Command::Calibrate(flags)) => commands::calibrate(&flags),
         Some(Command::Compare(flags)) => fleet_commands::compare(&flags, flags.contestants()),
-        Some(Command::Peers(flags)) if flags.loopback => commands::compare_peers(&flags),
+        Some(Command::Peers(flags)) if flags.comparison.loopback => commands::compare_peers(&flags),
         Some(Command::Peers(flags)) => fleet_commands::compare_peers(&flags),
         Some(Command::Simulate(flags)) => commands::simulate(&flags),
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),

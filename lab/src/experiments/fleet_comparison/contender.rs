@@ -22,7 +22,7 @@ use crate::experiment_process::{
     EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
 };
 use crate::fleet::{FleetConfig, FleetLoad, FleetRequests};
-use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, RequestShape};
+use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, PeerService, RequestShape};
 use crate::polling_config::PollingConfig;
 use crate::testbed::{
     CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
@@ -45,8 +45,10 @@ pub enum Contender {
         #[serde(serialize_with = "as_text")]
         wait: WaitStrategy,
     },
-    /// The echo server on a runtime.
+    /// The same service on a runtime.
     Echo {
+        /// What it does with a request.
+        service: PeerService,
         /// The runtime.
         peer: Peer,
         /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
@@ -78,14 +80,25 @@ impl Contender {
 
     /// Lull's echo server, which computes for `work` with each request.
     pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
-        Self::Echo { peer: Peer::LullEpoll, network: Some((policy, driver, polling)), work }
+        Self::lull_peer(PeerService::Echo, policy, driver, polling, work)
     }
 
-    /// The echo servers of other runtimes, as they run, and Lull's under each policy, on the driver that `auto` chooses
-    /// for it and on epoll.
-    pub fn peers(polling: PollingConfig) -> Vec<Self> {
+    fn lull_peer(
+        service: PeerService,
+        policy: Policy,
+        driver: DriverKind,
+        polling: PollingConfig,
+        work: Duration,
+    ) -> Self {
+        Self::Echo { service, peer: Peer::LullEpoll, network: Some((policy, driver, polling)), work }
+    }
+
+    /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on the driver that `auto`
+    /// chooses for it and on epoll.
+    pub fn peers(service: PeerService, polling: PollingConfig) -> Vec<Self> {
         let others = [Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
-        let others = others.map(|peer| Self::Echo { peer, network: None, work: Duration::ZERO });
+        let others = others.into_iter().filter(|peer| service.runs_on(*peer));
+        let others = others.map(|peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
         let lull = [
             (Policy::Vanilla, DriverKind::Uring),
             (Policy::Vanilla, DriverKind::Epoll),
@@ -94,8 +107,9 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Hybrid),
         ];
-        let lull = lull.map(|(policy, driver)| Self::lull_echo(policy, driver, polling, Duration::ZERO));
-        others.into_iter().chain(lull).collect()
+        let lull =
+            lull.map(|(policy, driver)| Self::lull_peer(service, policy, driver, polling, Duration::ZERO));
+        others.chain(lull).collect()
     }
 
     /// The name in tables.
@@ -136,8 +150,14 @@ impl Contender {
     }
 }
 
-/// What the fleet asks an echo server.
-pub const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
+/// The sizes of requests and replies of an echo server under the fleet.
+const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
+
+/// What the fleet asks a server of this service.
+pub fn requests_for(service: PeerService) -> FleetRequests {
+    let shape = service.shape().unwrap_or(ECHO);
+    FleetRequests::Fixed { request: service.request(shape), reply: shape.reply }
+}
 
 /// What a Lull server's worker runs.
 #[derive(Debug, Clone, Serialize)]
@@ -223,7 +243,7 @@ impl RunningContender {
             let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
             let drops = testbed.client.run(ring_drops)?;
             let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
-            Ok(HostReading { cpu, snapshot, retransmitted: server_retransmissions(testbed)?, drops, queue })
+            Ok(HostReading { cpu, snapshot, retransmitted: testbed.server_retransmissions()?, drops, queue })
         };
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
         let before = read()?;
@@ -244,19 +264,6 @@ fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
         QueueMode::Grace => format!("{} {} µs", settings.mode, settings.grace_time.as_micros()),
         mode => mode.to_string(),
     }))
-}
-
-/// Segments that the server's kernel has sent again so far (`RetransSegs` of `/proc/net/snmp`).
-fn server_retransmissions(testbed: &Testbed) -> Result<u64, Error> {
-    let snmp = testbed.server.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"))?;
-    Ok(tcp_counter(&snmp, "RetransSegs").unwrap_or(0))
-}
-
-/// A counter of TCP from the text of `/proc/net/snmp`: a line of names, then a line of values.
-fn tcp_counter(snmp: &str, name: &str) -> Option<u64> {
-    let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
-    let index = lines.next()?.split_whitespace().position(|word| word == name)?;
-    lines.next()?.split_whitespace().nth(index)?.parse().ok()
 }
 
 fn start_server(
@@ -283,7 +290,7 @@ fn start_server(
             let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
             Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
         }
-        Contender::Echo { peer, network, work } => {
+        Contender::Echo { service, peer, network, work } => {
             if network.is_none() {
                 interrupt_by_thread(testbed, cores.server)?;
             }
@@ -297,13 +304,15 @@ fn start_server(
             let role = ProcessRole::EchoServer(EchoServerSpec {
                 peer: *peer,
                 core: cores.server,
-                shape: ECHO,
+                service: *service,
+                shape: service.shape().unwrap_or(ECHO),
                 address: SERVER_ADDRESS,
                 network,
                 work: *work,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
             let EchoServerReady { address, ran, steps_down, .. } = server.receive()?;
+            testbed.server.run(|| service.check(address))?;
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
         }
         Contender::Memcached { program } => {
@@ -345,17 +354,4 @@ fn interrupt_by_thread(testbed: &Testbed, core: u32) -> Result<(), Error> {
         Ok(())
     };
     Ok(testbed.server.run(set)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_of_tcp_is_found_by_its_name() {
-        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoAlgorithm ActiveOpens RetransSegs\nTcp: 1 22 333\n";
-        assert_eq!(tcp_counter(snmp, "RetransSegs"), Some(333));
-        assert_eq!(tcp_counter(snmp, "OutRsts"), None);
-        assert_eq!(tcp_counter("", "RetransSegs"), None);
-    }
 }

@@ -10,6 +10,6 @@ mod rows;
 pub use capacity::{CAPACITY_P99_US, Capacity, CapacityTrial};
 pub use comparison::{FleetComparison, FleetComparisonResult, InvalidTurn, LoadResult};
 pub use config::{FleetComparisonConfig, Reference};
-pub use contender::{Contender, ECHO, RunningPolicy};
+pub use contender::{Contender, RunningPolicy, requests_for};
 pub use measurement::{RECEIVED_SHARE, TurnMeasurement};
 pub use rows::{CapacityRow, ClassRows, FleetRow};

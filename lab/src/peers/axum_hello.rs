@@ -1,0 +1,44 @@
+//! The axum application on tokio's `current_thread` runtime, and on Lull.
+
+use std::io;
+use std::net::TcpListener as StdListener;
+
+use axum::Router;
+use axum::routing::get;
+use axum::serve::ListenerExt;
+use net::TcpListener;
+use runtime::DriverKind;
+
+use super::echo_server_spec::EchoServerSpec;
+use super::lull;
+
+fn app() -> Router {
+    Router::new().route("/", get(async || "Hello, World!"))
+}
+
+pub(super) fn serve_on_tokio(listener: StdListener) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    listener.set_nonblocking(true)?;
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?.tap_io(|stream| {
+            let _ = stream.set_nodelay(true);
+        });
+        axum::serve(listener, app()).await
+    })
+}
+
+/// As [`lull::serve`].
+pub(super) fn serve_on_lull(
+    listener: StdListener,
+    spec: &EchoServerSpec,
+    driver: DriverKind,
+    ready: impl FnOnce(String, Vec<String>) -> io::Result<()>,
+) -> io::Result<()> {
+    lull::builder(spec, driver).build().map_err(io::Error::other)?.block_on(async {
+        let server = adapters::axum::serve(TcpListener::from_std(listener)?, app()).start()?;
+        lull::report(ready)?;
+        std::future::pending::<()>().await;
+        drop(server);
+        Ok(())
+    })
+}
