@@ -22,6 +22,8 @@ pub(super) struct CostComparison {
     present: VecDeque<f64>,
     /// The cost under interrupts when they were last in effect, in seconds.
     plain: Option<f64>,
+    /// The busy share under interrupts when they were last in effect.
+    plain_busy: Option<f64>,
     pauses: [Pause; 3],
     /// The mode given up last, until the cost under interrupts has been measured again.
     given_up: Option<GivenUp>,
@@ -64,12 +66,13 @@ struct Pause {
     left: Duration,
     /// The next pause, if it costs more again.
     next: Duration,
-    /// The busy share at which it cost more.
-    busy: f64,
+    /// The busy share at which it cost more: as estimated while it polled, and as it was under interrupts before. Where
+    /// polling costs more, a saturated core does less, and the estimate is too low.
+    busy: [f64; 2],
 }
 
 impl Pause {
-    const NONE: Self = Self { left: Duration::ZERO, next: FIRST_PAUSE, busy: 0.0 };
+    const NONE: Self = Self { left: Duration::ZERO, next: FIRST_PAUSE, busy: [0.0; 2] };
 }
 
 impl Default for CostComparison {
@@ -77,6 +80,7 @@ impl Default for CostComparison {
         Self {
             present: VecDeque::new(),
             plain: None,
+            plain_busy: None,
             pauses: [Pause::NONE; 3],
             given_up: None,
             no_retrial: Duration::ZERO,
@@ -85,8 +89,8 @@ impl Default for CostComparison {
 }
 
 impl CostComparison {
-    /// Takes in a window's cost in the present mode.
-    pub(super) fn record(&mut self, cost: Option<f64>, duration: Duration, polls: bool) {
+    /// Takes in a window's cost in the present mode, and the busy share if that is interrupts.
+    pub(super) fn record(&mut self, cost: Option<f64>, duration: Duration, plain_busy: Option<f64>) {
         for pause in &mut self.pauses {
             pause.left = pause.left.saturating_sub(duration);
         }
@@ -95,7 +99,8 @@ impl CostComparison {
         if self.present.len() > WINDOWS {
             self.present.pop_front();
         }
-        if !polls {
+        if plain_busy.is_some() {
+            self.plain_busy = plain_busy;
             self.plain = self.median().or(self.plain);
             self.judge_again();
         }
@@ -122,8 +127,9 @@ impl CostComparison {
     /// Polling has cost more than the share `most` of the cost under interrupts, at this busy share.
     pub(super) fn pause(&mut self, case: Case, busy: f64, most: f64) {
         self.given_up = self.median().map(|cost| GivenUp { case, plain_above: cost / most });
+        let shares = [busy, self.plain_busy.unwrap_or(busy)];
         let pause = &mut self.pauses[case as usize];
-        (pause.left, pause.busy) = (pause.next, busy);
+        (pause.left, pause.busy) = (pause.next, shares);
         pause.next = (pause.next * 2).min(LONGEST_PAUSE);
     }
 
@@ -135,7 +141,7 @@ impl CostComparison {
     /// Whether polling has cost more than interrupts lately, at about this busy share.
     pub(super) fn is_paused(&self, case: Case, busy: f64) -> bool {
         let pause = &self.pauses[case as usize];
-        !pause.left.is_zero() && (busy - pause.busy).abs() < SAME_LOAD
+        !pause.left.is_zero() && pause.busy.iter().any(|paused| (busy - paused).abs() < SAME_LOAD)
     }
 
     /// Whether the present mode, which polls, costs more than the share `most` of the cost under interrupts; once enough

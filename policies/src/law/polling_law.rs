@@ -169,10 +169,11 @@ impl PollingLaw {
         self.costs
     }
 
-    /// Goes on with the queue's present values, which this process can't set.
+    /// Goes on with the settings that are in effect, because others could not be set. Until [`PollingLaw::release`] it only
+    /// chooses between waits that poll and waits that don't.
     pub fn fix(&mut self, values: QueueSettings) {
         self.limits.fixed = Some(values);
-        self.settings = Self::initial(self.limits);
+        self.settings = values;
         self.gaps = GapHistogram::default();
     }
 
@@ -248,7 +249,7 @@ impl PollingLaw {
         self.busy = Some(busy);
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         let polls = self.settings.polls();
-        self.costs_of_modes.record(window.cost(), window.duration, polls);
+        self.costs_of_modes.record(window.cost(), window.duration, (!polls).then_some(busy));
         match self.costs_of_modes.plain() {
             // Polling makes the core less busy than interrupts would, or busier where it costs more.
             // If requests have become cheaper since, the busy share bounds it.

@@ -102,6 +102,31 @@ fn polling_that_costs_more_is_given_up_and_tried_ever_less_often() {
     assert!(matches!(law.settings().why, Reason::CostsMore { .. }), "{:?}", law.settings().why);
 }
 
+#[test]
+fn polling_that_costs_more_on_a_saturated_core_is_tried_ever_less_often() {
+    let mut law = law(0);
+    let changes = run(&mut law, DEAR_POLLS, 1e6, 120_000);
+    let tries = changes.iter().filter(|settings| settings.polls()).count();
+    assert!((2..=14).contains(&tries), "{tries} tries in 120 s");
+    assert!(matches!(law.settings().why, Reason::CostsMore { .. }), "{:?}", law.settings().why);
+}
+
+#[test]
+fn after_a_failed_change_the_law_knows_that_the_queue_still_polls_and_ends_that() {
+    let mut law = law(0);
+    run(&mut law, CHEAP_POLLS, 1e6, 1_000);
+    let in_effect = *law.settings();
+    assert!(in_effect.polls());
+    // Plain interrupts could not be set.
+    law.fix(in_effect);
+    assert_eq!(*law.settings(), in_effect);
+    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
+    assert!(!law.settings().polls(), "{:?}", law.settings());
+    law.release();
+    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
+    assert_eq!(law.settings().grace_time, Duration::ZERO, "{:?}", law.settings());
+}
+
 /// A machine that becomes 1.6 times slower while its wait polls: everything costs more, polling still less than
 /// interrupts.
 const SLOWER: Core = Core { plain: 6.4e-6, interrupt_first: 4.8e-6, grace: 4.2e-6, waiting: Duration::ZERO };
