@@ -337,6 +337,8 @@ impl Attacher {
         let newly_polled = polled.saturating_sub(std::mem::replace(&mut self.polled, polled));
         let names: Vec<QueueName> = self.queues.keys().cloned().collect();
         let mut packets = BTreeMap::new();
+        self.counter.keep(&names);
+        let lost = self.lost_packets(&names);
         for name in &names {
             let sharing = names.iter().filter(|other| other.ifindex == name.ifindex).count();
             packets.insert(name.clone(), self.counter.read(name, sharing as u64));
@@ -345,10 +347,9 @@ impl Attacher {
         let mut loads: Vec<(QueueName, Load)> = Vec::new();
         let mut events = Vec::new();
         for (name, queue) in &mut self.queues {
-            let now = drops(&name.interface);
-            let before = self.drops.insert(name.interface.clone(), now).unwrap_or(now);
             let count = packets.get(name).copied().unwrap_or(0);
-            let (load, said) = queue.step(count, share, now.saturating_sub(before));
+            let lost = lost.get(&name.interface).copied().unwrap_or(0);
+            let (load, said) = queue.step(count, share, lost);
             loads.push((name.clone(), load));
             events.extend(said);
         }
@@ -364,7 +365,23 @@ impl Attacher {
         );
     }
 
-    /// Restores everything.
+    /// The packets that each interface of the queues has lost since the last step. Which of its queues lost them is not
+    /// known, so that all of them are told.
+    fn lost_packets(&mut self, names: &[QueueName]) -> BTreeMap<String, u64> {
+        let interfaces: BTreeSet<&String> = names.iter().map(|name| &name.interface).collect();
+        let now: BTreeMap<String, u64> =
+            interfaces.into_iter().map(|interface| (interface.clone(), drops(interface))).collect();
+        let since = |(interface, now): (&String, &u64)| {
+            // An interface that is new here begins at 0.
+            let before = self.drops.get(interface).unwrap_or(now);
+            (interface.clone(), now.saturating_sub(*before))
+        };
+        let lost = now.iter().map(since).collect();
+        self.drops = now;
+        lost
+    }
+
+    /// Gives back all queues and epoll instances.
     pub(super) fn detach(mut self) {
         // First: the last journal that is removed removes the folder.
         self.reporter.remove_files();

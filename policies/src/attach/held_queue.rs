@@ -23,6 +23,9 @@ use crate::supervise::{Affinity, QueueRequests, Supervisor, SupervisorHooks};
 
 /// How many packets one poll takes: the most that is allowed without `CAP_NET_ADMIN`.
 const BUSY_POLL_BUDGET: u16 = 64;
+/// How long the law does without values that could not be set, and the longest time; twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(64);
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
 
@@ -61,10 +64,14 @@ pub(super) struct HeldQueue {
     requests: Arc<QueueRequests>,
     budget: LatencyBudget,
     costs: MachineCosts,
+    limits: LawLimits,
     law: PollingLaw,
     phase: Phase,
     in_effect: QueueSettings,
     plain_until: Option<Instant>,
+    /// When values are asked for again after the supervisor could not set some, for example while the link was down.
+    retry_at: Option<Instant>,
+    next_retry: Duration,
     pub(super) meter: LoadMeter,
     watchdog: Watchdog,
     /// Restores everything when it is dropped.
@@ -108,7 +115,11 @@ impl HeldQueue {
         };
         let supervisor = Supervisor::start(guard, Affinity::None, on_change, hooks)
             .map_err(Error::kernel("start a supervisor"))?;
-        let law = PollingLaw::new(budget, costs, LawLimits::default());
+        let limits = LawLimits {
+            ring_slots: interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
+            ..LawLimits::default()
+        };
+        let law = PollingLaw::new(budget, costs, limits);
         Ok(Self {
             name: name.clone(),
             instances: BTreeMap::new(),
@@ -117,9 +128,12 @@ impl HeldQueue {
             budget,
             costs,
             in_effect: *law.settings(),
+            limits,
             law,
             phase: Phase::Settled,
             plain_until: None,
+            retry_at: None,
+            next_retry: FIRST_RETRY,
             meter: LoadMeter::new(),
             watchdog: Watchdog::new(),
             _supervisor: supervisor,
@@ -148,17 +162,27 @@ impl HeldQueue {
         if let Some(instance) = self.instances.get_mut(key) {
             instance.leaving = Some(reason.to_owned());
         }
-        if self.in_effect.polls() && key.0.is_alive() {
+        if !self.in_effect.polls() {
+            return self.release_leaving(|_| true);
+        }
+        if key.0.is_alive() {
             self.hold_back(PAUSE_AFTER_LEAVING);
             return Vec::new();
         }
-        self.release_leaving()
+        // Others that are leaving wait until the queue is plain: its interrupts may be suspended, and only their waits
+        // would resume them.
+        self.release_leaving(|other| other == key)
     }
 
-    fn release_leaving(&mut self) -> Vec<AttachEvent> {
+    /// Gives back the instances that are leaving, as far as they are `released`.
+    fn release_leaving(&mut self, released: impl Fn(&InstanceKey) -> bool) -> Vec<AttachEvent> {
         let mut events = Vec::new();
         let epolls = &self.epolls;
-        self.instances.retain(|(process, descriptor), instance| {
+        self.instances.retain(|key, instance| {
+            let (process, descriptor) = key;
+            if !released(key) {
+                return true;
+            }
             let Some(reason) = instance.leaving.take() else { return true };
             let outcome = epolls.give_back(process, *descriptor);
             let reason = match outcome {
@@ -188,8 +212,8 @@ impl HeldQueue {
     fn hold_back(&mut self, pause: Duration) {
         let end = Instant::now() + pause;
         self.plain_until = Some(self.plain_until.map_or(end, |present| present.max(end)));
-        // A new law starts with plain interrupts, and without what it has measured.
-        self.law = PollingLaw::new(self.budget, self.costs, LawLimits::default());
+        // What the law has measured led to this. A new one starts without it, and with plain interrupts.
+        self.law = PollingLaw::new(self.budget, self.costs, self.limits);
     }
 
     /// Measures, asks the law, and carries on with what it has chosen. Called every 50 ms.
@@ -207,11 +231,16 @@ impl HeldQueue {
         let now = Instant::now();
         match self.phase {
             Phase::Settled => {
+                if self.retry_at.take_if(|retry| now >= *retry).is_some() {
+                    self.law.release();
+                }
                 let chosen = match self.plain_until {
-                    Some(end) if now < end => self.in_effect.polls().then(|| QueueSettings {
-                        suspend_timeout: self.in_effect.suspend_timeout,
-                        ..QueueSettings::plain(Reason::Start)
-                    }),
+                    Some(end) if now < end => {
+                        (self.in_effect.polls() && self.retry_at.is_none()).then(|| QueueSettings {
+                            suspend_timeout: self.in_effect.suspend_timeout,
+                            ..QueueSettings::plain(Reason::Start)
+                        })
+                    }
                     _ => {
                         self.plain_until = None;
                         self.law.step(&load.epoch)
@@ -223,9 +252,14 @@ impl HeldQueue {
             }
             Phase::Requested(settings) => match self.requests.take_answer(self.name.queue) {
                 None => {}
-                Some(Ok(())) => events.extend(self.set_waiting(settings)),
+                Some(Ok(())) => {
+                    self.next_retry = FIRST_RETRY;
+                    events.extend(self.set_waiting(settings));
+                }
                 Some(Err(_)) => {
-                    // The supervisor has reported the reason. The queue keeps the values in effect.
+                    // The supervisor has reported the reason. The queue keeps the values in effect for now.
+                    self.retry_at = Some(now + self.next_retry);
+                    self.next_retry = (self.next_retry * 2).min(LAST_RETRY);
                     self.law.fix(self.in_effect);
                     self.phase = Phase::Settled;
                 }
@@ -271,7 +305,7 @@ impl HeldQueue {
             };
             instance.leaving.get_or_insert(reason);
         }
-        if settings.polls() { Vec::new() } else { self.release_leaving() }
+        if settings.polls() { Vec::new() } else { self.release_leaving(|_| true) }
     }
 }
 

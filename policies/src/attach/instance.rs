@@ -11,8 +11,11 @@ use crate::host::identity::ProcessIdentity;
 /// How many sockets are looked at at once. Each is duplicated for some microseconds, in which the process's closing it
 /// would take effect only afterwards.
 const LOOKS: usize = 128;
-/// How often a socket without a NAPI is looked at: listeners and local sockets never get one.
+/// How often a new socket without a NAPI is looked at each time. Listeners and local sockets never get one...
 const PATIENCE: u8 = 3;
+/// ...but a UDP socket gets one with its first packet, whenever that comes. So after that each is looked at once in this
+/// number of scans.
+const RARELY: u64 = 16;
 
 #[derive(Debug, Clone, Copy)]
 struct Look {
@@ -27,6 +30,7 @@ pub(super) struct Instance {
     pub(super) process: ProcessIdentity,
     pub(super) descriptor: i32,
     sockets: BTreeMap<HeldSocket, Look>,
+    scans: u64,
     /// The socket up to which the sockets have been looked at again.
     looked_again: Option<HeldSocket>,
 }
@@ -44,7 +48,7 @@ pub(super) enum Holds {
 
 impl Instance {
     pub(super) fn new(process: ProcessIdentity, descriptor: i32) -> Self {
-        Self { process, descriptor, sockets: BTreeMap::new(), looked_again: None }
+        Self { process, descriptor, sockets: BTreeMap::new(), scans: 0, looked_again: None }
     }
 
     /// Its parameters now.
@@ -67,13 +71,15 @@ impl Instance {
     /// `NotFound` if the instance was closed.
     pub(super) fn look(&mut self, reader: &EpollReader) -> io::Result<()> {
         let present = reader.sockets(self.process.pid, self.descriptor)?;
+        self.scans += 1;
         let mut seen = BTreeMap::new();
         let mut looks_left = LOOKS;
         let again_after = self.looked_again;
         let mut last_again = None;
         for socket in present {
             let known = self.sockets.get(&socket).copied();
-            let is_new = known.is_none_or(|look| look.napi == 0 && look.looks < PATIENCE);
+            let due = socket.inode.wrapping_add(self.scans) % RARELY == 0;
+            let is_new = known.is_none_or(|look| look.napi == 0 && (look.looks < PATIENCE || due));
             let again =
                 known.is_some_and(|look| look.napi != 0) && again_after.is_none_or(|after| socket > after);
             // Half of the looks are for new sockets.
@@ -102,7 +108,7 @@ impl Instance {
     pub(super) fn holds(&self, queues: &QueueMap) -> Holds {
         let mut counts: BTreeMap<QueueName, usize> = BTreeMap::new();
         for look in self.sockets.values() {
-            // A NAPI that is no longer there is that of a link before it was reopened.
+            // The id of a NAPI that is not there is from before the link was reopened, which gave its queues new ids.
             if let Some(queue) = queues.queue(look.napi) {
                 *counts.entry(queue.clone()).or_default() += 1;
             }

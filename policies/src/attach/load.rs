@@ -22,20 +22,58 @@ const SERVES: f64 = 0.01;
 
 /// Counts the packets of queues.
 #[derive(Debug)]
-pub(super) struct PacketCounter(Netdev);
+pub(super) struct PacketCounter {
+    netdev: Netdev,
+    queues: BTreeMap<QueueName, Counted>,
+}
+
+/// Where a queue's count comes from, and how far it is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    /// The driver's count of the queue; 0 if it has none.
+    of_queue: u64,
+    /// The interface's count, if the driver has none of the queue.
+    of_interface: Option<u64>,
+    /// The packets since the first reading.
+    total: u64,
+}
 
 impl PacketCounter {
     pub(super) fn open() -> io::Result<Self> {
-        Netdev::open().map(Self)
+        Ok(Self { netdev: Netdev::open()?, queues: BTreeMap::new() })
     }
 
-    /// The packets that a queue has received. Where the driver does not count by queue, those of the interface
-    /// divided by `sharing` queues.
+    /// The packets that a queue has received since it was read first. Where the driver does not count by queue, those of
+    /// the interface are divided by the number of queues that share them at the time.
     pub(super) fn read(&mut self, queue: &QueueName, sharing: u64) -> u64 {
-        let by_queue = self.0.rx_packets(queue.ifindex).unwrap_or_default();
-        match by_queue.iter().find(|(index, _)| *index == queue.queue) {
-            Some((_, packets)) => *packets,
-            None => statistic(&queue.interface, "rx_packets") / sharing.max(1),
+        // The queue keeps its count where the kernel does not answer.
+        let read = self.netdev.rx_packets(queue.ifindex).ok();
+        let known = self.queues.get(queue).copied();
+        let Some(by_queue) = read else { return known.unwrap_or_default().total };
+        let of_queue = by_queue.iter().find(|(index, _)| *index == queue.queue).map(|(_, packets)| *packets);
+        let of_interface = match of_queue {
+            Some(_) => None,
+            None => Some(statistic(&queue.interface, "rx_packets")),
+        };
+        let now = Counted { of_queue: of_queue.unwrap_or(0), of_interface, total: 0 };
+        let total = known.map_or(0, |known| known.total + now.since(&known, sharing));
+        self.queues.insert(queue.clone(), Counted { total, ..now });
+        total
+    }
+
+    /// Forgets queues that are no longer held.
+    pub(super) fn keep(&mut self, held: &[QueueName]) {
+        self.queues.retain(|queue, _| held.contains(queue));
+    }
+}
+
+impl Counted {
+    /// Packets since an earlier reading; 0 where the counts have begun again or come from elsewhere now.
+    fn since(&self, before: &Self, sharing: u64) -> u64 {
+        match (self.of_interface, before.of_interface) {
+            (None, None) => self.of_queue.saturating_sub(before.of_queue),
+            (Some(now), Some(before)) => now.saturating_sub(before) / sharing.max(1),
+            _ => 0,
         }
     }
 }
@@ -181,6 +219,18 @@ mod tests {
         let load = meter.measure(150, &own, Duration::ZERO);
         assert!(load.epoch.busy_share() < 0.5, "{load:?}");
         assert!(load.gaps.len() >= 6, "{load:?}");
+    }
+
+    #[test]
+    fn packets_of_an_interface_are_shared_by_what_came_meanwhile_and_not_by_their_total() {
+        let of_interface = |packets| Counted { of_interface: Some(packets), ..Counted::default() };
+        let of_queue = |packets| Counted { of_queue: packets, ..Counted::default() };
+        assert_eq!(of_interface(1_000_300).since(&of_interface(1_000_000), 2), 150);
+        assert_eq!(of_interface(1_000_300).since(&of_interface(1_000_000), 1), 300);
+        assert_eq!(of_queue(500).since(&of_queue(400), 2), 100);
+        // The link was made anew, or the driver's counts can no longer be had.
+        assert_eq!(of_queue(5).since(&of_queue(400), 1), 0);
+        assert_eq!(of_interface(1_000_000).since(&of_queue(400), 1), 0);
     }
 
     #[test]

@@ -20,11 +20,26 @@ type Groups = BTreeMap<SocketAddr, BTreeMap<u64, (ProcessIdentity, i32)>>;
 /// The groups of listeners that were steered, until this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Steerer {
-    steered: BTreeMap<SocketAddr, Steering>,
+    steered: BTreeMap<SocketAddr, Steered>,
     /// Addresses that can't be steered with this number of listeners.
     refused: BTreeMap<SocketAddr, usize>,
     /// The inodes of sockets that are no listeners, and are not looked at again.
     others: BTreeSet<u64>,
+}
+
+/// A group that is steered, by the listener through which it was.
+#[derive(Debug)]
+struct Steered {
+    process: ProcessIdentity,
+    inode: u64,
+    _steering: Steering,
+}
+
+impl Steered {
+    /// Whether the address has another group now: the server was restarted, or has opened new listeners.
+    fn is_replaced(&self, listeners: Option<&BTreeMap<u64, (ProcessIdentity, i32)>>) -> bool {
+        !self.process.is_alive() || listeners.is_some_and(|listeners| !listeners.contains_key(&self.inode))
+    }
 }
 
 impl Steerer {
@@ -37,7 +52,9 @@ impl Steerer {
         journals: &JournalDir,
     ) -> Vec<AttachEvent> {
         let mut events = Vec::new();
-        for (address, listeners) in self.groups(epolls, reader) {
+        let groups = self.groups(epolls, reader);
+        self.steered.retain(|address, steered| !steered.is_replaced(groups.get(address)));
+        for (address, listeners) in groups {
             let count = listeners.len();
             let refused = self.refused.get(&address) == Some(&count);
             if count < 2 || refused || self.steered.contains_key(&address) {
@@ -90,7 +107,7 @@ fn steer(
     listeners: BTreeMap<u64, (ProcessIdentity, i32)>,
     only: Option<&str>,
     journals: &JournalDir,
-) -> Result<Steering, String> {
+) -> Result<Steered, String> {
     let found = match only {
         Some(name) => interface(name).map(Some),
         None => interface_of_address(address.ip()),
@@ -105,10 +122,10 @@ fn steer(
             interface.name
         ));
     }
-    let (process, descriptor) = listeners.into_values().next().ok_or("it has no listener")?;
+    let (inode, (process, descriptor)) = listeners.into_iter().next().ok_or("it has no listener")?;
     let steering = Steering::new(&interface, journals).map_err(|error: Error| error.to_string())?;
     // The program is the group's, not the listener's.
     let count = u32::try_from(count).map_err(|error| error.to_string())?;
     steering.steer(&process, descriptor, count).map_err(|error| error.to_string())?;
-    Ok(steering)
+    Ok(Steered { process, inode, _steering: steering })
 }

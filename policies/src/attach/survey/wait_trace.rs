@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use crate::signals;
+
 /// Where tracefs may be mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const MOMENT: Duration = Duration::from_millis(50);
+/// What the names of this program's instances begin with; the process and the thread follow.
+const PREFIX: &str = "lull-";
 
 /// How many waits had a timeout of 0, and how many another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,7 +38,13 @@ impl Drop for TraceInstance {
 pub(super) fn trace_timeouts(thread: i32) -> io::Result<Timeouts> {
     let tracefs = TRACEFS.iter().map(Path::new).find(|path| path.join("instances").exists());
     let instances = tracefs.ok_or(io::ErrorKind::NotFound)?.join("instances");
-    let trace = TraceInstance(instances.join(format!("lull-{}-{thread}", std::process::id())));
+    remove_abandoned(&instances);
+    let trace = TraceInstance(instances.join(format!("{PREFIX}{}-{thread}", std::process::id())));
+    let folder = trace.0.clone();
+    // A process that dies of a signal drops nothing.
+    let _removal = signals::on_termination(move || {
+        let _ = fs::remove_dir(&folder);
+    })?;
     fs::create_dir(&trace.0)?;
     let write = |file: &str, text: &str| fs::write(trace.0.join(file), text);
     write("buffer_size_kb", "1024")?;
@@ -49,6 +59,20 @@ pub(super) fn trace_timeouts(thread: i32) -> io::Result<Timeouts> {
     thread::sleep(MOMENT);
     let text = fs::read_to_string(trace.0.join("trace"))?;
     Ok(count(&text))
+}
+
+/// Removes the instances of processes that were killed while they traced. Their events slow down every system call of
+/// the machine.
+fn remove_abandoned(instances: &Path) {
+    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        let ended = |pid: u32| !Path::new("/proc").join(pid.to_string()).exists();
+        if owner.and_then(|pid| pid.parse().ok()).is_some_and(ended) {
+            // Somebody else may have removed it.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
 }
 
 /// Lines as `redis-812 [001] ..... 123.456789: sys_epoll_wait(epfd: 5, events: 7f, maxevents: 200, timeout: 0)`.
@@ -67,6 +91,21 @@ fn count(text: &str) -> Timeouts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_instances_of_processes_that_have_ended_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let (own, abandoned) = (format!("lull-{}-7", std::process::id()), format!("lull-{}-7", ended.id()));
+        for name in [&own, &abandoned, "others", "lull-x"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        remove_abandoned(folder.path());
+        let left = |name: &str| folder.path().join(name).exists();
+        assert!(left(&own) && left("others") && left("lull-x"));
+        assert!(!left(&abandoned));
+    }
 
     #[test]
     fn timeouts_of_zero_are_told_from_others() {
