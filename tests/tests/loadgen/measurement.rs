@@ -8,14 +8,14 @@ use tests::fake_server::{FakeServer, MISS, Stall};
 use tests::load::{config, open, run};
 use tests::memcached::Memcached;
 
-/// Repeats a run, at most five times, until the hypervisor has not taken the core away for long. Returns with it
+/// Repeats a run, at most three times, until the hypervisor has not taken the core away for long. Returns with it
 /// the relative error that its percentiles may have, which is larger if every run was disturbed.
 fn run_undisturbed(config: &Config) -> (Report, f64) {
     let stolen = || {
         let stat = std::fs::read_to_string("/proc/stat").unwrap();
         stat.split_whitespace().nth(8).unwrap().parse::<u64>().unwrap()
     };
-    for _ in 0..5 {
+    for _ in 0..3 {
         let before = stolen();
         let report = run(config);
         // Hundredths of a second.
@@ -23,7 +23,7 @@ fn run_undisturbed(config: &Config) -> (Report, f64) {
             return (report, 0.02);
         }
     }
-    eprintln!("the hypervisor disturbed five runs: this one may be off by a third");
+    eprintln!("the hypervisor disturbed three runs: this one may be off by a third");
     (run(config), 0.33)
 }
 
