@@ -13,7 +13,15 @@ use serde::Serialize;
 /// How long a thread without work waits for some before it ends.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-type Job = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce(Start) + Send>;
+
+/// How a job starts.
+enum Start {
+    /// On this thread.
+    Runs,
+    /// Not at all: there is no thread, and none can be started.
+    NoThread(String),
+}
 
 /// The threads of a runtime's blocking work.
 pub(crate) struct BlockingPool {
@@ -57,6 +65,9 @@ impl BlockingPool {
     }
 
     /// Runs a job on a thread, a new one if none is idle and there may be more.
+    ///
+    /// # Errors
+    /// If the runtime has ended.
     fn run(self: &Arc<Self>, job: Job) -> io::Result<()> {
         let mut state = self.lock();
         if state.closed {
@@ -77,16 +88,21 @@ impl BlockingPool {
         let name = format!("lull-blocking-{}", state.started);
         drop(state);
         let pool = Arc::clone(self);
-        match thread::Builder::new().name(name).spawn(move || pool.work()) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let mut state = self.lock();
-                state.threads -= 1;
-                // Another thread takes it, if there is one.
-                let job = if state.threads == 0 { state.jobs.pop_back() } else { None };
-                drop(state);
-                if job.is_none() { Ok(()) } else { Err(error) }
-            }
+        if let Err(error) = thread::Builder::new().name(name).spawn(move || pool.work()) {
+            self.thread_failed(&error);
+        }
+        Ok(())
+    }
+
+    /// A thread that was counted could not be started. The others take the jobs; without one nobody would, so they fail.
+    fn thread_failed(&self, error: &io::Error) {
+        let mut state = self.lock();
+        state.threads -= 1;
+        let jobs = if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        drop(state);
+        self.changed.notify_all();
+        for job in jobs {
+            job(Start::NoThread(error.to_string()));
         }
     }
 
@@ -96,7 +112,7 @@ impl BlockingPool {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
                 // A panic is given to the task that waits for the job; this is for what its drops do.
-                crate::sync::contain_panic(job);
+                crate::sync::contain_panic(|| job(Start::Runs));
                 state = self.lock();
                 state.finished += 1;
                 continue;
@@ -157,11 +173,14 @@ impl BlockingPool {
     {
         let reply = Arc::new(Mutex::new(Reply { result: None, waker: None, cancelled: false }));
         let replying = Arc::clone(&reply);
-        let failed = self.run(Box::new(move || {
+        let failed = self.run(Box::new(move |start| {
             if lock(&replying).cancelled {
                 return;
             }
-            let result = catch_unwind(AssertUnwindSafe(work));
+            let result = match start {
+                Start::Runs => catch_unwind(AssertUnwindSafe(work)),
+                Start::NoThread(error) => Err(no_thread(&error)),
+            };
             let mut reply = lock(&replying);
             reply.result = Some(result);
             let waker = reply.waker.take();
@@ -171,7 +190,7 @@ impl BlockingPool {
         let reply = CancelOnDrop(reply);
         async move {
             if let Err(error) = failed {
-                panic!("cannot start a thread for blocking work: {error}");
+                resume_unwind(no_thread(&error.to_string()));
             }
             let result = std::future::poll_fn(|context| {
                 let mut reply = lock(&reply.0);
@@ -186,6 +205,11 @@ impl BlockingPool {
             result.await.unwrap_or_else(|panic| resume_unwind(panic))
         }
     }
+}
+
+/// The panic of a task whose closure can't run.
+fn no_thread(error: &str) -> Box<dyn std::any::Any + Send> {
+    Box::new(format!("cannot start a thread for blocking work: {error}"))
 }
 
 /// What a closure has returned, and who waits for it.
@@ -204,5 +228,42 @@ struct CancelOnDrop<T>(Arc<Mutex<Reply<T>>>);
 impl<T> Drop for CancelOnDrop<T> {
     fn drop(&mut self) {
         lock(&self.0).cancelled = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    #[test]
+    fn closures_fail_when_the_last_thread_cannot_be_started() {
+        let pool = BlockingPool::new(1);
+        // As if another closure had been first, whose thread is about to start.
+        pool.lock().threads = 1;
+        let mut waits = pin!(pool.spawn(|| 7));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        pool.thread_failed(&io::ErrorKind::WouldBlock.into());
+        let polled = catch_unwind(AssertUnwindSafe(|| waits.as_mut().poll(&mut context)));
+        let message = polled.unwrap_err().downcast::<String>().unwrap();
+        assert!(message.starts_with("cannot start a thread for blocking work"), "{message}");
+        assert_eq!(pool.metrics().threads, 0);
+    }
+
+    #[test]
+    fn closures_wait_for_the_other_threads_when_one_cannot_be_started() {
+        let pool = BlockingPool::new(2);
+        pool.lock().threads = 2;
+        let mut waits = pin!(pool.spawn(|| 7));
+        let mut context = Context::from_waker(Waker::noop());
+        pool.thread_failed(&io::ErrorKind::WouldBlock.into());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        let other = Arc::clone(&pool);
+        pool.close();
+        assert_eq!(pool.metrics().queued, 0);
+        other.lock().threads = 0;
     }
 }

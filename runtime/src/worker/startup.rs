@@ -112,7 +112,9 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
         Some(preset).filter(|preset| preset.polls() && !suspend.is_zero()).map(Some)?
     };
     let compares_costs = !runtime.config.ignores_polling_costs;
-    let limits = LawLimits { fixed, compares_costs, ..LawLimits::default() };
+    let ring = policies::host::interface(interface).ok().and_then(|interface| interface.rx_ring);
+    let ring_slots = ring.map_or(LawLimits::default().ring_slots, |ring| ring.size);
+    let limits = LawLimits { ring_slots, fixed, compares_costs };
     let law = PollingLaw::new(settings.latency_budget, MachineCosts::measure(), limits);
     let requests = settable.and(runtime.host.requests.clone());
     let now = monotonic_nanos();

@@ -163,8 +163,9 @@ impl UringDriver {
             }
             return;
         }
-        if result == -libc::EOPNOTSUPP {
-            // Unix sockets: sent with a copy instead.
+        // Sent with a copy instead: on Unix sockets, and where the kernel charges the pages of a zero-copy send to a user
+        // without CAP_IPC_LOCK who has reached RLIMIT_MEMLOCK (io_notif_account_mem).
+        if [libc::EOPNOTSUPP, libc::ENOMEM, libc::ENOBUFS].contains(&-result) {
             state.zero_copy.set(false);
             self.sent(&state, 0);
             return;

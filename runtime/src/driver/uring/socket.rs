@@ -99,7 +99,11 @@ impl RingSocket {
                     return Poll::Ready(Ok(sent));
                 }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
+                Err(error) => {
+                    // Nothing is in flight. Later writes fail as well.
+                    let _ = send.fail(error.into());
+                    return Poll::Ready(Err(error.into()));
+                }
             }
         }
         let room = UNSENT_LIMIT.saturating_sub(unsent);
