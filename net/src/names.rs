@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use runtime::JoinHandle;
+
 use crate::stream::Stream;
 use crate::tcp::Tcp;
 
@@ -23,8 +25,19 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// # Panics
 /// Outside of a runtime.
 pub async fn lookup_host(host: impl ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
-    let looked_up = runtime::spawn_blocking(move || host.to_socket_addrs().map(Iterator::collect)).await;
+    let lookup = runtime::spawn_blocking(move || host.to_socket_addrs().map(Iterator::collect));
+    let mut lookup = AbortOnDrop(lookup);
+    let looked_up = (&mut lookup.0).await;
     looked_up.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
+}
+
+/// A look-up that nobody waits for any more does not take a thread from others, unless it has begun.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Stream<Tcp> {

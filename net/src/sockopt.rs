@@ -34,6 +34,36 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
     Err(failed)
 }
 
+/// Which buffers of a socket have a size that was asked for, so that the kernel does not adapt them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LockedBuffers {
+    pub(crate) send: bool,
+    pub(crate) receive: bool,
+}
+
+/// Reads `SO_BUF_LOCK` (Linux 5.14; earlier kernels report none).
+pub(crate) fn locked_buffers(socket: &Socket) -> io::Result<LockedBuffers> {
+    const SO_BUF_LOCK: libc::c_int = 72;
+    let (mut flags, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the option's value is one int; both pointers are to live values, and `length` holds the size of the first.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_BUF_LOCK,
+            (&raw mut flags).cast(),
+            &raw mut length,
+        )
+    };
+    match io::Error::last_os_error() {
+        _ if result == 0 => {}
+        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => flags = 0,
+        error => return Err(error),
+    }
+    // SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK.
+    Ok(LockedBuffers { send: flags & 1 != 0, receive: flags & 2 != 0 })
+}
+
 /// The credentials of a Unix domain socket's peer (`SO_PEERCRED`).
 pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };

@@ -169,7 +169,7 @@ impl Listener<Tcp> {
     /// # Panics
     /// Outside of a runtime.
     pub fn bind_with(address: SocketAddr, options: &BindOptions) -> io::Result<Self> {
-        Self::from_socket(listening_socket(address, options, false)?, options.listen_backlog())
+        Self::from_socket(listening_socket(address, options, None)?, options.listen_backlog())
     }
 
     /// Like [`Listener::bind_with`], and tries again for as long as `limit` while another socket has the address.
@@ -231,14 +231,49 @@ impl Listener<Tcp> {
     }
 }
 
-fn listening_socket(address: SocketAddr, options: &BindOptions, reuse_port: bool) -> io::Result<Socket> {
+/// A listening socket. With `first` it is another member of that one's reuseport group, with the same options.
+fn listening_socket(
+    address: SocketAddr,
+    options: &BindOptions,
+    first: Option<&Socket>,
+) -> io::Result<Socket> {
     let socket = options.socket(address, Type::STREAM)?;
     // Connections of an earlier run in TIME_WAIT don't keep the address taken.
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(reuse_port)?;
+    socket.set_reuse_port(first.is_some())?;
+    if let Some(first) = first {
+        copy_options(first, &socket)?;
+    }
     socket.bind(&address.into())?;
     socket.listen(options.listen_backlog())?;
     Ok(socket)
+}
+
+/// Gives `socket` the options of `first` that decide which connections it gets, and those that connections inherit.
+fn copy_options(first: &Socket, socket: &Socket) -> io::Result<()> {
+    if let Some(device) = first.device()? {
+        socket.bind_device(Some(&device))?;
+    }
+    socket.set_tcp_nodelay(first.tcp_nodelay()?)?;
+    if first.keepalive()? {
+        let keepalive = TcpKeepalive::new()
+            .with_time(first.tcp_keepalive_time()?)
+            .with_interval(first.tcp_keepalive_interval()?)
+            .with_retries(first.tcp_keepalive_retries()?);
+        socket.set_tcp_keepalive(&keepalive)?;
+    }
+    if let Some(linger) = first.linger()? {
+        socket.set_linger(Some(linger))?;
+    }
+    // The kernel reports twice of what was asked for. Sizes that nobody asked for are left to it: it adapts them.
+    let locked = sockopt::locked_buffers(first)?;
+    if locked.send {
+        socket.set_send_buffer_size(first.send_buffer_size()? / 2)?;
+    }
+    if locked.receive {
+        socket.set_recv_buffer_size(first.recv_buffer_size()? / 2)?;
+    }
+    Ok(())
 }
 
 /// Makes `count` more listening sockets on the address of `first`, so that all are a reuseport group.
@@ -249,9 +284,35 @@ pub(crate) fn extend_reuseport_group(first: &Socket, backlog: i32, count: usize)
     let address = internet_address(&first.local_addr()?)?;
     let options = BindOptions::of(first, address, backlog)?;
     first.set_reuse_port(true)?;
-    (0..count).map(|_| listening_socket(address, &options, true)).collect()
+    (0..count).map(|_| listening_socket(address, &options, Some(first))).collect()
 }
 
 pub(crate) fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {
     address.as_socket().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_members_of_a_group_have_the_options_of_the_first() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let first = BindOptions::new().socket(any, Type::STREAM).unwrap();
+        // Allowed to everybody for a socket that is bound to no device (Linux 5.7).
+        first.bind_device(Some(b"lo")).unwrap();
+        first.set_tcp_nodelay(true).unwrap();
+        first.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(77))).unwrap();
+        first.set_recv_buffer_size(100_000).unwrap();
+        first.bind(&any.into()).unwrap();
+        first.listen(16).unwrap();
+        for member in extend_reuseport_group(&first, 16, 2).unwrap() {
+            assert_eq!(member.device().unwrap(), Some(b"lo".to_vec()));
+            assert!(member.tcp_nodelay().unwrap() && member.keepalive().unwrap());
+            assert_eq!(member.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
+            assert_eq!(member.recv_buffer_size().unwrap(), first.recv_buffer_size().unwrap());
+            // Nobody asked for a size of the other buffer.
+            assert!(!sockopt::locked_buffers(&member).unwrap().send);
+        }
+    }
 }

@@ -187,3 +187,19 @@ async fn datagrams_to_a_group_are_received_by_its_members() {
     assert_eq!(received.expect("the group's datagram was not received").unwrap().0, 3);
     socket.leave_multicast_v4(group, Ipv4Addr::LOCALHOST).unwrap();
 }
+
+#[runtime::test]
+async fn connecting_to_a_unix_listener_with_a_full_backlog_waits_for_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    listener.listen(0).unwrap();
+    let first = UnixStream::connect(&path).await.unwrap();
+    let second = runtime::spawn(async move { UnixStream::connect(&path).await });
+    runtime::sleep(Duration::from_millis(30)).await;
+    assert!(!second.is_finished(), "the backlog has room for one");
+    let _accepted = listener.accept().unwrap();
+    runtime::timeout(Duration::from_secs(10), second).await.unwrap().unwrap().unwrap();
+    drop(first);
+}

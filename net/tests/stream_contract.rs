@@ -151,3 +151,14 @@ async fn dropping_a_stream_sends_what_was_written_and_then_the_end() {
         assert_eq!(bytes.len(), size);
     }
 }
+
+#[runtime::test]
+async fn after_an_error_of_a_large_write_no_later_write_seems_to_succeed() {
+    let (mut stream, peer) = with_std_peer().await;
+    reset(peer);
+    let large = vec![0; 64 << 10];
+    while stream.write(&large).await.is_ok() {}
+    for size in [1, 64 << 10] {
+        assert!(stream.write(&large[..size]).await.is_err(), "{size}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -12,12 +13,26 @@ pub(crate) async fn connect<K>(address: &SockAddr, domain: Domain) -> io::Result
     connect_socket(Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?, address).await
 }
 
+/// How long a Unix domain socket waits before it tries again to get into a full backlog, and the longest time; twice as long
+/// each time.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LAST_RETRY: Duration = Duration::from_millis(32);
+
 /// Connects a non-blocking socket.
 pub(crate) async fn connect_socket<K>(socket: Socket, address: &SockAddr) -> io::Result<Stream<K>> {
-    match socket.connect(address) {
-        Ok(()) => return Stream::from_socket(Arc::new(socket)),
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
+    let mut pause = FIRST_RETRY;
+    loop {
+        match socket.connect(address) {
+            Ok(()) => return Stream::from_socket(Arc::new(socket)),
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => break,
+            // Only of Unix domain sockets: the listener's backlog is full. A blocking connect would wait, and no readiness
+            // says when there is room (net/unix/af_unix.c, unix_stream_connect).
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                runtime::sleep(pause).await;
+                pause = (pause * 2).min(LAST_RETRY);
+            }
+            Err(error) => return Err(error),
+        }
     }
     // Its NAPI is not known until the first packet has come in.
     let connecting = AsyncFd::new(socket, SourceKind::Other)?;
