@@ -155,8 +155,11 @@ async fn a_client_that_sends_no_request_is_cut_off() {
     let address = listener.local_addr().unwrap();
     let server =
         serve(listener, counting).header_read_timeout(Some(Duration::from_millis(100))).start().unwrap();
-    let answer = raw(address, "GET / HTTP/1.1\r\nhos").await;
-    assert_eq!(answer, "");
+    // Also before it has said whether it speaks HTTP/2.
+    for begun in ["", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nhos"] {
+        let answer = runtime::timeout(Duration::from_secs(10), raw(address, begun)).await;
+        assert_eq!(answer.as_deref(), Ok(""), "{begun:?}");
+    }
     server.shutdown(Duration::ZERO).await;
 }
 

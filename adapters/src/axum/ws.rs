@@ -62,7 +62,9 @@ pub struct WebSocketUpgrade {
 }
 
 impl WebSocketUpgrade {
-    /// Sets limits and buffer sizes. tungstenite's defaults: messages of 64 MiB, frames of 16 MiB.
+    /// Sets limits and buffer sizes. Defaults: received messages of 64 MiB and frames of 16 MiB, as tungstenite has them; and
+    /// 17 MiB that wait to be sent, which a peer that sends pings and reads nothing fills. A larger message can't be sent;
+    /// tungstenite's default is no limit.
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
         self
@@ -120,6 +122,13 @@ impl WebSocketUpgrade {
     }
 }
 
+/// What waits to be sent, in bytes: at least a frame of the largest size that peers accept by default.
+const MOST_UNSENT: usize = 17 << 20;
+
+fn default_config() -> WebSocketConfig {
+    WebSocketConfig::default().max_write_buffer_size(MOST_UNSENT)
+}
+
 /// Whether a comma-separated header has a value, in any case.
 fn has(headers: &HeaderMap, name: HeaderName, wanted: &str) -> bool {
     headers
@@ -156,7 +165,7 @@ impl<S: Sync> FromRequestParts<S> for WebSocketUpgrade {
         }
         let offered = headers.get(header::SEC_WEBSOCKET_PROTOCOL).cloned();
         let on_upgrade = parts.extensions.remove::<OnUpgrade>().ok_or(NoWebSocket::NotUpgradable)?;
-        Ok(Self { config: WebSocketConfig::default(), protocol: None, key, on_upgrade, offered })
+        Ok(Self { config: default_config(), protocol: None, key, on_upgrade, offered })
     }
 }
 
@@ -189,5 +198,15 @@ impl IntoResponse for NoWebSocket {
             _ => StatusCode::BAD_REQUEST,
         };
         (status, self.to_string()).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_waits_to_be_sent_is_bounded_and_takes_a_frame() {
+        let config = super::default_config();
+        assert!(config.max_write_buffer_size > config.max_frame_size.unwrap());
+        assert!(config.max_write_buffer_size < 32 << 20);
     }
 }

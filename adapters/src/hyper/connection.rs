@@ -1,7 +1,10 @@
 //! Serves one connection.
 
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use ::hyper::body::{Body, Incoming};
 use ::hyper::rt::{Read, Write};
@@ -10,9 +13,11 @@ use ::hyper::{Request, Response};
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use hyper_util::server::conn::auto;
 use net::Stream;
+use runtime::Sleep;
 
 use super::BoxError;
 use super::executor::Executor;
+use super::first_bytes::{FirstBytes, Undecided};
 use super::listen::Peer;
 use super::make_service::MakeService;
 use super::shutdown::{Shutdown, ShutdownListener};
@@ -24,6 +29,8 @@ pub(super) struct ConnectionContext<M> {
     pub(super) make: M,
     pub(super) builder: auto::Builder<Executor>,
     pub(super) shutdown: Arc<Shutdown>,
+    /// How long a client may take for the bytes that tell HTTP/1 from HTTP/2.
+    pub(super) first_bytes_limit: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
 }
@@ -58,10 +65,12 @@ where
     M: MakeService,
 {
     let service = context.make.make(peer);
+    let (stream, undecided) = FirstBytes::new(stream);
     let (lender, borrowed) = lend(stream);
     let shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.
-    run(&context.builder, borrowed, service, shutdown).await?;
+    let limit = context.first_bytes_limit.map(|limit| (runtime::sleep(limit), undecided));
+    run(&context.builder, borrowed, service, shutdown, limit).await?;
     lender.returned().await;
     Ok(())
 }
@@ -71,6 +80,7 @@ async fn run<I, S, B>(
     stream: I,
     service: S,
     shutdown: ShutdownListener,
+    mut limit: Option<(Sleep, Undecided)>,
 ) -> Result<(), BoxError>
 where
     I: Read + Write + Unpin + Send + 'static,
@@ -86,7 +96,17 @@ where
             shutdown = None;
             connection.as_mut().graceful_shutdown();
         }
-        connection.as_mut().poll(task)
+        if let Poll::Ready(ended) = connection.as_mut().poll(task) {
+            return Poll::Ready(ended);
+        }
+        if let Some((sleep, undecided)) = &mut limit {
+            if !undecided.get() {
+                limit = None;
+            } else if Pin::new(sleep).poll(task).is_ready() {
+                return Poll::Ready(Err("the client has not begun a request in time".into()));
+            }
+        }
+        Poll::Pending
     })
     .await
 }

@@ -6,6 +6,7 @@ mod connection;
 #[cfg(feature = "client")]
 mod connector;
 mod executor;
+mod first_bytes;
 mod listen;
 mod make_service;
 #[cfg(feature = "client")]

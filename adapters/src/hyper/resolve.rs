@@ -1,26 +1,17 @@
 //! Addresses of hosts, by the system's resolver.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 
-use futures_channel::oneshot;
-
-/// Looks a host up. Addresses are taken as they are; names are looked up by `getaddrinfo(3)` on a thread of their
-/// own, as it blocks.
+/// Looks a host up. Addresses are taken as they are; names are looked up by `getaddrinfo(3)`, on the runtime's threads
+/// for blocking work.
 pub(super) async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     // A URI has IPv6 addresses in brackets.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    let (answer, answered) = oneshot::channel();
-    let name = host.to_owned();
-    std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
-        let found = (name.as_str(), port).to_socket_addrs().map(Vec::from_iter);
-        // Fails if nobody waits any more.
-        let _ = answer.send(found);
-    })?;
-    let found = answered.await.map_err(|_| io::Error::other("the resolver's thread has ended"))??;
+    let found = net::lookup_host((host.to_owned(), port)).await?;
     if found.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("the host {host} has no address")));
     }

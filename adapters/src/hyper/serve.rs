@@ -18,6 +18,8 @@ use super::timer::Timer;
 /// How long [`Serve::with_graceful_shutdown`] waits for requests in progress, unless
 /// [`Serve::shutdown_limit`] sets another time.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+/// hyper's own limit for the head of a request, which begins only when the version is known.
+const FIRST_BYTES_LIMIT: Duration = Duration::from_secs(30);
 
 /// Serves HTTP/1 and HTTP/2 on a listener, each connection on the worker that owns its NAPI (see
 /// [`TcpListener::serve`](net::TcpListener)). Await the result, or [start](Serve::start) it.
@@ -61,6 +63,7 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
         listener,
         make,
         builder,
+        first_bytes_limit: Some(FIRST_BYTES_LIMIT),
         signal: None,
         shutdown_limit: SHUTDOWN_LIMIT,
         #[cfg(feature = "tls")]
@@ -74,6 +77,7 @@ pub struct Serve<L, M> {
     listener: L,
     make: M,
     builder: auto::Builder<Executor>,
+    first_bytes_limit: Option<Duration>,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
     #[cfg(feature = "tls")]
@@ -98,6 +102,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     /// closed after it. Default: 30 s. `None`: any time.
     pub fn header_read_timeout(mut self, limit: Option<Duration>) -> Self {
         self.builder.http1().header_read_timeout(limit);
+        self.first_bytes_limit = limit;
         self
     }
 
@@ -132,6 +137,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             make: self.make,
             builder: self.builder,
             shutdown: Arc::clone(&shutdown),
+            first_bytes_limit: self.first_bytes_limit,
             #[cfg(feature = "tls")]
             tls: self.tls,
         });

@@ -52,6 +52,10 @@ impl<S> Lender<S> {
 
 impl<S> Drop for Lender<S> {
     fn drop(&mut self) {
+        // The borrower may give its share back at this moment. If it has, the share is dropped here, on its worker; if not,
+        // the borrower sees that nobody takes it.
+        self.returned.close();
+        let _ = self.returned.try_recv();
         let stream = self.shared.stream.borrow_mut().take();
         drop(stream);
         let waiting = mem::take(&mut *self.shared.waiting.borrow_mut());

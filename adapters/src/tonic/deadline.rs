@@ -16,6 +16,9 @@ use crate::hyper::BoxError;
 
 /// Ends requests at the deadline that their clients set (`grpc-timeout`), or at a limit of the server, whichever is
 /// sooner, with the status `DEADLINE_EXCEEDED`. [`serve`](super::serve) has it without a limit.
+///
+/// A streamed answer is ended when hyper asks it for more. While a client takes nothing (its HTTP/2 window is used up)
+/// hyper does not ask, and the answer is kept until the client goes on or goes away.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeadlineLayer {
     limit: Option<Duration>,
@@ -27,7 +30,7 @@ impl DeadlineLayer {
         Self::default()
     }
 
-    /// A layer that ends each request after `limit` at the latest.
+    /// A layer that ends each request after `limit`, or the client's deadline if that is sooner.
     pub fn with_limit(limit: Duration) -> Self {
         Self { limit: Some(limit) }
     }
