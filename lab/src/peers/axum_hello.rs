@@ -35,7 +35,9 @@ pub(super) fn serve_on_lull(
     ready: impl FnOnce(String, Vec<String>) -> io::Result<()>,
 ) -> io::Result<()> {
     lull::builder(spec, driver).build().map_err(io::Error::other)?.block_on(async {
-        let server = adapters::axum::serve(TcpListener::from_std(listener)?, app()).start()?;
+        // A fleet stays connected while others are measured; axum's own server on tokio has no limit either.
+        let serve = adapters::axum::serve(TcpListener::from_std(listener)?, app()).header_read_timeout(None);
+        let server = serve.start()?;
         lull::report(ready)?;
         std::future::pending::<()>().await;
         drop(server);
