@@ -55,7 +55,7 @@ impl AdaptedQueue {
         let mut journals = journals.into_iter().map(|(_, journal)| journal);
         let journal = journals
             .find(|journal| {
-                journal.writer.pid == pid
+                journal.writer.has_id(pid)
                     && journal.lifetime == Lifetime::Process
                     && journal.ifindex == self.ifindex
                     && journal.queues.contains(&self.queue)

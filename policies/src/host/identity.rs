@@ -1,9 +1,15 @@
 //! Identifies a boot, a network namespace and a process, so that a journal can tell whether they are
 //! still the same.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
+use procfs::process::{Process, Stat};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 /// A process. Its start time distinguishes it from a later process with the same id.
@@ -11,32 +17,84 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     start: u64,
+    /// The inode of the PID namespace that the id belongs to. 0 if it is not known, as in journals of earlier versions.
+    #[serde(default)]
+    pid_namespace: u64,
+}
+
+/// `PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
+const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// What this process can see of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProcessState {
+    Running,
+    Ended,
+    /// It belongs to another PID namespace, or `/proc` hides it (`hidepid`).
+    Hidden,
 }
 
 impl ProcessIdentity {
     /// A running process by its id; `None` if there is none.
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        Some(Self { pid, start: start_time(pid)? })
+        Some(Self { pid, start: start_time(pid)?, pid_namespace: pid_namespace() })
     }
 
     pub(crate) fn current() -> Self {
-        let pid = std::process::id();
-        Self { pid, start: start_time(pid).unwrap_or(0) }
+        // Not by the id: /proc may be that of another PID namespace.
+        let stat = Process::myself().and_then(|process| process.stat());
+        let start = stat.map_or(0, |stat| stat.starttime);
+        Self { pid: std::process::id(), start, pid_namespace: pid_namespace() }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        start_time(self.pid) == Some(self.start)
+        self.state() == ProcessState::Running
+    }
+
+    pub(crate) fn state(&self) -> ProcessState {
+        if !self.may_be_of_this_pid_namespace() {
+            let ended = pid_namespace_has_ended(self.pid_namespace);
+            return if ended { ProcessState::Ended } else { ProcessState::Hidden };
+        }
+        match stat(self.pid) {
+            Some(stat) if is_running(&stat) && stat.starttime == self.start => ProcessState::Running,
+            None if exists(self.pid) => ProcessState::Hidden,
+            _ => ProcessState::Ended,
+        }
+    }
+
+    /// Whether the process is the one that has this id here.
+    pub(crate) fn has_id(&self, pid: u32) -> bool {
+        self.pid == pid && self.may_be_of_this_pid_namespace()
+    }
+
+    /// Whether it belongs to this process's PID namespace, or to one that was not recorded.
+    fn may_be_of_this_pid_namespace(&self) -> bool {
+        self.pid_namespace == 0 || self.pid_namespace == pid_namespace()
     }
 }
 
 /// The start time of a running process, in clock ticks since boot; `None` if there is no such process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
-    let stat = process.stat().ok()?;
-    // A zombie no longer runs, and no longer holds what it set.
-    (stat.state != 'Z').then_some(stat.starttime)
+    stat(pid).filter(is_running).map(|stat| stat.starttime)
 }
 
+fn stat(pid: u32) -> Option<Stat> {
+    Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()
+}
+
+/// A zombie no longer runs, and no longer holds what it set.
+fn is_running(stat: &Stat) -> bool {
+    stat.state != 'Z'
+}
+
+/// Whether a process has this id, also one that `/proc` does not show.
+fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// The id of this boot; empty where `/proc` does not show it (systemd's `ProcSubset=pid`).
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
@@ -44,4 +102,83 @@ pub(crate) fn boot_id() -> String {
 /// The inode of the calling thread's network namespace; 0 if it can't be read.
 pub(crate) fn network_namespace() -> u64 {
     fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino())
+}
+
+/// The inode of this process's PID namespace; 0 if it can't be read.
+fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
+}
+
+/// Whether no process is left in a PID namespace. Only the first namespace shows those of all others, and only to a
+/// process to which `/proc` hides nothing; elsewhere the answer is `false`.
+fn pid_namespace_has_ended(inode: u64) -> bool {
+    let namespace = |process: &Path| fs::metadata(process.join("ns/pid")).map(|data| data.ino());
+    if pid_namespace() != FIRST_PID_NAMESPACE || namespace(Path::new("/proc/1")).is_err() {
+        return false;
+    }
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let is_process = |name: &OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    processes.flatten().filter(|entry| is_process(&entry.file_name())).all(|entry| {
+        match namespace(&entry.path()) {
+            Ok(found) => found != inode,
+            // It has ended.
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_seen_running_then_ended() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = ProcessIdentity::of(child.id()).unwrap();
+        assert_eq!(process.state(), ProcessState::Running);
+        assert!(process.has_id(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(process.state(), ProcessState::Ended);
+        assert_eq!(ProcessIdentity::current().state(), ProcessState::Running);
+    }
+
+    #[test]
+    fn a_process_of_another_pid_namespace_is_not_the_one_that_has_its_id_here() {
+        let here = ProcessIdentity::current();
+        let there = ProcessIdentity { pid_namespace: 1, ..here.clone() };
+        // Where all namespaces can be seen, it is known that this one has ended.
+        assert_ne!(there.state(), ProcessState::Running);
+        assert!(!there.has_id(here.pid));
+        // Earlier versions did not record it.
+        let unknown = ProcessIdentity { pid_namespace: 0, ..here.clone() };
+        assert_eq!(unknown.state(), ProcessState::Running);
+        assert!(unknown.has_id(here.pid));
+    }
+
+    #[test]
+    fn a_process_of_a_pid_namespace_that_exists_is_hidden() {
+        let mut command = Command::new("unshare");
+        let command = command.args(["--pid", "--fork", "--kill-child", "sleep", "60"]);
+        let Ok(mut child) = command.stderr(Stdio::null()).spawn() else { return };
+        let path = format!("/proc/{}/ns/pid_for_children", child.id());
+        // Until it has made the namespace. Without the permission it has ended.
+        let inode = loop {
+            let ended = child.try_wait().unwrap().is_some();
+            match fs::metadata(&path).map(|data| data.ino()) {
+                Ok(inode) if inode != pid_namespace() => break inode,
+                _ if ended => {
+                    eprintln!("skipped: missing CAP_SYS_ADMIN");
+                    return;
+                }
+                _ => std::thread::yield_now(),
+            }
+        };
+        let process = ProcessIdentity { pid_namespace: inode, ..ProcessIdentity::current() };
+        assert_eq!(process.state(), ProcessState::Hidden);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::restore::RestoreOutcome;
 use crate::descriptors::{EpollParams, duplicate};
-use crate::host::identity::ProcessIdentity;
+use crate::host::identity::{ProcessIdentity, ProcessState};
 
 /// An epoll instance of another process, and its parameters before they were set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,8 +35,10 @@ impl EpollEntry {
 
     /// Sets the old parameters again.
     pub(crate) fn restore(&self) -> RestoreOutcome {
-        if !self.process.is_alive() {
-            return RestoreOutcome::Gone;
+        match self.process.state() {
+            ProcessState::Running => {}
+            ProcessState::Ended => return RestoreOutcome::Gone,
+            ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
         }
         match self.try_restore() {
             Ok(outcome) => outcome,

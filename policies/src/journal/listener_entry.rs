@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::restore::RestoreOutcome;
 use crate::descriptors::{duplicate, stop_steering};
-use crate::host::identity::ProcessIdentity;
+use crate::host::identity::{ProcessIdentity, ProcessState};
 
 /// A listener of another process, whose reuseport group chooses by a program of the journal's writer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,8 +19,10 @@ pub(crate) struct ListenerEntry {
 impl ListenerEntry {
     /// Removes the program. The group chooses by the connection's hash again.
     pub(crate) fn restore(&self) -> RestoreOutcome {
-        if !self.process.is_alive() {
-            return RestoreOutcome::Gone;
+        match self.process.state() {
+            ProcessState::Running => {}
+            ProcessState::Ended => return RestoreOutcome::Gone,
+            ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
         }
         let result = duplicate(self.process.pid, self.descriptor).and_then(|socket| stop_steering(&socket));
         match result.map_err(|error| (error.raw_os_error(), error)) {

@@ -9,7 +9,7 @@ use super::epoll_entry::EpollEntry;
 use super::listener_entry::ListenerEntry;
 use crate::host::Interface;
 use crate::host::device::Device;
-use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};
+use crate::host::identity::{ProcessIdentity, ProcessState, boot_id, network_namespace};
 use crate::knob::{Knob, Value};
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -96,7 +96,7 @@ impl Journal {
 
     /// Whether the writer has ended without restoring what it set for its own lifetime.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.lifetime == Lifetime::Process && !self.writer.is_alive()
+        self.lifetime == Lifetime::Process && self.writer.state() == ProcessState::Ended
     }
 
     /// Records the present value of each knob that the plan changes and that has no entry yet.

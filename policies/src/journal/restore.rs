@@ -40,6 +40,14 @@ pub enum RestoreOutcome {
     },
 }
 
+impl RestoreOutcome {
+    pub(super) fn of_hidden_process() -> Self {
+        let reason =
+            "this process can't see it; restore as root in the PID namespace in which `policies attach` ran";
+        RestoreOutcome::Failed { reason: reason.to_owned() }
+    }
+}
+
 impl fmt::Display for RestoreOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
