@@ -1,7 +1,7 @@
 //! The crate's error.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::host::Cpus;
 use crate::policy::Policy;
@@ -29,7 +29,7 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
-    /// A journal could not be read or written.
+    /// A journal could not be read, written or removed, or the directory of journals could not be locked.
     #[error("journal {path}: {source}")]
     Journal {
         /// The file or directory.
@@ -65,6 +65,11 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn journal(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Journal { path, source }
+    }
+
     pub(crate) fn kernel(operation: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let operation = operation.into();
         move |source| Self::Kernel { operation, source }

@@ -19,13 +19,16 @@ use clap::Parser;
 use policies::explain::Explanation;
 use policies::explain::measured::Measured;
 use policies::host::Machine;
-use policies::{JournalDir, Lifetime, Plan, RestoreReport, host};
+use policies::{JournalDir, Lifetime, Plan, host};
 use serde_json::json;
 
 use arguments::{Cli, Command};
 use error::CommandError;
 use format::Format;
-use output::{list_table, print_explanation, print_interface, print_line, print_plan, print_restore_reports};
+use output::{
+    list_table, print_explanation, print_interface, print_left_journals, print_line, print_plan,
+    print_restore_reports,
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -103,10 +106,10 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         }
         Command::Tune(arguments) => tune::run(arguments, &journals),
         Command::Restore { interface } => {
-            let reports = policies::restore_all(&journals, interface.as_deref())?;
-            cli.format.print(&json!(reports), || print_restore_reports(&reports));
-            let failed = reports.iter().any(RestoreReport::failed);
-            Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+            let recovery = policies::restore_all(&journals, interface.as_deref())?;
+            cli.format.print(&json!(recovery.reports), || print_restore_reports(&recovery.reports));
+            print_left_journals(&recovery);
+            Ok(if recovery.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
     }
 }

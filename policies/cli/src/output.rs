@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use comfy_table::{Table, presets};
 use policies::explain::{Explanation, Finding, Severity};
 use policies::netlink::netdev::THREADED_BUSY_POLL;
-use policies::{Interface, Plan, RestoreReport, missing_capabilities};
+use policies::{Interface, Plan, Recovery, RestoreReport, missing_capabilities};
 
 /// Whether a line could not be written, for another reason than a closed pipe.
 static FAILED: AtomicBool = AtomicBool::new(false);
@@ -173,6 +173,11 @@ pub fn print_restore_reports(reports: &[RestoreReport]) {
             print_line!("  {knob}: {outcome}");
         }
     }
+}
+
+/// On standard error, so that JSON on standard output stays what it is.
+pub fn print_left_journals(recovery: &Recovery) {
+    recovery.left.iter().for_each(write_error);
 }
 
 pub fn print_explanation(explanation: &Explanation) {

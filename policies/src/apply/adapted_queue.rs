@@ -51,8 +51,8 @@ impl AdaptedQueue {
     /// # Errors
     /// `PermissionDenied` if the process has no such journal or a value is out of bounds; else the kernel's error.
     pub fn set_for(&self, pid: u32, journals: &JournalDir) -> io::Result<()> {
-        let journals = journals.read().map_err(io::Error::other)?;
-        let mut journals = journals.into_iter().map(|(_, journal)| journal);
+        let contents = journals.read().map_err(io::Error::other)?;
+        let mut journals = contents.journals.into_iter().map(|found| found.journal);
         let journal = journals
             .find(|journal| {
                 journal.writer.has_id(pid)
@@ -138,7 +138,7 @@ mod tests {
             let owned = OwnedValues::Within { least: 0, most };
             journal.entries.push(Entry { knob, old: None, new: Value::Number(0), owned });
         }
-        journals.write(&journal).unwrap();
+        let _held = journals.write(&mut journal).unwrap();
         let refused = |queue: AdaptedQueue| {
             let error = queue.set_for(std::process::id(), &journals).unwrap_err();
             error.kind() == io::ErrorKind::PermissionDenied
@@ -157,7 +157,7 @@ mod tests {
         for entry in &mut journal.entries {
             entry.owned = OwnedValues::Any;
         }
-        journals.write(&journal).unwrap();
+        let _held = journals.write(&mut journal).unwrap();
         assert!(refused(allowed));
     }
 }

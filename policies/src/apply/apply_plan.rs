@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::guard::Guard;
 use super::outcome::{Applied, Outcome};
-use super::undo::{Undo, lock, restore_once};
+use super::undo::{Undo, lock, restore_or_log};
 use super::write_verified::write_verified;
 use crate::error::Error;
 use crate::host::device::Device;
+use crate::host::identity::network_namespace;
 use crate::host::net_namespace::NetNamespace;
 use crate::host::{Cpus, Interface, interface_by_index};
-use crate::journal::{Journal, JournalDir, Lifetime, restore_where};
+use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, restore_where};
 use crate::knob::{Knob, Value};
 use crate::plan::{Plan, Settings};
 use crate::signals;
@@ -26,12 +27,20 @@ use crate::signals;
 /// other steps are planned again after it.
 ///
 /// # Errors
-/// [`Error::Journal`] if the journal can't be written; nothing was changed then. [`Error::QueuesInUse`] if
-/// a running process holds queues of the plan. [`Error::NoInterface`] if the interface no longer exists,
+/// [`Error::Journal`] if the journal can't be written, the directory of journals can't be locked, or a running process has
+/// a journal that can't be read; the plan changes nothing then. [`Error::QueuesInUse`] if a running process holds queues
+/// of the plan. [`Error::NoInterface`] if the interface no longer exists,
 /// [`Error::Kernel`] if signals can't be watched.
 pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<Guard, Error> {
-    let locked = directory.lock();
-    let applied = prepare(plan, lifetime, directory).map(|(mut guard, others)| {
+    let (locked, refusal) = match directory.lock() {
+        Ok(locked) => (Some(locked), None),
+        Err(error) => (None, Some(error)),
+    };
+    let prepared = match refusal {
+        None => prepare(plan, lifetime, directory),
+        Some(error) => prepare_without_lock(plan, lifetime, directory, error),
+    };
+    let applied = prepared.map(|(mut guard, others)| {
         let result = guard.set_all(&others);
         (guard, result)
     });
@@ -44,20 +53,14 @@ pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<
 /// Everything before the first change. Also returns the journals of other running processes on the
 /// interface.
 fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(Guard, Vec<Journal>), Error> {
-    let mut restored = !restore_where(directory, Journal::is_abandoned)?.is_empty();
-    let others: Vec<Journal> = directory
-        .read()?
-        .into_iter()
-        .map(|(_, journal)| journal)
-        .filter(|journal| journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Process)
-        .collect();
+    let mut restored = restore(directory, FoundJournal::is_abandoned)?;
+    let others = others(plan, directory)?;
     check_conflicts(plan, lifetime, &others)?;
     if lifetime == Lifetime::Host {
         // A second `policies apply` replaces the first.
-        let replaced = restore_where(directory, |journal| {
-            journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Host
+        restored |= restore(directory, |found| {
+            found.journal.ifindex == plan.ifindex && found.journal.lifetime == Lifetime::Host
         })?;
-        restored |= !replaced.is_empty();
     }
     // The restore changed values that the plan was made from.
     let new_plan = if restored {
@@ -66,14 +69,72 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
         None
     };
     let plan = new_plan.as_ref().unwrap_or(plan);
+    let mut undo = Undo { file: None, journal: record(plan, lifetime)? };
+    undo.write(directory)?;
+    Ok((guard(plan, lifetime, directory, undo)?, others))
+}
+
+/// For a process that may not lock the directory. If there is nothing to set, it can run on an interface that was
+/// configured for it; else it gets `error`.
+fn prepare_without_lock(
+    plan: &Plan,
+    lifetime: Lifetime,
+    directory: &JournalDir,
+    error: Error,
+) -> Result<(Guard, Vec<Journal>), Error> {
+    let others = others(plan, directory)?;
+    check_conflicts(plan, lifetime, &others)?;
+    let undo = Undo { file: None, journal: record(plan, lifetime)? };
+    if !undo.journal.entries.is_empty() {
+        return Err(error);
+    }
+    Ok((guard(plan, lifetime, directory, undo)?, others))
+}
+
+/// Restores journals of this network namespace. Returns whether there were any.
+fn restore(directory: &JournalDir, select: impl Fn(&FoundJournal) -> bool) -> Result<bool, Error> {
+    let recovery = restore_where(directory, select)?;
+    match recovery.left.into_iter().next() {
+        // It would be restored again, after this policy was applied.
+        Some(left) => Err(left.into_error()),
+        None => Ok(!recovery.reports.is_empty()),
+    }
+}
+
+/// The journals of other running processes on the interface.
+fn others(plan: &Plan, directory: &JournalDir) -> Result<Vec<Journal>, Error> {
+    let contents = directory.read()?;
+    let namespace = network_namespace();
+    for unreadable in contents.unreadable {
+        if !unreadable.may_concern(namespace, Some(plan.ifindex)) {
+            continue;
+        }
+        if unreadable.is_held == Some(false) {
+            // Its process has ended, so it holds no queues.
+            tracing::warn!("{}", unreadable.left);
+        } else {
+            return Err(unreadable.into_error());
+        }
+    }
+    let journals = contents.journals.into_iter().map(|found| found.journal);
+    Ok(journals
+        .filter(|journal| journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Process)
+        .collect())
+}
+
+/// A journal with the present value of each knob that the plan changes.
+fn record(plan: &Plan, lifetime: Lifetime) -> Result<Journal, Error> {
     let device = Device::new(&plan.interface, plan.ifindex);
     let mut journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, plan.queues.clone());
     journal.record_plan(plan, &device);
     if plan.queue_count_change().is_some() {
         journal.record_all_queues(&interface_by_index(plan.ifindex)?, &device);
     }
-    let mut undo = Undo { path: None, journal };
-    undo.write(directory)?;
+    Ok(journal)
+}
+
+/// A guard that has set nothing yet.
+fn guard(plan: &Plan, lifetime: Lifetime, directory: &JournalDir, undo: Undo) -> Result<Guard, Error> {
     let undo = Arc::new(Mutex::new(Some(undo)));
     let signals = match lifetime {
         Lifetime::Process => {
@@ -82,7 +143,7 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
             // Signals are handled on a thread of any network namespace.
             let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
             let restore = move || {
-                if let Err(error) = namespace.run(|| drop(restore_once(&directory, &undo))) {
+                if let Err(error) = namespace.run(|| restore_or_log(&directory, &undo)) {
                     tracing::error!("cannot enter the network namespace to restore it: {error}");
                 }
             };
@@ -90,9 +151,7 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
         }
         Lifetime::Host => None,
     };
-    let guard =
-        Guard { plan: plan.clone(), applied: Vec::new(), directory: directory.clone(), undo, signals };
-    Ok((guard, others))
+    Ok(Guard { plan: plan.clone(), applied: Vec::new(), directory: directory.clone(), undo, signals })
 }
 
 fn check_conflicts(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(), Error> {

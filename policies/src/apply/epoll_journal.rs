@@ -27,7 +27,7 @@ impl EpollJournal {
     /// Records an instance with its present parameters.
     ///
     /// # Errors
-    /// If the guard has restored its queues, or the journal can't be written.
+    /// If the guard has restored its queues, or the journal can't be locked or written.
     pub(crate) fn record(
         &self,
         process: &ProcessIdentity,
@@ -35,7 +35,7 @@ impl EpollJournal {
         old: EpollParams,
         budget: u16,
     ) -> io::Result<()> {
-        let _locked = self.directory.lock();
+        let _locked = self.directory.lock().map_err(io::Error::other)?;
         let mut slot = lock(&self.undo);
         let undo = slot.as_mut().ok_or_else(restored)?;
         undo.journal.epolls.retain(|entry| (&entry.process, entry.descriptor) != (process, descriptor));
@@ -72,7 +72,7 @@ impl EpollJournal {
 
     /// Restores an instance, and drops it from the journal unless that failed.
     pub(crate) fn give_back(&self, process: &ProcessIdentity, descriptor: i32) -> RestoreOutcome {
-        let _locked = self.directory.lock();
+        let locked = self.directory.lock();
         let mut slot = lock(&self.undo);
         let Some(undo) = slot.as_mut() else { return RestoreOutcome::Restored };
         let is_it = |entry: &EpollEntry| (&entry.process, entry.descriptor) == (process, descriptor);
@@ -82,7 +82,7 @@ impl EpollJournal {
         let outcome = entry.restore();
         if !matches!(outcome, RestoreOutcome::Failed { .. }) {
             undo.journal.epolls.retain(|entry| !is_it(entry));
-            if let Err(error) = undo.write(&self.directory) {
+            if let Err(error) = locked.and_then(|_locked| undo.write(&self.directory)) {
                 // Restoring it again changes nothing.
                 tracing::warn!("an epoll instance stays in the journal: {error}");
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::adapted_queue::{AdaptedQueue, QueueDelegate};
 use super::outcome::{Applied, Outcome};
-use super::undo::{Undo, lock, restore_once};
+use super::undo::{Undo, lock, restore_once, restore_or_log};
 use super::write_verified::write_verified;
 use crate::error::Error;
 use crate::host::device::Device;
@@ -43,7 +43,9 @@ impl Guard {
 
     /// Keeps the host as it is. The journal stays, for `policies restore`.
     pub fn keep(mut self) -> Vec<Applied> {
-        lock(&self.undo).take();
+        if let Some(file) = lock(&self.undo).take().and_then(|undo| undo.file) {
+            file.keep_locked();
+        }
         std::mem::take(&mut self.applied)
     }
 
@@ -141,16 +143,11 @@ impl Guard {
     /// Follows a rename of the interface, in the journal first.
     pub(crate) fn rename_interface(&mut self, name: &str) -> Result<(), Error> {
         name.clone_into(&mut self.plan.interface);
-        let _locked = self.directory.lock();
+        let _locked = self.directory.lock()?;
         let mut slot = lock(&self.undo);
         let Some(undo) = slot.as_mut() else { return Ok(()) };
         name.clone_into(&mut undo.journal.interface);
-        let old = undo.path.clone();
-        undo.write(&self.directory)?;
-        match old.filter(|old| Some(old) != undo.path.as_ref()) {
-            Some(old) => self.directory.remove(&old),
-            None => Ok(()),
-        }
+        undo.write(&self.directory)
     }
 }
 
@@ -175,8 +172,6 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // Unregistered first, so that a signal does not start a second restore.
         self.signals.take();
-        if let Some(Err(error)) = restore_once(&self.directory, &self.undo) {
-            tracing::error!("the host's settings were not restored: {error}; run `policies restore`");
-        }
+        restore_or_log(&self.directory, &self.undo);
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use super::undo::{Undo, lock, restore_once};
+use super::undo::{Undo, lock, restore_or_log};
 use crate::descriptors::{duplicate, steer_by_queue};
 use crate::error::Error;
 use crate::host::Interface;
@@ -31,11 +31,11 @@ impl Steering {
             Lifetime::Process,
             Vec::new(),
         );
-        let undo = Arc::new(Mutex::new(Some(Undo { path: None, journal })));
+        let undo = Arc::new(Mutex::new(Some(Undo { file: None, journal })));
         let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
         let (undone, journals) = (Arc::clone(&undo), directory.clone());
         let restore = move || {
-            if let Err(error) = namespace.run(|| drop(restore_once(&journals, &undone))) {
+            if let Err(error) = namespace.run(|| restore_or_log(&journals, &undone)) {
                 tracing::error!("cannot enter the network namespace to restore it: {error}");
             }
         };
@@ -46,13 +46,17 @@ impl Steering {
     /// Makes the group of a listener choose the listener by the packet's queue, modulo `listeners`.
     ///
     /// # Errors
-    /// If the journal can't be written, the process has ended, or the listener is in no group.
+    /// If the journal can't be locked or written, the process has ended, or the listener is in no group.
     pub(crate) fn steer(&self, process: &ProcessIdentity, descriptor: i32, listeners: u32) -> io::Result<()> {
-        let _locked = self.directory.lock();
+        let _locked = self.directory.lock().map_err(io::Error::other)?;
         let mut slot = lock(&self.undo);
         let undo = slot.as_mut().ok_or_else(|| io::Error::other("the listeners were restored"))?;
         undo.journal.listeners.push(ListenerEntry { process: process.clone(), descriptor });
-        undo.write(&self.directory).map_err(io::Error::other)?;
+        if let Err(error) = undo.write(&self.directory) {
+            // It is not steered, and may have a program of somebody else.
+            undo.journal.listeners.pop();
+            return Err(io::Error::other(error));
+        }
         steer_by_queue(&duplicate(process.pid, descriptor)?, &[], listeners)
     }
 }
@@ -61,8 +65,6 @@ impl Drop for Steering {
     fn drop(&mut self) {
         // Unregistered first, so that a signal does not start a second restore.
         self.signals.take();
-        if let Some(Err(error)) = restore_once(&self.directory, &self.undo) {
-            tracing::error!("the listeners were not restored: {error}; run `policies restore`");
-        }
+        restore_or_log(&self.directory, &self.undo);
     }
 }

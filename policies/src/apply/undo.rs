@@ -1,24 +1,24 @@
 //! The journal of a guard, from which the host is restored once.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
-use crate::journal::{Journal, JournalDir, RestoreReport, restore_journal};
+use crate::journal::{Journal, JournalDir, JournalFile, RestoreReport, restore_journal};
 
 /// A journal and its file. The slot of a [`Guard`](super::Guard) is empty after the restore.
 #[derive(Debug)]
 pub(super) struct Undo {
     /// `None` if the journal is empty and could not be written.
-    pub(super) path: Option<PathBuf>,
+    pub(super) file: Option<JournalFile>,
     pub(super) journal: Journal,
 }
 
 impl Undo {
     /// Writes the journal. Knobs may be set only after it records their old values.
     pub(super) fn write(&mut self, directory: &JournalDir) -> Result<(), Error> {
-        match directory.write(&self.journal) {
-            Ok(path) => self.path = Some(path),
+        match directory.write(&mut self.journal) {
+            // The file that it replaces is unlocked after this one was locked.
+            Ok(file) => self.file = Some(file),
             // Without a change there is nothing to restore: a process without write permission can run
             // on an interface that was configured for it.
             Err(_) if self.journal.entries.is_empty() && self.journal.is_own() => {}
@@ -32,7 +32,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// As [`restore_once`], for those who can't return an error.
+pub(super) fn restore_or_log(directory: &JournalDir, undo: &Mutex<Option<Undo>>) {
+    if let Some(Err(error)) = restore_once(directory, undo) {
+        tracing::error!("a journal of settings stays: {error}; run `policies restore`");
+    }
+}
+
 /// Restores the host and removes the journal; `None` if that was done before.
+///
+/// It restores also if the directory can't be locked: as long as the journal is held, no other process restores or
+/// replaces these values. Then the journal stays, and that is the error.
 ///
 /// Lock order: the journal directory, then the slot, as in `apply`. A signal that arrives during `apply`
 /// waits for it.
@@ -40,14 +50,15 @@ pub(super) fn restore_once(
     directory: &JournalDir,
     undo: &Mutex<Option<Undo>>,
 ) -> Option<Result<RestoreReport, Error>> {
-    let _locked = directory.lock();
+    let locked = directory.lock();
     let mut slot = lock(undo);
-    let Undo { path, journal } = slot.take()?;
+    // The file is held until it was removed.
+    let Undo { file, journal } = slot.take()?;
     let report = restore_journal(&journal);
     if report.failed() {
         // The journal stays, so that a later restore can try again.
         return Some(Ok(report));
     }
-    let Some(path) = path else { return Some(Ok(report)) };
-    Some(directory.remove(&path).map(|()| report))
+    let Some(file) = file else { return Some(Ok(report)) };
+    Some(locked.and_then(|_locked| directory.remove(&file.path)).map(|()| report))
 }

@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
 use crate::host::irqbalance::Irqbalance;
 use crate::host::{Cpus, Interface, RxQueue};
-use crate::journal::{JournalDir, queue_holders};
+use crate::journal::{JournalDir, queue_holders, unreadable_journals};
 use crate::netlink::netdev::Napi;
 
 /// How much a finding affects kernel polling.
@@ -86,7 +86,7 @@ impl Explanation {
     /// Inspects an interface, including one second of its traffic if it is up. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::Journal`] if the journals can't be read, [`Error::Kernel`] if the counters can't be read.
+    /// [`Error::Journal`] if the directory of journals can't be read, [`Error::Kernel`] if the counters can't be read.
     pub fn of(interface: &Interface, journals: &JournalDir) -> Result<Self, Error> {
         let mut findings = FindingList(Vec::new());
         findings.check_kernel();
@@ -310,6 +310,13 @@ impl FindingList {
                     irqbalance.pid
                 ),
                 format!("policies apply {} … --ban-irqbalance", interface.name),
+            );
+        }
+        for left in unreadable_journals(interface.index, journals)? {
+            self.add_problem(
+                Severity::Degrades,
+                format!("The journal {} can't be read: {}.", left.path.display(), left.reason),
+                left.remedy,
             );
         }
         for holder in queue_holders(&interface.name, journals)? {

@@ -68,6 +68,12 @@ impl ProcessIdentity {
         self.pid == pid && self.may_be_of_this_pid_namespace()
     }
 
+    /// Whether the process certainly has ended. Unlike a look into `/proc`, the answer does not depend on who asks.
+    pub(crate) fn is_certainly_gone(&self) -> bool {
+        let here = pid_namespace();
+        here != 0 && self.pid_namespace == here && !exists(self.pid)
+    }
+
     /// Whether it belongs to this process's PID namespace, or to one that was not recorded.
     fn may_be_of_this_pid_namespace(&self) -> bool {
         self.pid_namespace == 0 || self.pid_namespace == pid_namespace()
@@ -138,10 +144,11 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = ProcessIdentity::of(child.id()).unwrap();
         assert_eq!(process.state(), ProcessState::Running);
-        assert!(process.has_id(child.id()));
+        assert!(process.has_id(child.id()) && !process.is_certainly_gone());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(process.state(), ProcessState::Ended);
+        assert!(process.is_certainly_gone());
         assert_eq!(ProcessIdentity::current().state(), ProcessState::Running);
     }
 
@@ -151,11 +158,11 @@ mod tests {
         let there = ProcessIdentity { pid_namespace: 1, ..here.clone() };
         // Where all namespaces can be seen, it is known that this one has ended.
         assert_ne!(there.state(), ProcessState::Running);
-        assert!(!there.has_id(here.pid));
+        assert!(!there.has_id(here.pid) && !there.is_certainly_gone());
         // Earlier versions did not record it.
         let unknown = ProcessIdentity { pid_namespace: 0, ..here.clone() };
         assert_eq!(unknown.state(), ProcessState::Running);
-        assert!(unknown.has_id(here.pid));
+        assert!(unknown.has_id(here.pid) && !unknown.is_certainly_gone());
     }
 
     #[test]
@@ -178,6 +185,7 @@ mod tests {
         };
         let process = ProcessIdentity { pid_namespace: inode, ..ProcessIdentity::current() };
         assert_eq!(process.state(), ProcessState::Hidden);
+        assert!(!process.is_certainly_gone());
         child.kill().unwrap();
         child.wait().unwrap();
     }

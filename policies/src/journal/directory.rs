@@ -1,14 +1,15 @@
 //! The directory of journals: reads, writes and locks them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::lock::JournalLock;
-use super::record::{Journal, JournalHeader, Lifetime, VERSION};
+use super::file_lock;
+use super::found::{self, Found, FoundJournal, UnreadableJournal};
+use super::lock::{JournalLock, without_locks};
+use super::record::{Journal, Lifetime};
 use crate::error::Error;
 use crate::host::identity::{boot_id, network_namespace, start_time};
 
@@ -22,8 +23,32 @@ impl Default for JournalDir {
     }
 }
 
+/// The journals of a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    /// Newest first: the last policy to be applied is the first to be removed.
+    pub(crate) journals: Vec<FoundJournal>,
+    pub(crate) unreadable: Vec<UnreadableJournal>,
+}
+
+/// A journal's file. The process that owns the journal keeps this.
+#[derive(Debug)]
+pub(crate) struct JournalFile {
+    pub(crate) path: PathBuf,
+    /// Holds the lock until it is closed. `None` for a journal that outlives its writer.
+    lock: Option<File>,
+}
+
+impl JournalFile {
+    /// Keeps the journal's lock until this process ends.
+    pub(crate) fn keep_locked(self) {
+        std::mem::forget(self.lock);
+    }
+}
+
 impl JournalDir {
-    /// Another directory. It should be on a file system that a reboot clears, as it clears NAPI settings.
+    /// Another directory. It should be on a file system that a reboot clears, as it clears NAPI settings, and that has
+    /// locks. All processes that set policies in the same network namespace must use the same one.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -33,118 +58,127 @@ impl JournalDir {
         &self.0
     }
 
-    fn error(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
-        let path = path.to_owned();
-        move |source| Error::Journal { path, source }
-    }
-
-    /// All journals of this boot and this network namespace, newest first.
-    pub(crate) fn read(&self) -> Result<Vec<(PathBuf, Journal)>, Error> {
+    /// All journals of this boot and this network namespace.
+    ///
+    /// # Errors
+    /// If the directory can't be listed.
+    pub(crate) fn read(&self) -> Result<Contents, Error> {
         let namespace = network_namespace();
-        let mut journals = self.read_all()?;
-        journals.retain(|(_, journal)| journal.namespace == namespace);
-        Ok(journals)
+        let mut contents = self.read_all()?;
+        contents.journals.retain(|found| found.journal.namespace == namespace);
+        contents.unreadable.retain(|unreadable| unreadable.may_concern(namespace, None));
+        Ok(contents)
     }
 
-    /// The other network namespaces whose journals record something of other processes: the namespaces in which
-    /// `policies attach` runs are those of its targets.
-    pub(super) fn other_namespaces(&self) -> Result<BTreeSet<u64>, Error> {
-        let own = network_namespace();
-        let journals = self.read_all()?.into_iter().map(|(_, journal)| journal);
-        Ok(journals
-            .filter(|journal| journal.namespace != own && !journal.is_own())
-            .map(|journal| journal.namespace)
-            .collect())
-    }
-
-    /// All journals of this boot, newest first. Journals of an earlier boot describe settings that no longer exist, and
-    /// are removed. An unreadable journal is an error.
-    fn read_all(&self) -> Result<Vec<(PathBuf, Journal)>, Error> {
+    /// All journals of this boot. Those of an earlier boot describe settings that no longer exist, and are removed.
+    pub(super) fn read_all(&self) -> Result<Contents, Error> {
         let entries = match fs::read_dir(&self.0) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Self::error(&self.0)(error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(error) => return Err(Error::journal(&self.0)(error)),
         };
         let boot = boot_id();
-        let mut journals = Vec::new();
+        let mut contents = Contents::default();
         for entry in entries {
-            let path = entry.map_err(Self::error(&self.0))?.path();
+            let path = entry.map_err(Error::journal(&self.0))?.path();
             if path.extension().is_none_or(|extension| extension != "json") {
                 remove_abandoned_status_file(&path);
                 continue;
             }
-            let text = match fs::read_to_string(&path) {
-                Ok(text) => text,
-                // Its owner removed it after the directory was listed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(Self::error(&path)(error)),
-            };
-            let invalid = |error: serde_json::Error| Error::Journal {
-                path: path.clone(),
-                source: io::Error::new(io::ErrorKind::InvalidData, error),
-            };
-            let header: JournalHeader = serde_json::from_str(&text).map_err(invalid)?;
-            if header.boot != boot {
-                fs::remove_file(&path).map_err(Self::error(&path))?;
-                continue;
+            match found::read(&path, &boot) {
+                Found::Journal(journal) => contents.journals.push(journal),
+                Found::Unreadable(unreadable) => contents.unreadable.push(unreadable),
+                Found::Outdated => {
+                    if let Err(error) = self.remove(&path) {
+                        tracing::debug!("the journal of an earlier boot stays: {error}");
+                    }
+                }
+                Found::Gone => {}
             }
-            if header.version != VERSION {
-                return Err(Error::Journal {
-                    path,
-                    source: io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        format!(
-                            "version {} is not supported (this program reads {VERSION}); restore with the program \
-                             that wrote it",
-                            header.version
-                        ),
-                    ),
-                });
-            }
-            let journal: Journal = serde_json::from_str(&text).map_err(invalid)?;
-            journals.push((path, journal));
         }
-        // Restored in this order: the last policy to be applied is the first to be removed.
-        journals.sort_by_key(|(path, _)| {
-            Reverse(fs::metadata(path).map_or((0, 0), |data| (data.mtime(), data.mtime_nsec())))
-        });
-        Ok(journals)
+        contents.journals.sort_by_key(|journal| Reverse(journal.order()));
+        contents.unreadable.sort_by(|one, other| one.left.path.cmp(&other.left.path));
+        Ok(contents)
     }
 
-    /// Keeps other processes from applying or restoring until the lock is dropped. `None` if the directory
-    /// can't be created or locked; then no journal can be written either.
-    pub(crate) fn lock(&self) -> Option<JournalLock> {
+    /// Keeps other processes from applying or restoring until the lock is dropped.
+    ///
+    /// # Errors
+    /// If the directory can't be created or locked; then no journal can be written either.
+    pub(crate) fn lock(&self) -> Result<JournalLock, Error> {
         JournalLock::acquire(&self.0)
     }
 
-    /// Writes a journal atomically.
-    pub(crate) fn write(&self, journal: &Journal) -> Result<PathBuf, Error> {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).map_err(Self::error(&self.0))?;
+    /// Writes a journal atomically, under the directory's lock. At each moment the journal's file is complete, and, if
+    /// it ends with this process, locked.
+    ///
+    /// # Errors
+    /// If the file can't be written or locked. The journal that it was to replace is unchanged.
+    pub(crate) fn write(&self, journal: &mut Journal) -> Result<JournalFile, Error> {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).map_err(Error::journal(&self.0))?;
+        if let Some(sequence) = journal.sequence {
+            return self.write_file(journal, sequence);
+        }
+        let sequence = self.next_sequence()?;
+        journal.sequence = Some(sequence);
+        let written = self.write_file(journal, sequence);
+        if written.is_err() {
+            // Another journal may get the number.
+            journal.sequence = None;
+        }
+        written
+    }
+
+    fn write_file(&self, journal: &Journal, sequence: u64) -> Result<JournalFile, Error> {
         let owner = match journal.lifetime {
             Lifetime::Process => journal.writer.pid.to_string(),
             Lifetime::Host => "host".to_owned(),
         };
-        // Index and number instead of the interface's name, which may change; a process may hold several
-        // sets of queues.
-        let path =
-            self.0.join(format!("{}-{}-{owner}-{}.json", journal.namespace, journal.ifindex, journal.number));
-        let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Self::error(&self.0))?;
+        // Index instead of the interface's name, which may change. The process id is only for the reader: in containers
+        // that share the directory, several processes may have the same one.
+        let name = format!("{}-{}-{owner}-s{sequence}.json", journal.namespace, journal.ifindex);
+        let path = self.0.join(name);
+        let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Error::journal(&path))?;
+        // Before the file has its name, and while only its owner may open it.
+        if journal.lifetime == Lifetime::Process {
+            file_lock::hold(file.as_file()).map_err(|error| Error::journal(&path)(without_locks(error)))?;
+        }
         // Serialized first: serde_json's writer makes one system call for each token.
-        let text = serde_json::to_vec_pretty(journal).map_err(|error| Self::error(&path)(error.into()))?;
-        file.write_all(&text).map_err(Self::error(&path))?;
+        let text = serde_json::to_vec_pretty(journal).map_err(|error| Error::journal(&path)(error.into()))?;
+        file.write_all(&text).map_err(Error::journal(&path))?;
         // Readable by everybody, so that `policies explain` can show who holds which queues.
-        file.as_file().set_permissions(fs::Permissions::from_mode(0o644)).map_err(Self::error(&path))?;
-        file.as_file().sync_all().map_err(Self::error(&path))?;
-        file.persist(&path).map_err(|error| Self::error(&path)(error.error))?;
-        Ok(path)
+        file.as_file().set_permissions(fs::Permissions::from_mode(0o644)).map_err(Error::journal(&path))?;
+        file.as_file().sync_all().map_err(Error::journal(&path))?;
+        let file = file.persist(&path).map_err(|error| Error::journal(&path)(error.error))?;
+        Ok(JournalFile { path, lock: (journal.lifetime == Lifetime::Process).then_some(file) })
     }
 
+    /// A number above those of all journals in the directory. The last journal that is removed ends the row: only
+    /// journals that exist at the same time have an order.
+    fn next_sequence(&self) -> Result<u64, Error> {
+        let mut last = 0;
+        for entry in fs::read_dir(&self.0).map_err(Error::journal(&self.0))? {
+            let name = entry.map_err(Error::journal(&self.0))?.file_name();
+            // Also of those that can't be read.
+            last = last.max(name.to_str().and_then(sequence_of).unwrap_or(0));
+        }
+        last.checked_add(1).ok_or_else(|| {
+            Error::journal(&self.0)(io::Error::other("a journal has the highest possible number; remove it"))
+        })
+    }
+
+    /// Removes a journal. It is no error if there is none.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), Error> {
         match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Self::error(path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::journal(path)(error)),
             _ => Ok(()),
         }
     }
+}
+
+/// The sequence number in a journal's name.
+fn sequence_of(name: &str) -> Option<u64> {
+    name.strip_suffix(".json")?.rsplit('-').next()?.strip_prefix('s')?.parse().ok()
 }
 
 /// Removes the status file (`supervise/status.rs`) of a process that was killed.
@@ -152,7 +186,9 @@ fn remove_abandoned_status_file(path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.and_then(|name| name.strip_suffix(".workers").or(name.strip_suffix(".workers-new")));
     let pid = name.and_then(|name| name.rsplit('-').next()?.parse::<u32>().ok());
-    if pid.is_some_and(|pid| start_time(pid).is_none()) {
+    // A process of another PID namespace holds the file's lock.
+    let is_held = || File::open(path).and_then(|file| file_lock::is_held(&file)).unwrap_or(true);
+    if pid.is_some_and(|pid| start_time(pid).is_none()) && !is_held() {
         // Without permission, or already removed: another process cleans up.
         let _ = fs::remove_file(path);
     }

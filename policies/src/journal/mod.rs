@@ -4,19 +4,28 @@
 mod directory;
 mod entry;
 mod epoll_entry;
+pub(crate) mod file_lock;
+mod found;
+mod left;
 mod listener_entry;
 mod lock;
 mod queue_holders;
 mod record;
 mod restore;
+#[cfg(test)]
+mod tests;
 
 pub use directory::JournalDir;
+pub(crate) use directory::JournalFile;
 #[cfg(test)]
 pub(crate) use entry::{Entry, OwnedValues};
 pub(crate) use epoll_entry::EpollEntry;
+pub(crate) use found::FoundJournal;
+pub use left::LeftJournal;
 pub(crate) use listener_entry::ListenerEntry;
+pub(crate) use queue_holders::unreadable_journals;
 pub use queue_holders::{QueueHolder, queue_holders};
 pub(crate) use record::Journal;
 pub use record::Lifetime;
-pub use restore::{RestoreOutcome, RestoreReport, recover, restore_all};
+pub use restore::{Recovery, RestoreOutcome, RestoreReport, recover, restore_all};
 pub(crate) use restore::{restore_journal, restore_where};

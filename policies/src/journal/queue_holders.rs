@@ -3,9 +3,11 @@
 use serde::Serialize;
 
 use super::directory::JournalDir;
+use super::left::LeftJournal;
 use super::record::Lifetime;
 use crate::error::Error;
 use crate::host::Cpus;
+use crate::host::identity::network_namespace;
 use crate::policy::Policy;
 
 /// Queues of an interface on which a running process has applied a policy.
@@ -20,19 +22,30 @@ pub struct QueueHolder {
     pub queues: Cpus,
 }
 
-/// The running processes that hold queues of an interface.
+/// The running processes that hold queues of an interface. A process whose journal can't be read is not among them.
 ///
 /// # Errors
-/// [`Error::Journal`] if the journals can't be read.
+/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<QueueHolder>, Error> {
-    let journals = journals.read()?.into_iter().map(|(_, journal)| journal);
-    Ok(journals
+    let running = journals.read()?.journals.into_iter().filter(|found| !found.is_abandoned());
+    Ok(running
+        .map(|found| found.journal)
         .filter(|journal| journal.interface == interface && journal.lifetime == Lifetime::Process)
-        .filter(|journal| !journal.is_abandoned())
         .map(|journal| QueueHolder {
             pid: journal.writer.pid,
             policy: journal.policy,
             queues: journal.queues.iter().copied().collect(),
         })
         .collect())
+}
+
+/// The journals that can't be read, and may be of the interface with an index.
+///
+/// # Errors
+/// [`Error::Journal`] if the directory of journals can't be read.
+pub(crate) fn unreadable_journals(ifindex: u32, journals: &JournalDir) -> Result<Vec<LeftJournal>, Error> {
+    let namespace = network_namespace();
+    let unreadable = journals.read()?.unreadable.into_iter();
+    let concerned = unreadable.filter(|unreadable| unreadable.may_concern(namespace, Some(ifindex)));
+    Ok(concerned.map(|unreadable| unreadable.left).collect())
 }

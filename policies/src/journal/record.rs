@@ -9,7 +9,7 @@ use super::epoll_entry::EpollEntry;
 use super::listener_entry::ListenerEntry;
 use crate::host::Interface;
 use crate::host::device::Device;
-use crate::host::identity::{ProcessIdentity, ProcessState, boot_id, network_namespace};
+use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};
 use crate::knob::{Knob, Value};
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -36,8 +36,12 @@ pub(crate) struct Journal {
     pub(crate) interface: String,
     pub(crate) ifindex: u32,
     pub(crate) lifetime: Lifetime,
-    /// Distinguishes several journals of one writer.
-    pub(super) number: u32,
+    /// Distinguishes several journals of one writer. Earlier versions name files by it.
+    number: u32,
+    /// Higher than that of each journal that was in the directory before. `None` until the journal is written, and in
+    /// those of earlier versions, which also held no lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sequence: Option<u64>,
     /// The receive queues that the writer holds.
     pub(crate) queues: Vec<u32>,
     pub(crate) writer: ProcessIdentity,
@@ -79,6 +83,7 @@ impl Journal {
                 Lifetime::Process => NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
                 Lifetime::Host => 0,
             },
+            sequence: None,
             queues,
             writer: ProcessIdentity::current(),
             boot: boot_id(),
@@ -92,11 +97,6 @@ impl Journal {
     /// Whether it records nothing of other processes.
     pub(crate) fn is_own(&self) -> bool {
         self.epolls.is_empty() && self.listeners.is_empty()
-    }
-
-    /// Whether the writer has ended without restoring what it set for its own lifetime.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.lifetime == Lifetime::Process && self.writer.state() == ProcessState::Ended
     }
 
     /// Records the present value of each knob that the plan changes and that has no entry yet.

@@ -1,18 +1,23 @@
 //! Restores old values from journals.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::directory::JournalDir;
+use super::directory::{Contents, JournalDir};
 use super::entry::{Entry, OwnedValues};
 use super::epoll_entry::EpollEntry;
+use super::found::{FoundJournal, UnreadableJournal};
+use super::left::LeftJournal;
 use super::record::{Journal, Lifetime};
 use crate::error::Error;
 use crate::host::device::Device;
+use crate::host::identity::network_namespace;
 use crate::host::net_namespace::NetNamespace;
 use crate::knob::{Knob, Value};
 use crate::law::QueueSettings;
@@ -84,15 +89,31 @@ impl RestoreReport {
     }
 }
 
+/// What was restored, and what was left.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// The journals that were restored, in that order.
+    pub reports: Vec<RestoreReport>,
+    /// The journals that could not be read, restored or removed.
+    pub left: Vec<LeftJournal>,
+}
+
+impl Recovery {
+    /// Whether anything is left that should have been restored.
+    pub fn failed(&self) -> bool {
+        !self.left.is_empty() || self.reports.iter().any(RestoreReport::failed)
+    }
+}
+
 /// Restores what ended processes left set in this network namespace, and in those of the processes that they had
-/// attached to.
+/// attached to. A journal that can't be read does not keep the others from being restored.
 ///
 /// # Errors
-/// [`Error::Journal`] if a journal can't be read or removed. A knob that can't be restored is not an
-/// error; see [`RestoreReport::failed`].
-pub fn recover(directory: &JournalDir) -> Result<Vec<RestoreReport>, Error> {
-    let _locked = directory.lock();
-    restore_everywhere(directory, Journal::is_abandoned)
+/// [`Error::Journal`] if the directory of journals can't be read, or if it can't be locked and something is to be
+/// restored. A journal or a knob that can't be restored is not an error; see [`Recovery::failed`].
+pub fn recover(directory: &JournalDir) -> Result<Recovery, Error> {
+    restore_everywhere(directory, None, FoundJournal::is_abandoned)
 }
 
 /// Restores what `policies apply` set and what ended processes left set, on one interface or on all. Also in the network
@@ -100,52 +121,114 @@ pub fn recover(directory: &JournalDir) -> Result<Vec<RestoreReport>, Error> {
 /// Settings of running processes stay.
 ///
 /// # Errors
-/// [`Error::Journal`] if a journal can't be read or removed. A knob that can't be restored is not an
-/// error; see [`RestoreReport::failed`].
-pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Vec<RestoreReport>, Error> {
-    let _locked = directory.lock();
+/// As [`recover`].
+pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
     // The interface may have been renamed since.
     let index = interface
         .and_then(|name| route::links().ok()?.into_iter().find(|link| link.name == name))
         .map(|link| link.index);
-    restore_everywhere(directory, |journal| {
+    restore_everywhere(directory, index, |found| {
+        let journal = &found.journal;
         interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex))
-            && (journal.lifetime == Lifetime::Host || journal.is_abandoned())
+            && (journal.lifetime == Lifetime::Host || found.is_abandoned())
     })
 }
 
 /// In the calling thread's network namespace, and in those of attached processes. A namespace that has ended has nothing
-/// to restore, nor have its processes.
+/// to restore, nor have its processes. Journals that can't be read are reported only if they may be of the interface
+/// `ifindex`, if one is given.
 fn restore_everywhere(
     directory: &JournalDir,
-    select: impl Fn(&Journal) -> bool + Sync,
-) -> Result<Vec<RestoreReport>, Error> {
-    let mut reports = restore_where(directory, &select)?;
-    for namespace in directory.other_namespaces()? {
+    ifindex: Option<u32>,
+    select: impl Fn(&FoundJournal) -> bool + Sync,
+) -> Result<Recovery, Error> {
+    let own = network_namespace();
+    let is_reported = |unreadable: &UnreadableJournal| {
+        // A running process restores its settings itself.
+        unreadable.is_held != Some(true) && unreadable.may_concern(own, ifindex)
+    };
+    let _locked = match directory.lock() {
+        Ok(locked) => locked,
+        // Another process may be applying a policy, so nothing is restored. Without privileges there is mostly nothing to
+        // restore either.
+        Err(error) => {
+            let contents = directory.read_all()?;
+            let is_selected = |found: &FoundJournal| is_there(found, own) && select(found);
+            let is_left =
+                contents.journals.iter().any(is_selected) || contents.unreadable.iter().any(is_reported);
+            return if is_left { Err(error) } else { Ok(Recovery::default()) };
+        }
+    };
+    let contents = directory.read_all()?;
+    let others = other_namespaces(&contents, own, &select);
+    let mut recovery = restore_where(directory, &select)?;
+    let unreadable = contents.unreadable.into_iter().filter(is_reported);
+    recovery.left.extend(unreadable.map(|unreadable| unreadable.left));
+    for (namespace, paths) in others {
         let Some(namespace) = NetNamespace::find(namespace) else { continue };
-        let restored = namespace.run(|| restore_where(directory, &select));
-        reports
-            .extend(restored.map_err(Error::kernel("enter the network namespace of an attached process"))??);
+        match namespace.run(|| restore_where(directory, &select)) {
+            Ok(restored) => {
+                let restored = restored?;
+                recovery.reports.extend(restored.reports);
+                recovery.left.extend(restored.left);
+            }
+            Err(error) => {
+                let reason =
+                    format!("the network namespace of an attached process can't be entered: {error}");
+                let left = paths.iter().map(|path| LeftJournal::new(path, &reason, "restore as root"));
+                recovery.left.extend(left);
+            }
+        }
     }
-    Ok(reports)
+    Ok(recovery)
 }
 
-pub(crate) fn restore_where(
-    directory: &JournalDir,
-    select: impl Fn(&Journal) -> bool,
-) -> Result<Vec<RestoreReport>, Error> {
-    let mut reports = Vec::new();
-    for (path, journal) in directory.read()? {
-        if !select(&journal) {
+/// Whether a journal is restored from here: one of this network namespace, or one that records something of other
+/// processes. The namespaces in which `policies attach` runs are those of its targets.
+fn is_there(found: &FoundJournal, own: u64) -> bool {
+    found.journal.namespace == own || !found.journal.is_own()
+}
+
+/// The other network namespaces whose journals record something of other processes, with those of the journals that are
+/// to be restored.
+fn other_namespaces(
+    contents: &Contents,
+    own: u64,
+    select: impl Fn(&FoundJournal) -> bool,
+) -> BTreeMap<u64, Vec<PathBuf>> {
+    let mut namespaces: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+    for found in contents.journals.iter().filter(|found| is_there(found, own)) {
+        if found.journal.namespace == own {
             continue;
         }
-        let report = restore_journal(&journal);
-        if !report.failed() {
-            directory.remove(&path)?;
+        let paths = namespaces.entry(found.journal.namespace).or_default();
+        if select(found) {
+            paths.push(found.path.clone());
         }
-        reports.push(report);
     }
-    Ok(reports)
+    namespaces
+}
+
+/// Restores the selected journals of the calling thread's network namespace. The directory must be locked.
+pub(crate) fn restore_where(
+    directory: &JournalDir,
+    select: impl Fn(&FoundJournal) -> bool,
+) -> Result<Recovery, Error> {
+    let mut recovery = Recovery::default();
+    for found in directory.read()?.journals {
+        if !select(&found) {
+            continue;
+        }
+        let report = restore_journal(&found.journal);
+        if !report.failed()
+            && let Err(error) = directory.remove(&found.path)
+        {
+            let remedy = "its settings were restored: remove the file";
+            recovery.left.push(LeftJournal::new(&found.path, error, remedy));
+        }
+        recovery.reports.push(report);
+    }
+    Ok(recovery)
 }
 
 pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {

@@ -7,6 +7,7 @@ mod delays;
 mod echo;
 mod echo_server;
 mod guardian;
+mod journals;
 mod kernel_polling;
 mod kernel_threads;
 mod latency_budget;

@@ -23,7 +23,7 @@ use serde_json::json;
 use crate::error::CommandError;
 use crate::format::Format;
 use crate::measured;
-use crate::output::{print_line, write_error};
+use crate::output::{print_left_journals, print_line, write_error};
 
 pub use run::{RunArguments, run};
 
@@ -126,7 +126,7 @@ pub fn attach(
 ) -> Result<ExitCode, CommandError> {
     let target = arguments.target.target();
     // What a killed attachment has left would be taken for the server's own settings.
-    policies::recover(journals)?;
+    print_left_journals(&policies::recover(journals)?);
     match observe(&target, arguments.polling.interface.as_deref(), journals) {
         Ok(observation) if observation.is_prevented() => {
             refuse(&observation, format);

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 use super::text;
 use super::{PollingArguments, TICK};
 use crate::error::CommandError;
-use crate::output::write_error;
+use crate::output::{print_left_journals, write_error};
 
 #[derive(Args)]
 pub struct RunArguments {
@@ -31,7 +31,7 @@ pub struct RunArguments {
 
 /// Runs the command, and exits with its code; 128 and the signal if a signal ended it.
 pub fn run(arguments: &RunArguments, journals: &JournalDir) -> Result<ExitCode, CommandError> {
-    policies::recover(journals)?;
+    print_left_journals(&policies::recover(journals)?);
     // What the command starts stays below this process, also if it goes to the background.
     set_child_subreaper(Pid::from_raw(1)).map_err(|error| CommandError::Signals(error.into()))?;
     let stop = Arc::new(AtomicBool::new(false));

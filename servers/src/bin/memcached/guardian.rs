@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use policies::{AdaptedQueue, JournalDir};
+use policies::{AdaptedQueue, JournalDir, Recovery, RestoreReport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The environment variable that makes the program run as the guardian.
@@ -85,23 +85,32 @@ pub fn run() -> ExitCode {
         // The server has ended if this fails.
         let _ = writeln!(io::stdout(), "{answer}");
     }
-    let mut failed = false;
+    restore()
+}
+
+/// Restores what the server has left. Journals that can't be read may be of others, and are only reported.
+fn restore() -> ExitCode {
+    let mut last = Ok(Recovery::default());
     for _ in 0..ATTEMPTS {
         std::thread::sleep(RETRY_INTERVAL);
-        match policies::recover(&JournalDir::default()) {
-            Ok(reports) => {
-                failed = reports.iter().any(policies::RestoreReport::failed);
-                if !reports.is_empty() && !failed {
-                    return ExitCode::SUCCESS;
-                }
-            }
-            Err(error) => {
-                eprintln!("memcached: cannot restore the host's settings: {error}");
-                failed = true;
-            }
+        last = policies::recover(&JournalDir::default());
+        let is_restored = |recovery: &Recovery| {
+            !recovery.reports.is_empty() && !recovery.reports.iter().any(RestoreReport::failed)
+        };
+        if last.as_ref().is_ok_and(is_restored) {
+            break;
         }
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    match last {
+        Ok(recovery) => {
+            recovery.left.iter().for_each(|left| eprintln!("memcached: {left}"));
+            if recovery.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        Err(error) => {
+            eprintln!("memcached: cannot restore the host's settings: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Sets what the server asks for, and returns the answer. The server's journal limits what that can be, so that a server

@@ -1,0 +1,360 @@
+//! Journals where a process id, the clock or the directory can't be relied on.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use lab::testbed::SERVER_INTERFACE;
+use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
+use policies::{JournalDir, Lifetime, Plan, Policy, Settings, host};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+use serial_test::serial;
+use tests::memcached::wait_until;
+use tests::testbed::enter;
+use tests::{KillOnDrop, isolated};
+
+const JOURNALS: &str = "/run/lull";
+
+fn policies(arguments: &[&str]) -> Output {
+    Command::new(tests::own_program("policies")).args(arguments).output().unwrap()
+}
+
+fn apply(policy: Policy) -> Output {
+    policies(&["apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"])
+}
+
+fn text(output: &Output) -> String {
+    let (stdout, stderr) = (&output.stdout, &output.stderr);
+    format!("{}: {}{}", output.status, String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
+}
+
+/// The queue's settings, without the id of a thread that is started and ended.
+fn napi() -> Napi {
+    let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
+    napi.pid = None;
+    napi
+}
+
+fn journals() -> Vec<PathBuf> {
+    let entries = fs::read_dir(JOURNALS).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let mut journals: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|it| it == "json")).collect();
+    journals.sort();
+    journals
+}
+
+/// In a process that [`hold`] has started: applies kernel polling, and waits to be killed.
+fn holds() -> bool {
+    if std::env::var_os("HOLD").is_none() {
+        return false;
+    }
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
+    let _guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+    println!("applied");
+    std::thread::sleep(Duration::from_secs(60));
+    true
+}
+
+/// Starts a process that holds kernel polling, by a command that runs its arguments.
+fn hold(wrapper: &[&str]) -> KillOnDrop {
+    let itself = isolated::once_more();
+    let mut command = Command::new(wrapper[0]);
+    command.args(&wrapper[1..]).arg(itself.get_program()).args(itself.get_args()).env("HOLD", "1");
+    let mut child: KillOnDrop = command.stdout(Stdio::piped()).spawn().unwrap().into();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("applied")));
+    child
+}
+
+/// Kills a process and those that die with it, and waits until they have ended.
+fn kill(mut child: KillOnDrop) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+const IN_PID_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "--kill-child"];
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_process_in_another_pid_namespace_keeps_its_settings_until_it_ends() {
+    if holds() || tests::program("unshare").is_none() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    let wrapper = [&IN_PID_NAMESPACE[..], &["--mount-proc"]].concat();
+    let owner = hold(&wrapper);
+    let held = napi();
+    assert_ne!(held, fresh);
+    let restored = policies(&["restore"]);
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), held, "restored under a running process: {}", text(&restored));
+    assert_eq!(journals().len(), 1, "{}", text(&restored));
+    let applied = apply(Policy::KernelPolling);
+    assert!(!applied.status.success() && text(&applied).contains("in use by process"), "{}", text(&applied));
+    kill(owner);
+    wait_until("the namespace has ended, and a restore puts everything back", || {
+        assert!(policies(&["restore"]).status.success());
+        napi() == fresh
+    });
+    assert!(!Path::new(JOURNALS).exists());
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_restore_in_another_pid_namespace_leaves_running_processes_and_restores_killed_ones() {
+    if holds() || tests::program("unshare").is_none() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    let program = tests::own_program("policies");
+    // With the namespace's own /proc, and with the one from outside.
+    for proc in [&["--mount-proc"][..], &[]] {
+        let restore = || {
+            let wrapper = [&IN_PID_NAMESPACE[1..], proc].concat();
+            Command::new(IN_PID_NAMESPACE[0]).args(wrapper).arg(&program).arg("restore").output().unwrap()
+        };
+        let owner = hold(&["env"]);
+        let held = napi();
+        assert_ne!(held, fresh);
+        let restored = restore();
+        assert!(restored.status.success(), "{proc:?}: {}", text(&restored));
+        assert_eq!(napi(), held, "{proc:?}: restored under a running process: {}", text(&restored));
+        kill(owner);
+        let restored = restore();
+        assert!(restored.status.success(), "{proc:?}: {}", text(&restored));
+        assert_eq!(napi(), fresh, "{proc:?}: {}", text(&restored));
+        assert!(!Path::new(JOURNALS).exists(), "{proc:?}");
+    }
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_restore_to_which_proc_shows_no_other_process_leaves_running_ones() {
+    if holds() || tests::program("unshare").is_none() || tests::program("setpriv").is_none() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    let owner = hold(&["env"]);
+    let held = napi();
+    assert_ne!(held, fresh);
+    let program = tests::own_program("policies");
+    // Without CAP_SYS_PTRACE, as in a systemd unit with a small bounding set. Root's group would see everything.
+    const HIDE: &str = "mount -t proc -o hidepid=invisible,gid=65534 proc /proc || exit 43
+        exec setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace \
+            sh -c 'test -e /proc/$0 && exit 42; exec \"$1\" restore' \"$0\" \"$1\"";
+    let hidden = |pid: u32| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", HIDE, &pid.to_string()]).arg(&program);
+        command.output().unwrap()
+    };
+    let restored = hidden(owner.id());
+    let able = !matches!(restored.status.code(), Some(42 | 43));
+    if tests::require("hidepid (Linux 5.8)", able.then_some(())).is_none() {
+        return;
+    }
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), held, "restored under a running process: {}", text(&restored));
+    let pid = owner.id();
+    kill(owner);
+    let restored = hidden(pid);
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), fresh, "{}", text(&restored));
+    assert!(!Path::new(JOURNALS).exists());
+}
+
+/// Two journals of ended processes, the second of which has set the grace time that the first had set before.
+fn write_overlapping_journals() -> [PathBuf; 2] {
+    const FIRST: u64 = 111_000;
+    const SECOND: u64 = 222_000;
+    kill(hold(&["env"]));
+    let path = journals().remove(0);
+    let journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let entries = journal["entries"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["knob"] == "napi-gro-flush-timeout").unwrap();
+    fs::remove_file(&path).unwrap();
+    [(entry["old"].as_u64().unwrap(), FIRST), (FIRST, SECOND)].map(|(old, new)| {
+        let mut entry = entry.clone();
+        (entry["old"], entry["new"], entry["own"]) = (json!(old), json!(new), json!("new"));
+        let mut journal = journal.clone();
+        journal["entries"] = json!([entry]);
+        let napi = Netdev::open().and_then(|mut netdev| {
+            netdev.set_napi(napi().id, NapiSetting::GroFlushTimeout, new)?;
+            Ok(())
+        });
+        napi.unwrap();
+        let sequence = if new == FIRST { 1 } else { 2 };
+        journal["sequence"] = json!(sequence);
+        let path = path.with_file_name(format!("overlap-s{sequence}.json"));
+        fs::write(&path, journal.to_string()).unwrap();
+        path
+    })
+}
+
+fn set_modified(path: &Path, seconds_ago: u64) {
+    let time = SystemTime::now() - Duration::from_secs(seconds_ago);
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn policies_are_undone_in_their_order_although_the_clock_was_set_back() {
+    if holds() {
+        return;
+    }
+    let _testbed = enter(1);
+    let grace = || napi().gro_flush_timeout;
+    let fresh = grace();
+    let [first, second] = write_overlapping_journals();
+    set_modified(&first, 10);
+    set_modified(&second, 1000);
+    let restored = policies(&["restore"]);
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(grace(), fresh, "{}", text(&restored));
+    // Journals of an earlier version have only the time.
+    let paths = write_overlapping_journals();
+    for (path, seconds_ago) in paths.iter().zip([1000, 10]) {
+        let mut journal: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        journal.as_object_mut().unwrap().remove("sequence");
+        fs::write(path, journal.to_string()).unwrap();
+        set_modified(path, seconds_ago);
+    }
+    let restored = policies(&["restore"]);
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(grace(), fresh, "{}", text(&restored));
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn journals_that_can_not_be_read_are_named_and_the_others_restored() {
+    let _testbed = enter(1);
+    let fresh = napi();
+    fs::create_dir_all(format!("{JOURNALS}/directory.json")).unwrap();
+    fs::write(format!("{JOURNALS}/garbage.json"), "garbage").unwrap();
+    // Neither does it keep a policy from being applied.
+    let applied = apply(Policy::KernelPolling);
+    assert!(applied.status.success(), "{}", text(&applied));
+    assert!(text(&applied).contains("garbage.json"), "{}", text(&applied));
+    assert_ne!(napi(), fresh);
+    let explained = policies(&["explain", SERVER_INTERFACE]);
+    assert!(explained.status.success(), "{}", text(&explained));
+    assert!(text(&explained).contains("garbage.json can't be read"), "{}", text(&explained));
+    let restored = policies(&["--format", "json", "restore"]);
+    assert_eq!(restored.status.code(), Some(1), "{}", text(&restored));
+    assert_eq!(napi(), fresh, "{}", text(&restored));
+    let reports: Value = serde_json::from_slice(&restored.stdout).unwrap();
+    assert_eq!(reports.as_array().unwrap().len(), 1, "{}", text(&restored));
+    let stderr = String::from_utf8_lossy(&restored.stderr);
+    for expected in ["/run/lull/directory.json is left: it is not a regular file; remove it", "garbage.json"]
+    {
+        assert!(stderr.contains(expected), "{stderr}");
+    }
+    fs::remove_dir(format!("{JOURNALS}/directory.json")).unwrap();
+    fs::remove_file(format!("{JOURNALS}/garbage.json")).unwrap();
+    assert!(policies(&["restore"]).status.success());
+    assert!(!Path::new(JOURNALS).exists());
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_its_own() {
+    if holds() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    let lock = format!("{JOURNALS}/lock");
+    fs::create_dir_all(&lock).unwrap();
+    let applied = apply(Policy::KernelPolling);
+    assert!(!applied.status.success() && text(&applied).contains(&lock), "{}", text(&applied));
+    assert_eq!(napi(), fresh, "{}", text(&applied));
+    assert!(policies(&["restore"]).status.success(), "there is nothing to restore");
+    fs::remove_dir(&lock).unwrap();
+
+    let mut owner = hold(&["env"]);
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    kill_process(rustix::process::Pid::from_child(&owner), Signal::TERM).unwrap();
+    owner.wait().unwrap();
+    assert_eq!(napi(), fresh);
+    assert_eq!(journals().len(), 1, "it could not be removed");
+    let restored = policies(&["restore"]);
+    assert!(!restored.status.success() && text(&restored).contains(&lock), "{}", text(&restored));
+    fs::remove_dir(&lock).unwrap();
+    assert!(policies(&["restore"]).status.success());
+    assert!(!Path::new(JOURNALS).exists());
+}
+
+/// A small file system for journals, while this exists.
+struct SmallTmpfs;
+
+impl SmallTmpfs {
+    fn mount(options: &str) -> Self {
+        fs::create_dir_all(JOURNALS).unwrap();
+        let options = std::ffi::CString::new(options).unwrap();
+        mount("tmpfs", JOURNALS, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+        Self
+    }
+
+    /// Takes all space that is left.
+    fn fill(&self) {
+        let mut filler =
+            File::options().append(true).create(true).open(format!("{JOURNALS}/filler")).unwrap();
+        while filler.write(&[0; 512]).is_ok_and(|written| written > 0) {}
+    }
+}
+
+impl Drop for SmallTmpfs {
+    fn drop(&mut self) {
+        let _ = unmount(JOURNALS, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn with_a_full_file_system_for_journals_nothing_is_applied_and_nothing_is_lost() {
+    let _testbed = enter(1);
+    let fresh = napi();
+    let is_refused = |applied: &Output| {
+        !applied.status.success()
+            && text(applied).contains("No space left")
+            && text(applied).contains(JOURNALS)
+    };
+    // No space for the content; no inode for the lock.
+    for options in ["size=16k", "size=16k,nr_inodes=2"] {
+        let tmpfs = SmallTmpfs::mount(options);
+        tmpfs.fill();
+        for policy in Policy::ALL {
+            let applied = apply(policy);
+            assert!(is_refused(&applied), "{options}, {policy}: {}", text(&applied));
+            assert_eq!(napi(), fresh, "{options}, {policy}: {}", text(&applied));
+        }
+        let left: Vec<PathBuf> = fs::read_dir(JOURNALS).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.iter().all(|path| path.ends_with("filler") || path.ends_with("lock")), "{left:?}");
+    }
+    // It fills up while a policy is applied.
+    let tmpfs = SmallTmpfs::mount("size=32k");
+    let applied = apply(Policy::KernelPolling);
+    assert!(applied.status.success(), "{}", text(&applied));
+    tmpfs.fill();
+    let applied = apply(Policy::Packing);
+    assert!(applied.status.success() || is_refused(&applied) && napi() == fresh, "{}", text(&applied));
+    let restored = policies(&["restore"]);
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), fresh, "{}", text(&restored));
+    assert!(journals().is_empty());
+}
