@@ -1,8 +1,8 @@
 //! Status files: what the workers of a running process do, for `policies watch`. A process rewrites its
 //! file beside the journals every second.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::host::identity::{ProcessIdentity, network_namespace};
-use crate::journal::JournalDir;
+use crate::journal::{JournalDir, file_lock};
 use crate::law::{LatencyBudget, QueueMode, QueueSettings, Reason};
 use crate::signals::{Registration, on_termination};
 
@@ -89,9 +89,17 @@ struct StatusContent {
 #[derive(Debug)]
 pub struct StatusFile {
     path: PathBuf,
-    /// Whether the file may be written. Locked during a write, so that none follows the removal.
-    is_open: Arc<Mutex<bool>>,
+    /// Locked during a write, so that none follows the removal.
+    state: Arc<Mutex<State>>,
     _termination: Option<Registration>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether the file may not be written any more.
+    is_closed: bool,
+    /// The file, whose lock shows to other processes that this one runs.
+    file: Option<File>,
 }
 
 impl StatusFile {
@@ -100,11 +108,11 @@ impl StatusFile {
     pub fn new(directory: &JournalDir, ifindex: u32) -> Self {
         let name = format!("{}-{ifindex}-{}.workers", network_namespace(), std::process::id());
         let path = directory.path().join(name);
-        let is_open = Arc::new(Mutex::new(true));
-        let (removed_path, removed_is_open) = (path.clone(), Arc::clone(&is_open));
+        let state = Arc::new(Mutex::new(State::default()));
+        let (removed_path, removed_state) = (path.clone(), Arc::clone(&state));
         // Without the handler, the next process that reads the directory removes the file.
-        let termination = on_termination(move || remove(&removed_path, &removed_is_open)).ok();
-        Self { path, is_open, _termination: termination }
+        let termination = on_termination(move || remove(&removed_path, &removed_state)).ok();
+        Self { path, state, _termination: termination }
     }
 
     /// Replaces the file's content atomically.
@@ -112,28 +120,32 @@ impl StatusFile {
     /// # Errors
     /// If the file can't be written or renamed, for example because the directory does not exist.
     pub fn write(&self, workers: Vec<WorkerStatus>) -> io::Result<()> {
-        let is_open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*is_open {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_closed {
             return Ok(());
         }
         // A name with the process id: if the process is killed here, another one can remove the file.
         let new = self.path.with_extension("workers-new");
-        fs::write(&new, serde_json::to_vec(&StatusContent { writer: ProcessIdentity::current(), workers })?)?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
+        let mut file = File::create(&new)?;
+        // Without locks, the processes that see this one know that it runs.
+        let _ = file_lock::hold(&file);
+        file.write_all(&serde_json::to_vec(&StatusContent { writer: ProcessIdentity::current(), workers })?)?;
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
         fs::rename(&new, &self.path)?;
+        state.file = Some(file);
         Ok(())
     }
 }
 
 impl Drop for StatusFile {
     fn drop(&mut self) {
-        remove(&self.path, &self.is_open);
+        remove(&self.path, &self.state);
     }
 }
 
-fn remove(path: &Path, is_open: &Mutex<bool>) {
-    let mut is_open = is_open.lock().unwrap_or_else(PoisonError::into_inner);
-    *is_open = false;
+fn remove(path: &Path, state: &Mutex<State>) {
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    state.is_closed = true;
     // The file may never have been written.
     let _ = fs::remove_file(path);
     if let Some(folder) = path.parent() {
@@ -151,9 +163,14 @@ pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
         if !name.ends_with(".workers") {
             continue;
         }
-        let Ok(file) = fs::read(entry.path()) else { continue };
-        match serde_json::from_slice::<StatusContent>(&file) {
-            Ok(file) if file.writer.is_alive() => found.extend(file.workers),
+        let Ok(mut file) = File::open(entry.path()) else { continue };
+        let mut text = Vec::new();
+        if file.read_to_end(&mut text).is_err() {
+            continue;
+        }
+        let is_held = || file_lock::is_held(&file).unwrap_or(false);
+        match serde_json::from_slice::<StatusContent>(&text) {
+            Ok(content) if content.writer.is_alive() || is_held() => found.extend(content.workers),
             // Left by a process that was killed.
             _ => drop(fs::remove_file(entry.path())),
         }
@@ -189,6 +206,33 @@ mod tests {
         drop(file);
         assert_eq!(workers(&directory, 5), []);
         assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn workers_of_a_process_that_can_not_be_seen_are_listed_until_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = JournalDir::at(folder.path().join("lull"));
+        fs::create_dir(directory.path()).unwrap();
+        let worker = WorkerStatus {
+            worker: 0,
+            thread: 7,
+            napi: 0,
+            running: "vanilla".to_owned(),
+            queue: None,
+            running_ns: 1,
+            polling_ns: 2,
+            parked_ns: 3,
+        };
+        let file = StatusFile::new(&directory, 5);
+        file.write(vec![worker.clone()]).unwrap();
+        // As if it was written in another PID namespace; in place, so that the lock stays.
+        let mut content: serde_json::Value = serde_json::from_slice(&fs::read(&file.path).unwrap()).unwrap();
+        content["writer"]["pid_namespace"] = serde_json::json!(1);
+        fs::write(&file.path, content.to_string()).unwrap();
+        assert_eq!(workers(&directory, 5), [worker]);
+        file.state.lock().unwrap().file.take();
+        assert_eq!(workers(&directory, 5), []);
+        assert!(!file.path.exists());
     }
 
     #[test]
