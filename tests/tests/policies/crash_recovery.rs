@@ -1,4 +1,5 @@
-//! `policies apply`, killed before each of its system calls that changes something.
+//! `policies apply`, `policies restore`, the memcached server and its guardian, killed before each of their system calls
+//! that changes something.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -13,6 +14,8 @@ use policies::{Cpus, Policy, host};
 use serial_test::serial;
 use tests::isolated;
 use tests::testbed::enter;
+
+use super::guardian::{self, Guarded};
 
 /// System calls with a lasting effect: wherever a process is killed between two of them, the outcome is the
 /// same. Messages to the kernel are among them, including requests that only read. Opening is not: a file
@@ -57,7 +60,19 @@ fn run_until(command: &[&str], stop: usize, status: i32) -> usize {
         .unwrap();
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    seize(pid);
+    // Else threads that it starts would be stopped, too.
+    nix::sys::signal::kill(pid, Signal::SIGCONT).unwrap();
+    trace_until(pid, stop, status)
+}
+
+fn seize(pid: Pid) {
     ptrace::seize(pid, ptrace::Options::PTRACE_O_EXITKILL | ptrace::Options::PTRACE_O_TRACESYSGOOD).unwrap();
+}
+
+/// Lets a process that was seized go on, and kills it before its `stop`-th call that changes something; see
+/// [`run_until`].
+fn trace_until(pid: Pid, stop: usize, status: i32) -> usize {
     let (mut stops, mut enters) = (0, false);
     loop {
         match waitpid(pid, None).unwrap() {
@@ -72,7 +87,7 @@ fn run_until(command: &[&str], stop: usize, status: i32) -> usize {
                 }
             }
             WaitStatus::Exited(_, code) => {
-                assert!((0..=status).contains(&code), "{command:?}: {code}");
+                assert!((0..=status).contains(&code), "{code}");
                 return stops;
             }
             WaitStatus::Signaled(_, signal, _) => {
@@ -93,7 +108,7 @@ fn is_change(pid: Pid) -> bool {
 }
 
 /// All settings that a policy may change on the testbed.
-fn settings() -> serde_json::Value {
+pub(super) fn settings() -> serde_json::Value {
     let mut interface = serde_json::json!(host::interface(SERVER_INTERFACE).unwrap());
     for queue in interface["queues"].as_array_mut().unwrap() {
         // The id of a thread that is started and ended.
@@ -103,15 +118,8 @@ fn settings() -> serde_json::Value {
     interface
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
-fn wherever_an_apply_is_killed_restore_puts_everything_back() {
-    let _testbed = enter(1);
-    // This thread and the process that it traces take turns, thousands of times. On one core no wake-up crosses cores,
-    // which on a virtual machine takes most of the time.
-    Cpus::one(1).pin(None).unwrap();
-    // Values of an operator, which only a restore brings back.
+/// Sets values of an operator, which only a restore brings back. Returns all settings.
+fn set_by_operator() -> serde_json::Value {
     let mut netdev = Netdev::open().unwrap();
     let napi = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
     for (setting, value) in [
@@ -123,7 +131,28 @@ fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     }
     let steering = format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus");
     std::fs::write(&steering, "2").unwrap();
-    let fresh = settings();
+    settings()
+}
+
+/// Restores, and checks that everything is as it was.
+fn restore_all(policies: &str, fresh: &serde_json::Value, when: &str) {
+    let restored = Command::new(policies).arg("restore").output().unwrap();
+    let stdout = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert!(restored.status.success(), "{when}: {stdout} {restored:?}");
+    assert!(restored.status.signal().is_none());
+    assert_eq!(settings(), *fresh, "{when}: {stdout}");
+    assert!(!std::path::Path::new("/run/lull").exists(), "{when}: {stdout}");
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn wherever_an_apply_is_killed_restore_puts_everything_back() {
+    let _testbed = enter(1);
+    // This thread and the process that it traces take turns, thousands of times. On one core no wake-up crosses cores,
+    // which on a virtual machine takes most of the time.
+    Cpus::one(1).pin(None).unwrap();
+    let fresh = set_by_operator();
     let policies = tests::own_program("policies");
     let policies = policies.to_str().unwrap();
     for policy in Policy::ALL {
@@ -137,13 +166,92 @@ fn wherever_an_apply_is_killed_restore_puts_everything_back() {
             if stop > 0 {
                 run_until(&apply, stop, status);
             }
-            let restored = Command::new(policies).arg("restore").output().unwrap();
-            let stdout = String::from_utf8_lossy(&restored.stdout).into_owned();
-            assert!(restored.status.success(), "{policy} killed at {stop}: {stdout} {restored:?}");
-            assert!(restored.status.signal().is_none());
-            assert_eq!(settings(), fresh, "{policy} killed at {stop} of {stops}: {stdout}");
-            assert!(!std::path::Path::new("/run/lull").exists(), "{policy} killed at {stop}: {stdout}");
+            restore_all(policies, &fresh, &format!("{policy} killed at {stop} of {stops}"));
         }
         println!("{policy}: killed at {stops} steps");
     }
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn wherever_a_restore_is_killed_the_next_one_puts_everything_back() {
+    let _testbed = enter(1);
+    Cpus::one(1).pin(None).unwrap();
+    let fresh = set_by_operator();
+    let policies = tests::own_program("policies");
+    let policies = policies.to_str().unwrap();
+    let apply = || {
+        let policy = ["--policy", Policy::KernelPolling.name(), "--worker-cores", "0"];
+        let applied = Command::new(policies).args(["apply", SERVER_INTERFACE]).args(policy).output().unwrap();
+        assert!(applied.status.success(), "{applied:?}");
+        assert_ne!(settings(), fresh);
+    };
+    apply();
+    let stops = run_until(&[policies, "restore"], usize::MAX, 0);
+    assert!(stops > 5, "{stops}");
+    for stop in 1..=stops {
+        apply();
+        run_until(&[policies, "restore"], stop, 0);
+        restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
+    }
+    println!("killed at {stops} steps");
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn wherever_a_servers_start_is_killed_restore_puts_everything_back() {
+    let _testbed = enter(1);
+    Cpus::one(1).pin(None).unwrap();
+    let fresh = set_by_operator();
+    let policies = tests::own_program("policies");
+    let policies = policies.to_str().unwrap();
+    // It applies the policy, and then ends by itself because it can't listen.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let program = tests::memcached::binary();
+    let policy = ["--interface", SERVER_INTERFACE, "--policy", Policy::KernelPolling.name()];
+    let mut server = vec![program.to_str().unwrap(), "-u", "root", "-t", "1", "--cores", "0"];
+    server.extend(["-l", "127.0.0.1", "-p", &port]);
+    server.extend(policy);
+    let stops = run_until(&server, usize::MAX, 127);
+    assert_eq!(settings(), fresh, "it restores them itself");
+    assert!(stops > 15, "{stops}");
+    let mut killed_with_settings = 0;
+    // All of them would take half a minute.
+    for stop in (1..=stops).step_by(3) {
+        run_until(&server, stop, 127);
+        killed_with_settings += usize::from(settings() != fresh);
+        restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
+    }
+    assert!(killed_with_settings > 5, "{killed_with_settings} of {stops}");
+    println!("killed at {stops} steps, {killed_with_settings} of them with settings");
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn wherever_the_guardian_is_killed_the_next_restore_puts_everything_back() {
+    let _testbed = enter(1);
+    let fresh = set_by_operator();
+    let policies = tests::own_program("policies");
+    let policies = policies.to_str().unwrap();
+    let end = |stop: usize| {
+        let mut guarded = Guarded::start(Policy::KernelPolling);
+        let pid = Pid::from_raw(i32::try_from(guarded.guardian).unwrap());
+        seize(pid);
+        // It waits for requests of the server.
+        ptrace::interrupt(pid).unwrap();
+        guarded.kill_server();
+        trace_until(pid, stop, 0)
+    };
+    let stops = end(usize::MAX);
+    assert!(stops > 5, "{stops}");
+    guardian::wait_restored(&fresh);
+    for stop in 1..=stops {
+        end(stop);
+        restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
+    }
+    println!("killed at {stops} steps");
 }

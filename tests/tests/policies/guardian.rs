@@ -1,14 +1,21 @@
 //! The memcached server's guardian: a process that keeps root privileges after the server has dropped them.
 
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 use policies::host::scheduler;
 use policies::netlink::netdev::Napi;
-use policies::{Pid, host};
+use policies::{Pid, Policy, host};
+use rustix::mount::{MountFlags, mount};
+use rustix::process::{Signal, kill_process};
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::{Memcached, command, free_port, wait_until};
 use tests::testbed::enter;
 
+use super::crash_recovery::settings;
 use super::echo_server::{Exchange, Load};
 
 /// Eight requests at once, so that the server is busy and the clients are not.
@@ -35,6 +42,155 @@ fn is_unprivileged(process: u32) -> bool {
         let capable = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
         capable.trim().trim_start_matches('0').is_empty()
     })
+}
+
+/// A server without privileges, and its guardian.
+pub(super) struct Guarded {
+    server: Memcached,
+    /// The guardian's process id.
+    pub(super) guardian: u32,
+}
+
+impl Guarded {
+    pub(super) fn start(policy: Policy) -> Self {
+        let port = free_port();
+        let arguments = format!(
+            "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
+             --policy {policy}"
+        );
+        let server = Memcached::run(command().args(arguments.split(' ')), port);
+        let pid = server.child.id();
+        wait_until("the server has no capabilities", || is_unprivileged(pid));
+        Self { guardian: child_of(pid).unwrap(), server }
+    }
+
+    pub(super) fn kill_server(&mut self) {
+        self.server.child.kill().unwrap();
+        self.server.wait();
+    }
+
+    fn processes(&self) -> [u32; 2] {
+        [self.server.child.id(), self.guardian]
+    }
+}
+
+fn child_of(parent: u32) -> Option<u32> {
+    let processes =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    processes.filter_map(|name| name.parse().ok()).find(|pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status
+            .lines()
+            .any(|line| line.strip_prefix("PPid:").is_some_and(|it| it.trim() == parent.to_string()))
+    })
+}
+
+fn kill(process: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(process).unwrap()).unwrap(), signal).unwrap();
+}
+
+pub(super) fn wait_restored(fresh: &serde_json::Value) {
+    wait_until("the guardian restores the settings", || settings() == *fresh);
+    wait_until("the guardian removes the journal", || !Path::new("/run/lull").exists());
+}
+
+/// A control group, which is removed with this.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    /// `None` where there are no control groups of version 2.
+    fn new() -> Option<Self> {
+        let root = Path::new("/run/groups");
+        fs::create_dir_all(root).unwrap();
+        let mounted = mount("cgroup2", root, "cgroup2", MountFlags::empty(), None).ok();
+        let group = root.join(format!("lull-test-{}", std::process::id()));
+        let made = mounted.and_then(|()| fs::create_dir(&group).ok()).map(|()| Self(group));
+        tests::require("cgroup2 with cgroup.kill", made.filter(|group| group.0.join("cgroup.kill").exists()))
+    }
+
+    fn add(&self, process: u32) {
+        fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
+    }
+
+    fn kill(&self) {
+        fs::write(self.0.join("cgroup.kill"), "1").unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its processes may not have ended yet.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn under_each_policy_settings_come_back_whether_server_guardian_or_both_are_killed() {
+    let _testbed = enter(1);
+    let fresh = settings();
+    let policies = tests::own_program("policies");
+    let restore = || {
+        let restored = Command::new(&policies).arg("restore").output().unwrap();
+        assert!(restored.status.success(), "{restored:?}");
+        assert_eq!(settings(), fresh, "{restored:?}");
+        assert!(!Path::new("/run/lull").exists(), "{restored:?}");
+    };
+    let start = |policy| {
+        let guarded = Guarded::start(policy);
+        assert_ne!(settings(), fresh, "{policy} sets nothing");
+        restore_leaves(&policies, policy);
+        guarded
+    };
+    let group = Group::new();
+    for policy in Policy::ALL {
+        let mut guarded = start(policy);
+        guarded.kill_server();
+        wait_restored(&fresh);
+
+        // Without its guardian the server may not restore them itself, also if it ends in order.
+        for signal in [Signal::KILL, Signal::TERM] {
+            let mut guarded = start(policy);
+            kill(guarded.guardian, Signal::KILL);
+            wait_until("the guardian has ended", || {
+                child_of(guarded.server.child.id()).is_none_or(is_zombie)
+            });
+            kill(guarded.server.child.id(), signal);
+            guarded.server.wait();
+            assert_ne!(settings(), fresh, "{policy}: nobody could restore them");
+            restore();
+        }
+
+        let Some(group) = &group else { continue };
+        let mut guarded = start(policy);
+        guarded.processes().iter().for_each(|process| group.add(*process));
+        group.kill();
+        guarded.server.wait();
+        wait_until("the guardian has ended", || {
+            fs::read_to_string(group.0.join("cgroup.procs")).unwrap().is_empty()
+        });
+        assert_ne!(settings(), fresh, "{policy}: nobody could restore them");
+        restore();
+    }
+}
+
+fn is_zombie(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.is_empty() || status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+}
+
+/// A restore leaves the settings of a server that runs.
+fn restore_leaves(policies: &Path, policy: Policy) {
+    let before = settings();
+    let restored = Command::new(policies).arg("restore").output().unwrap();
+    assert!(restored.status.success(), "{policy}: {restored:?}");
+    assert_eq!(settings(), before, "{policy}: {restored:?}");
 }
 
 #[test]
