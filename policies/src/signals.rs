@@ -1,14 +1,15 @@
-//! Handlers for SIGINT, SIGTERM and SIGHUP, run on one thread of the process.
+//! Handlers for signals, run on one thread of the process.
 //!
 //! The first SIGINT or SIGTERM goes to the program's [`intercept`] handlers, if it has any (a graceful
 //! stop). Otherwise, and at the second signal, all [`on_termination`] actions run, and the process dies of
-//! the signal as it would without this module. SIGHUP goes to the [`on_hangup`] handlers.
+//! the signal as it would without this module. A signal that has an [`on_signal`] handler goes to that, and terminates
+//! nothing while the handler is registered.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{FORBIDDEN, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 
@@ -19,7 +20,8 @@ struct Registry {
     last_key: u64,
     on_termination: BTreeMap<u64, Action>,
     intercept: BTreeMap<u64, Action>,
-    on_hangup: BTreeMap<u64, Action>,
+    /// The handlers of one signal each.
+    on_signal: BTreeMap<u64, (i32, Action)>,
     /// Whether the intercept handlers have run.
     intercepted: bool,
 }
@@ -38,11 +40,11 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut registry = registry();
         // Dropped after the lock: an action may own another registration.
-        let removed = [
+        let removed = (
             registry.on_termination.remove(&self.0),
             registry.intercept.remove(&self.0),
-            registry.on_hangup.remove(&self.0),
-        ];
+            registry.on_signal.remove(&self.0),
+        );
         drop(registry);
         drop(removed);
     }
@@ -68,15 +70,25 @@ pub fn intercept(action: impl FnMut() + Send + 'static) -> io::Result<Registrati
     })
 }
 
-/// Runs `action` at each SIGHUP. From the first registration on, SIGHUP does not terminate the process.
+/// Runs `action` at each signal of this number. Signals that come before the thread has taken the first of them are one.
+///
+/// From the first registration on, the signal's default action is not taken, also after all registrations are dropped.
+/// SIGINT and SIGTERM differ: they terminate the process whenever no action is registered.
 ///
 /// # Errors
-/// If the signal handler or its thread can't be set up.
-pub fn on_hangup(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
-    start()?.add_signal(SIGHUP)?;
-    register(|registry, key| {
-        registry.on_hangup.insert(key, Box::new(action));
-    })
+/// `InvalidInput` for SIGKILL and SIGSTOP, which can't be handled, and SIGILL, SIGFPE and SIGSEGV, which another thread can't
+/// handle; and for a number outside of 1 to 64. The error of `sigaction(2)`; or if the thread can't be set up.
+pub fn on_signal(signal: i32, action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
+    if FORBIDDEN.contains(&signal) || !(1..=64).contains(&signal) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("signal {signal} can't be handled")));
+    }
+    let handle = start()?;
+    // Before the handler: a signal that comes in between is not lost.
+    let registration = register(|registry, key| {
+        registry.on_signal.insert(key, (signal, Box::new(action)));
+    })?;
+    handle.add_signal(signal)?;
+    Ok(registration)
 }
 
 fn register(insert: impl FnOnce(&mut Registry, u64)) -> io::Result<Registration> {
@@ -107,13 +119,20 @@ fn start() -> io::Result<Handle> {
 
 fn deliver(signal: i32) {
     let mut registry = registry();
-    if signal == SIGHUP {
-        registry.on_hangup.values_mut().for_each(|action| action());
+    let mut handled = false;
+    for (_, action) in registry.on_signal.values_mut().filter(|(handles, _)| *handles == signal) {
+        handled = true;
+        action();
+    }
+    if ![SIGINT, SIGTERM].contains(&signal) {
         return;
     }
     if !registry.intercepted && !registry.intercept.is_empty() {
         registry.intercepted = true;
         registry.intercept.values_mut().for_each(|action| action());
+        return;
+    }
+    if handled {
         return;
     }
     let actions = std::mem::take(&mut registry.on_termination);

@@ -1,4 +1,16 @@
-//! SIGINT and SIGTERM as a future, for a graceful stop; SIGHUP as a stream, for reading files again.
+//! Signals: [`ctrl_c`] and [`terminated`] for a graceful stop, and each signal as a stream ([`signal`]).
+//!
+//! Handlers run on a thread of the process, which wakes the waiting tasks: any worker, on any driver, may wait, and several
+//! tasks may wait for one signal.
+//!
+//! # What becomes of a signal's default action
+//!
+//! - **SIGINT and SIGTERM** terminate the process whenever nothing in it waits for them, also after something did. The host's
+//!   settings that a policy has changed are restored first. A [`Signal`] waits as long as it exists, [`ctrl_c`] from its first
+//!   poll until it is ready or dropped, and [`terminated`] for the first signal only.
+//! - **Other signals** lose their default action with the first [`signal`] of their kind, and keep it lost until the process
+//!   ends. Programs that the process starts have the default actions again (`execve(2)`).
+//! - SIGKILL and SIGSTOP can't be waited for, nor can SIGILL, SIGFPE and SIGSEGV.
 
 use std::future::Future;
 use std::io;
@@ -6,7 +18,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use policies::signals::{Registration, intercept, on_hangup};
+use policies::signals::{Registration, intercept, on_signal};
 
 #[derive(Default)]
 struct SignalState {
@@ -24,10 +36,154 @@ impl SignalState {
     }
 }
 
+/// The number of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SignalKind(i32);
+
+impl SignalKind {
+    /// SIGALRM: a timer of `setitimer(2)` has expired.
+    pub const fn alarm() -> Self {
+        Self(libc::SIGALRM)
+    }
+
+    /// SIGCHLD: a child process has ended or was stopped.
+    pub const fn child() -> Self {
+        Self(libc::SIGCHLD)
+    }
+
+    /// SIGHUP: the terminal was closed, or by convention: read the configuration again.
+    pub const fn hangup() -> Self {
+        Self(libc::SIGHUP)
+    }
+
+    /// SIGINT: Ctrl-C in the terminal.
+    pub const fn interrupt() -> Self {
+        Self(libc::SIGINT)
+    }
+
+    /// SIGPIPE: a write to a pipe or socket that nobody reads. Lull's sockets never cause it.
+    pub const fn pipe() -> Self {
+        Self(libc::SIGPIPE)
+    }
+
+    /// SIGQUIT: Ctrl-\ in the terminal.
+    pub const fn quit() -> Self {
+        Self(libc::SIGQUIT)
+    }
+
+    /// SIGTERM: a request to terminate, by `kill(1)` or a service manager.
+    pub const fn terminate() -> Self {
+        Self(libc::SIGTERM)
+    }
+
+    /// SIGUSR1, whose meaning the program defines.
+    pub const fn user_defined1() -> Self {
+        Self(libc::SIGUSR1)
+    }
+
+    /// SIGUSR2, whose meaning the program defines.
+    pub const fn user_defined2() -> Self {
+        Self(libc::SIGUSR2)
+    }
+
+    /// SIGWINCH: the terminal has another size.
+    pub const fn window_change() -> Self {
+        Self(libc::SIGWINCH)
+    }
+
+    /// The signal of a number (`signal(7)`), such as a real-time signal's.
+    pub const fn from_raw(number: i32) -> Self {
+        Self(number)
+    }
+
+    /// The signal's number, as in `signal(7)`.
+    pub const fn as_raw_value(self) -> i32 {
+        self.0
+    }
+}
+
+/// Listens to a signal. What that changes for its default action, the [module](self) says.
+///
+/// ```
+/// use runtime::signal::{SignalKind, signal};
+///
+/// # #[runtime::main(driver = "epoll")]
+/// # async fn main() -> std::io::Result<()> {
+/// let mut reopen_logs = signal(SignalKind::user_defined1())?;
+/// drop(runtime::spawn(async move {
+///     loop {
+///         reopen_logs.recv().await;
+///         println!("SIGUSR1");
+///     }
+/// }));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `InvalidInput` for SIGKILL, SIGSTOP, SIGILL, SIGFPE and SIGSEGV, and for a number outside of 1 to 64. Else if the signal
+/// handler can't be installed.
+pub fn signal(kind: SignalKind) -> io::Result<Signal> {
+    let state = Arc::new(Mutex::new(SignalState::default()));
+    let shared = Arc::clone(&state);
+    let registration = on_signal(kind.0, move || SignalState::receive(&shared))?;
+    Ok(Signal { kind, state, _registration: registration })
+}
+
+/// The signals of one kind, from [`signal`] on.
+pub struct Signal {
+    kind: SignalKind,
+    state: Arc<Mutex<SignalState>>,
+    _registration: Registration,
+}
+
+impl Signal {
+    /// Waits for the next signal. Signals that come before this is called are returned as one.
+    pub async fn recv(&mut self) {
+        std::future::poll_fn(|context| self.poll_recv(context)).await;
+    }
+
+    /// [`Signal::recv`] for use in a `poll` function, such as `futures_util::stream::poll_fn`.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut state.received) {
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl std::fmt::Debug for Signal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signal").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// Waits for SIGINT, which Ctrl-C in the terminal sends. It listens from the first poll until it is ready or dropped; outside
+/// of that, the signal terminates the process. So a second Ctrl-C ends a graceful stop that hangs. In a loop that goes on after
+/// the signal, use a [`signal`] of [`SignalKind::interrupt`], which listens all the time.
+///
+/// ```no_run
+/// # #[runtime::main(driver = "epoll")]
+/// # async fn main() -> std::io::Result<()> {
+/// runtime::signal::ctrl_c().await?;
+/// println!("stopping; press Ctrl-C again to stop at once");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// If the signal handler can't be installed.
+pub async fn ctrl_c() -> io::Result<()> {
+    signal(SignalKind::interrupt())?.recv().await;
+    Ok(())
+}
+
 /// Waits for SIGINT or SIGTERM.
 ///
 /// From this call on, the first of these signals no longer kills the process. The second one does, after the
-/// host's settings have been restored.
+/// host's settings have been restored, unless a [`Signal`] of its kind exists.
 ///
 /// # Errors
 /// If the signal handler can't be installed.
@@ -43,36 +199,17 @@ pub fn terminated() -> io::Result<Terminated> {
 /// # Errors
 /// If the signal handler can't be installed.
 pub fn hangups() -> io::Result<Hangups> {
-    let state = Arc::new(Mutex::new(SignalState::default()));
-    let shared = Arc::clone(&state);
-    let registration = on_hangup(move || SignalState::receive(&shared))?;
-    Ok(Hangups { state, _registration: registration })
+    signal(SignalKind::hangup()).map(Hangups)
 }
 
 /// The signals of [`hangups`].
-pub struct Hangups {
-    state: Arc<Mutex<SignalState>>,
-    _registration: Registration,
-}
+#[derive(Debug)]
+pub struct Hangups(Signal);
 
 impl Hangups {
     /// Waits for the next signal. Signals that come before this is called are returned as one.
     pub async fn next(&mut self) {
-        std::future::poll_fn(|context| {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if std::mem::take(&mut state.received) {
-                return Poll::Ready(());
-            }
-            state.waker = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-}
-
-impl std::fmt::Debug for Hangups {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hangups").finish_non_exhaustive()
+        self.0.recv().await;
     }
 }
 
