@@ -89,6 +89,16 @@ pub(crate) fn spend() {
     }
 }
 
+/// Charges an operation that completes without the driver, such as a read of bytes that are buffered, to the poll's budget.
+/// Without it, a task that repeats such an operation until something comes would keep its worker from bringing it.
+pub fn poll_operation(context: &Context<'_>) -> Poll<()> {
+    let polled = poll_budget(context);
+    if polled.is_ready() {
+        spend();
+    }
+    polled
+}
+
 /// Lets operations complete although the poll has used up its budget, and without using it.
 pub(crate) fn without_budget<R>(action: impl FnOnce() -> R) -> R {
     struct Restore(u32);

@@ -38,6 +38,8 @@ pub(crate) struct Readiness {
 #[derive(Debug)]
 struct Side {
     ready: Cell<bool>,
+    /// Counts the events, and wraps around.
+    events: Cell<u32>,
     /// Of the one task that polls without a place among the waiters.
     waker: RefCell<Option<Waker>>,
     waiters: Waiters,
@@ -45,11 +47,13 @@ struct Side {
 
 impl Side {
     fn new(ready: bool) -> Self {
-        Self { ready: Cell::new(ready), waker: RefCell::new(None), waiters: Waiters::default() }
+        let (ready, events) = (Cell::new(ready), Cell::new(0));
+        Self { ready, events, waker: RefCell::new(None), waiters: Waiters::default() }
     }
 
     fn set_ready(&self) {
         self.ready.set(true);
+        self.events.set(self.events.get().wrapping_add(1));
         // Taken out first: a waker may run code that uses this readiness.
         let waker = self.waker.borrow_mut().take();
         if let Some(waker) = waker {
@@ -99,6 +103,18 @@ impl Readiness {
 
     pub(crate) fn clear(&self, direction: Direction) {
         self.side(direction).ready.set(false);
+    }
+
+    /// The number of events so far, for [`Readiness::clear_unless_newer`].
+    pub(crate) fn events(&self, direction: Direction) -> u32 {
+        self.side(direction).events.get()
+    }
+
+    /// Clears the readiness unless an event has come since there were `events`.
+    pub(crate) fn clear_unless_newer(&self, direction: Direction, events: u32) {
+        if self.events(direction) == events {
+            self.clear(direction);
+        }
     }
 
     /// A future's place among those that wait for a direction.

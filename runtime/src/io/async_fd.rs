@@ -11,9 +11,39 @@ use crate::driver::readiness::{Direction, Readiness, SourceKind};
 use crate::worker::current;
 use crate::worker::event_loop::Worker;
 
-/// A descriptor whose readiness its worker's driver watches.
+const RUNTIME_HAS_ENDED: &str = "the runtime of this descriptor has ended";
+
+/// A descriptor whose readiness its worker's driver watches, for what blocks otherwise: devices, pipes, sockets of other
+/// libraries.
 ///
 /// It must be non-blocking. It stays on the worker that made it.
+///
+/// An operation is either given to [`AsyncFd::io`], which waits and tries until it no longer blocks, or tried with a guard of
+/// [`AsyncFd::readable`] or [`AsyncFd::writable`], as on tokio:
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+/// use runtime::io::{AsyncFd, SourceKind};
+///
+/// # #[runtime::main(driver = "epoll")]
+/// # async fn main() -> std::io::Result<()> {
+/// let (ours, mut theirs) = UnixStream::pair()?;
+/// ours.set_nonblocking(true)?;
+/// let ours = AsyncFd::new(ours, SourceKind::Other)?;
+/// theirs.write_all(b"hello")?;
+/// let mut buffer = [0; 16];
+/// let length = loop {
+///     let mut guard = ours.readable().await?;
+///     match guard.try_io(|fd| fd.get_ref().read(&mut buffer)) {
+///         Ok(result) => break result?,
+///         Err(_would_block) => {}
+///     }
+/// };
+/// assert_eq!(&buffer[..length], b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AsyncFd<T: AsFd> {
     registration: Registration,
@@ -103,10 +133,7 @@ impl<T: AsFd> AsyncFd<T> {
         wait: impl FnOnce(&Context<'_>),
     ) -> Poll<io::Result<R>> {
         ready!(coop::poll_budget(context));
-        if self.registration.worker.is_closed() {
-            let ended = "the runtime of this descriptor has ended";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, ended)));
-        }
+        self.check_open()?;
         let readiness = &self.registration.readiness;
         loop {
             if !readiness.is_ready(direction) {
@@ -151,7 +178,42 @@ impl<T: AsFd> AsyncFd<T> {
         .await;
     }
 
-    /// Clears the readiness, after an operation that followed [`AsyncFd::ready`] would have blocked.
+    /// Tries `operation` once, without waiting and without asking for readiness first.
+    ///
+    /// # Errors
+    /// Those of `operation`, except `Interrupted`, after which it is tried again. After `WouldBlock` the descriptor is not
+    /// ready until its next event.
+    pub fn try_io<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        loop {
+            match operation(self.get_ref()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.registration.readiness.clear(direction);
+                    return Err(error);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    pub(super) fn readiness(&self) -> &Readiness {
+        &self.registration.readiness
+    }
+
+    /// `NotConnected` if the runtime has ended.
+    pub(super) fn check_open(&self) -> io::Result<()> {
+        match self.registration.worker.is_closed() {
+            true => Err(io::Error::new(io::ErrorKind::NotConnected, RUNTIME_HAS_ENDED)),
+            false => Ok(()),
+        }
+    }
+
+    /// Clears the readiness, after an operation that followed [`AsyncFd::ready`] would have blocked. An event that has come
+    /// since that operation is lost; a guard ([`AsyncFd::readable`]) keeps it.
     pub fn clear_ready(&self, direction: Direction) {
         self.registration.readiness.clear(direction);
     }

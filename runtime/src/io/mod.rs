@@ -6,13 +6,16 @@
 
 mod async_fd;
 mod placement;
+mod ready_guard;
 mod ring;
 
 pub use policies::descriptors::{incoming_napi_id, steer_by_queue};
 
 pub use self::async_fd::AsyncFd;
 pub use self::placement::{CountedConnection, own_napi, owned_queues, socket_busy_poll, worker_of_napi};
+pub use self::ready_guard::{AsyncFdReadyGuard, TryIoError};
 pub use self::ring::{ring_listener, ring_socket};
+pub use crate::coop::poll_operation;
 pub use crate::driver::readiness::{Direction, SourceKind};
 pub use crate::driver::uring::listener::RingListener;
 pub use crate::driver::uring::socket::RingSocket;
