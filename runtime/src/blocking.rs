@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, spawn_thread};
 
 /// How long a thread without work waits for some before it ends.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -45,7 +47,7 @@ struct PoolState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct BlockingMetrics {
-    /// Threads at present.
+    /// Threads that run at present, idle ones included.
     pub threads: usize,
     /// Those of them that wait for work.
     pub idle: usize,
@@ -57,11 +59,15 @@ pub struct BlockingMetrics {
 
 impl BlockingPool {
     pub(crate) fn new(max_threads: usize) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), max_threads: max_threads.max(1) })
+        Arc::new(Self {
+            state: Mutex::new(PoolState::default()),
+            changed: Condvar::new(),
+            max_threads: max_threads.max(1),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Runs a job on a thread, a new one if none is idle and there may be more.
@@ -88,7 +94,7 @@ impl BlockingPool {
         let name = format!("lull-blocking-{}", state.started);
         drop(state);
         let pool = Arc::clone(self);
-        if let Err(error) = thread::Builder::new().name(name).spawn(move || pool.work()) {
+        if let Err(error) = spawn_thread(name, move || pool.work()) {
             self.thread_failed(&error);
         }
         Ok(())
@@ -158,6 +164,12 @@ impl BlockingPool {
         true
     }
 
+    /// Whether a closure runs or waits for a thread.
+    pub(crate) fn is_working(&self) -> bool {
+        let state = self.lock();
+        state.threads > state.idle || !state.jobs.is_empty()
+    }
+
     pub(crate) fn metrics(&self) -> BlockingMetrics {
         let state = self.lock();
         let PoolState { threads, idle, finished, .. } = *state;
@@ -217,10 +229,6 @@ struct Reply<T> {
     result: Option<thread::Result<T>>,
     waker: Option<Waker>,
     cancelled: bool,
-}
-
-fn lock<T>(reply: &Mutex<T>) -> MutexGuard<'_, T> {
-    reply.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct CancelOnDrop<T>(Arc<Mutex<Reply<T>>>);

@@ -30,7 +30,9 @@
 //! wait, because only epoll suspends interrupts, and io_uring carries a turn's receives and sends. Where
 //! io_uring is missing or forbidden, `auto` takes epoll, and the report says why.
 //!
-//! The crate knows no protocols. [`io`] has what networking libraries build sockets from.
+//! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and [`AsyncFd`] for other
+//! descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers and a clock that tests can pause, and
+//! [`spawn_blocking`] runs what would block a worker.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -59,7 +61,7 @@ pub mod signal;
 mod spawn;
 mod sync;
 pub mod task;
-mod time;
+pub mod time;
 mod worker;
 
 pub use policies::Error as HostError;

@@ -5,20 +5,34 @@
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence},
-    sync::{Mutex, MutexGuard},
+    sync::{Condvar, Mutex, MutexGuard},
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence},
-    sync::{Mutex, MutexGuard},
+    sync::{Condvar, Mutex, MutexGuard},
 };
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
 /// Locks, also after a panic: no critical section of this crate leaves its data half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a thread that is not joined.
+#[cfg(not(loom))]
+pub(crate) fn spawn_thread(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name).spawn(run).map(drop)
+}
+
+/// Starts a thread of the model.
+#[cfg(loom)]
+pub(crate) fn spawn_thread(_name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    loom::thread::spawn(run);
+    Ok(())
 }
 
 /// Runs foreign code (a drop, a waker) whose panic must not end the caller. The panic hook has reported it.

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use super::paused::now;
 use super::sleep::{Sleep, after, sleep_until};
 
 /// Ticks each `period`, the first time at once.
@@ -11,7 +12,7 @@ use super::sleep::{Sleep, after, sleep_until};
 /// # Panics
 /// If `period` is zero.
 pub fn interval(period: Duration) -> Interval {
-    interval_at(Instant::now(), period)
+    interval_at(now(), period)
 }
 
 /// Ticks each `period`, the first time at `start`.
@@ -63,12 +64,13 @@ impl Interval {
     pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Instant> {
         ready!(Pin::new(&mut self.next).poll(context));
         let due = self.next.deadline();
+        let late = now().saturating_duration_since(due);
         let next = match self.missed {
             MissedTickBehavior::Burst => after(due, self.period),
-            MissedTickBehavior::Delay if due.elapsed() > LATE => after(Instant::now(), self.period),
+            MissedTickBehavior::Delay if late > LATE => after(due + late, self.period),
             MissedTickBehavior::Delay => after(due, self.period),
             MissedTickBehavior::Skip => {
-                let missed = due.elapsed().as_nanos() / self.period.as_nanos();
+                let missed = late.as_nanos() / self.period.as_nanos();
                 let periods = u32::try_from(missed + 1).unwrap_or(u32::MAX);
                 after(due, self.period.saturating_mul(periods))
             }
@@ -94,7 +96,7 @@ impl Interval {
 
     /// Makes the next tick due a period from now.
     pub fn reset(&mut self) {
-        self.reset_at(after(Instant::now(), self.period));
+        self.reset_at(after(now(), self.period));
     }
 
     /// Makes the next tick due at an instant.

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use super::paused::now;
 use super::wheel::TimerKey;
 use crate::coop;
 use crate::worker::current;
@@ -15,7 +16,7 @@ use crate::worker::current;
 /// slack to 1 ns (`prctl(2)`, `PR_SET_TIMERSLACK`). Before Linux 5.11 the epoll driver counts in
 /// milliseconds.
 pub fn sleep(duration: Duration) -> Sleep {
-    sleep_until(after(Instant::now(), duration))
+    sleep_until(after(now(), duration))
 }
 
 /// The instant after a duration. One beyond the end of the clock is 100 years away, which is never.
@@ -24,7 +25,7 @@ pub(super) fn after(start: Instant, duration: Duration) -> Instant {
     start.checked_add(duration).unwrap_or_else(|| Instant::now() + NEVER)
 }
 
-/// Waits until `deadline`.
+/// Waits until `deadline`, with the resolution of [`sleep`]. Ready at once if it has passed.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, key: None }
 }
@@ -48,7 +49,7 @@ impl Sleep {
 
     /// Whether the deadline has passed.
     pub fn is_elapsed(&self) -> bool {
-        Instant::now() >= self.deadline
+        now() >= self.deadline
     }
 
     /// Sets another deadline, also after it was ready. A task that waits for it is woken at the new one.

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 
@@ -89,6 +89,11 @@ impl TimerWheel {
     /// An instant on the clock of [`monotonic_nanos`].
     pub(crate) fn on_clock(&self, instant: Instant) -> u64 {
         self.start_nanos.saturating_add(self.nanos(instant))
+    }
+
+    /// The instant of a time on the clock of [`monotonic_nanos`], which [`TimerWheel::on_clock`] turns into that time.
+    pub(crate) fn instant(&self, time: u64) -> Instant {
+        self.start + Duration::from_nanos(time.saturating_sub(self.start_nanos))
     }
 
     fn nanos(&self, instant: Instant) -> u64 {
@@ -242,7 +247,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
     use std::task::Wake;
-    use std::time::Duration;
 
     use super::*;
 

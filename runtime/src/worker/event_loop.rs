@@ -28,10 +28,13 @@ use crate::task::cell::{NewTask, TaskRef};
 use crate::task::header::ROOT;
 use crate::task::identity::{Id, Identity};
 use crate::time::clock::{coarse_nanos, monotonic_nanos};
+use crate::time::timer_clock::TimerClock;
 use crate::time::wheel::TimerWheel;
 
 /// A turn's time is looked at after this many polls, and after each that has used up its budget.
 const POLLS_BETWEEN_CHECKS: usize = 8;
+/// While the timers' clock is paused, it is looked at after this many nanoseconds whether blocking work has ended.
+const BLOCKING_WORK_CHECK: u64 = 1_000_000;
 
 /// One thread's tasks, timers and driver.
 pub(crate) struct Worker {
@@ -41,7 +44,9 @@ pub(crate) struct Worker {
     /// Adapts how the worker's queue is driven, under kernel polling with an adaptive grace time.
     queue_control: Option<QueueControl>,
     pub(crate) timers: RefCell<TimerWheel>,
-    /// When this turn began, on the clock of [`monotonic_nanos`].
+    /// The clock of `timers`.
+    pub(crate) clock: TimerClock,
+    /// When this turn began, on the clock of the timers.
     turn_time: Cell<u64>,
     /// When the last poll of a task ended, on the clock of [`coarse_nanos`].
     poll_ended: Cell<u64>,
@@ -75,6 +80,7 @@ impl Worker {
             driver,
             queue_control,
             timers: RefCell::default(),
+            clock: TimerClock::default(),
             turn_time: Cell::new(monotonic_nanos()),
             poll_ended: Cell::new(0),
             wait,
@@ -110,6 +116,23 @@ impl Worker {
         self.turn_time.get()
     }
 
+    /// The timers' clock was paused or resumed.
+    pub(crate) fn update_turn_time(&self) {
+        self.turn_time.set(self.clock.at(monotonic_nanos()));
+    }
+
+    /// Moves the timers' clock, which is paused, and fires what is due then.
+    pub(crate) fn advance_clock(&self, time: u64) {
+        self.clock.advance_to(time);
+        self.update_turn_time();
+        self.fire_timers();
+    }
+
+    fn fire_timers(&self) {
+        let due = self.timers.borrow_mut().take_due(self.turn_time.get());
+        due.into_iter().for_each(Waker::wake);
+    }
+
     /// Whether the worker has ended: what is registered with its driver hears nothing any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
@@ -142,7 +165,7 @@ impl Worker {
         self.push(&root_task);
         let counters = &self.handle.counters;
         let mut started = monotonic_nanos();
-        self.turn_time.set(started);
+        self.turn_time.set(self.clock.at(started));
         let mut idle_since: Option<u64> = None;
         loop {
             counters.turns.add(1);
@@ -186,7 +209,7 @@ impl Worker {
                 idle_since = None;
             }
             let next_timer = self.timers.borrow_mut().next();
-            let wait = self.choose_wait(now, next_timer, &mut idle_since);
+            let wait = self.choose_wait(now, self.end_of_wait(now, next_timer), &mut idle_since);
             let parked = matches!(wait, Wait::Park(_));
             let outcome = self.driver.wait(wait);
             if parked {
@@ -194,7 +217,10 @@ impl Worker {
             }
             let outcome = outcome?;
             started = monotonic_nanos();
-            self.turn_time.set(started);
+            if self.clock.is_paused() && ran + outcome.events == 0 && !parked && self.is_idle() {
+                next_timer.into_iter().for_each(|time| self.clock.advance_to(time));
+            }
+            self.turn_time.set(self.clock.at(started));
             let waited = if parked { &counters.parked_ns } else { &counters.polling_ns };
             waited.add(started - now);
             if parked {
@@ -213,16 +239,34 @@ impl Worker {
                 }
                 control.update(started, &self.handle, &self.driver);
             }
-            if next_timer.is_some_and(|deadline| deadline <= started) {
-                let due = self.timers.borrow_mut().take_due(started);
-                due.into_iter().for_each(Waker::wake);
+            if next_timer.is_some_and(|deadline| deadline <= self.turn_time.get()) {
+                self.fire_timers();
             }
         }
     }
 
+    /// When the wait has to end at the latest, on the monotonic clock: for the next timer, or at once if the timers' clock is
+    /// paused, and so may be advanced after a wait that brings nothing.
+    fn end_of_wait(&self, now: u64, next_timer: Option<u64>) -> Option<u64> {
+        let next = next_timer?;
+        if !self.clock.is_paused() {
+            return Some(self.clock.to_monotonic(next));
+        }
+        let waits_for_work = next > self.clock.at(now) && self.runtime.blocking.is_working();
+        Some(if waits_for_work { now + BLOCKING_WORK_CHECK } else { now })
+    }
+
+    /// Whether nothing is to be run, and no blocking work may bring something.
+    fn is_idle(&self) -> bool {
+        // In this order: the work is in the inbox before it counts as done.
+        self.queue.borrow().is_empty()
+            && !self.runtime.blocking.is_working()
+            && !self.handle.inbox.is_filled()
+    }
+
     /// Parks only if nothing is ready, no timer is due, and the wait strategy has spun long enough.
-    fn choose_wait(&self, now: u64, next_timer: Option<u64>, idle_since: &mut Option<u64>) -> Wait {
-        let timeout = next_timer.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)));
+    fn choose_wait(&self, now: u64, end: Option<u64>, idle_since: &mut Option<u64>) -> Wait {
+        let timeout = end.map(|end| Duration::from_nanos(end.saturating_sub(now)));
         let needs_pass = self.queue_control.as_ref().is_some_and(QueueControl::needs_pass);
         if needs_pass || !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
             return Wait::Pass;
