@@ -10,6 +10,7 @@ use loom::sync::Notify;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
+use crate::blocking::BlockingPool;
 use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
 use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
@@ -199,16 +200,21 @@ impl Wake for Flag {
     }
 }
 
-fn join<T>(handle: JoinHandle<T>) -> T {
+/// A future's output, on the thread that waits for it.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
     let flag = Arc::new(Flag(Notify::new()));
     let waker = Waker::from(Arc::clone(&flag));
-    let mut handle = pin!(handle);
+    let mut future = pin!(future);
     loop {
-        match handle.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(result) => return result.unwrap_or_else(|error| panic!("{error}")),
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
             Poll::Pending => flag.0.wait(),
         }
     }
+}
+
+fn join<T>(handle: JoinHandle<T>) -> T {
+    block_on(handle).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Counts how often it is dropped.
@@ -302,5 +308,34 @@ fn a_member_that_ends_while_its_set_begins_to_wait_is_not_missed() {
         };
         assert_eq!(key, 3);
         ending.join().unwrap();
+    });
+}
+
+#[test]
+fn blocking_work_gives_its_results_to_those_who_wait_and_its_thread_ends() {
+    loom::model(|| {
+        let pool = BlockingPool::new(1);
+        let first = pool.spawn(|| 1);
+        // Queued behind the first, or given to the thread that has done it and waits.
+        let second = pool.spawn(|| 2);
+        assert_eq!(block_on(first) + block_on(second), 3);
+        pool.close();
+        assert!(pool.wait(None));
+        assert_eq!((pool.metrics().threads, pool.metrics().finished), (0, 2));
+    });
+}
+
+#[test]
+fn blocking_work_that_nobody_waits_for_is_run_or_dropped_once_and_its_pool_closes() {
+    loom::model(|| {
+        let drops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let pool = BlockingPool::new(1);
+        let held = Dropped(Arc::clone(&drops));
+        let waiting = pool.spawn(move || drop(held));
+        drop(waiting);
+        pool.close();
+        assert!(pool.wait(None));
+        assert_eq!(drops.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert_eq!(Arc::strong_count(&drops), 1, "the closure was not freed");
     });
 }
