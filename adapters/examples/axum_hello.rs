@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     let Some(address) = std::env::args().nth(1) else { return ask(app).await };
 
-    let listener = TcpListener::bind(address.parse()?)?;
+    let listener = TcpListener::bind(address)?;
     println!("listening on http://{}", listener.local_addr()?);
     let signal = runtime::signal::terminated()?;
     adapters::axum::serve(listener, app)
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Starts the server in the background, and asks it.
 async fn ask(app: impl adapters::axum::App) -> Result<(), Box<dyn Error>> {
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let server = adapters::axum::serve(listener, app).start()?;
     let client = Client::<Empty<Bytes>>::new();

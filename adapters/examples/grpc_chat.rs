@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<ChatServer<Room>>().await;
     let routes = Routes::new(ChatServer::new(Room::new())).add_service(health);
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let server = serve(listener, routes).start()?;
 

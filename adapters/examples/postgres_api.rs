@@ -76,7 +76,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     database.batch_execute("create table notes (id serial primary key, text text not null)").await?;
 
     let app = Router::new().route("/notes", post(add)).route("/notes/{id}", get(read)).with_state(database);
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let server = adapters::axum::serve(listener, app).start()?;
 

@@ -65,14 +65,14 @@ async fn forward(
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [listen, backend] = arguments.as_slice() {
-        let server = start_proxy(TcpListener::bind(listen.parse()?)?, backend.parse()?)?;
+        let server = start_proxy(TcpListener::bind(listen)?, backend.parse()?)?;
         runtime::signal::terminated()?.await;
         server.shutdown(Duration::from_secs(10)).await;
         return Ok(());
     }
 
     // A backend that echoes, the proxy, and a client.
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let backend = listener.local_addr()?;
     let echo = async |request: Request<Incoming>| {
         let from = request.headers().get("x-forwarded-for").cloned();
@@ -80,7 +80,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         Ok::<_, BoxError>(Response::new(request.into_body()))
     };
     let backend_server = serve(listener, move |_: &_| service_fn(echo)).start()?;
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let proxy = start_proxy(listener, backend)?;
 

@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     std::fs::write(&key, made.signing_key.serialize_pem())?;
 
     let acceptor = Acceptor::builder(Certificates::new(&chain, &key)).open()?;
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let reloaded = acceptor.clone();
     let _serving = listener.serve(move |stream| {

@@ -44,7 +44,7 @@ async fn chat(socket: WebSocket, room: Room) {
 #[runtime::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new().route("/room", any(join)).with_state(Room::new(100));
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let server = adapters::axum::serve(listener, app).start()?;
 

@@ -11,7 +11,7 @@
 //! #[runtime::main]
 //! async fn main() -> std::io::Result<()> {
 //!     let app = Router::new().route("/", get(async || "hello"));
-//!     let listener = net::TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+//!     let listener = net::TcpListener::bind("127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
 //!     let server = adapters::axum::serve(listener, app).start()?;
 //!

@@ -12,7 +12,7 @@ async fn main() -> std::io::Result<()> {
     for report in runtime::reports() {
         println!("{report}");
     }
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let serving = listener.serve(|mut stream: TcpStream| async move {
         let worker = [runtime::current_worker() as u8];

@@ -7,7 +7,7 @@ use net::{TcpListener, TcpStream};
 
 #[runtime::main]
 async fn main() -> std::io::Result<()> {
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let serving = listener.serve(|mut stream: TcpStream| async move {
         let mut request = String::new();

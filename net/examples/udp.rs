@@ -10,7 +10,7 @@ async fn main() -> std::io::Result<()> {
         drop(runtime::spawn_on(worker, move || async move { echo(UdpSocket::from_std(socket)?).await }));
     }
 
-    let client = UdpSocket::bind(([127, 0, 0, 1], 0).into())?;
+    let client = UdpSocket::bind("127.0.0.1:0")?;
     client.send_to(b"hello", address).await?;
     let mut buffer = [0; 64];
     let (length, sender) = client.recv_from(&mut buffer).await?;

@@ -14,7 +14,7 @@ use crate::listener::BACKLOG;
 /// # #[runtime::main(driver = "epoll")]
 /// # async fn main() -> std::io::Result<()> {
 /// let options = BindOptions::new().backlog(128).only_v6(true);
-/// let listener = TcpListener::bind_with("[::]:0".parse().unwrap(), &options)?;
+/// let listener = TcpListener::bind_with("[::]:0", &options)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -32,7 +32,7 @@ impl Default for BindOptions {
 }
 
 impl BindOptions {
-    /// Options that change nothing: the kernel's defaults.
+    /// A backlog of 4096, and IPv4 beside IPv6 as the system has it.
     pub fn new() -> Self {
         Self::default()
     }

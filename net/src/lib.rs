@@ -6,7 +6,7 @@
 //!
 //! #[runtime::main(workers = 2)]
 //! async fn main() -> std::io::Result<()> {
-//!     let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap())?;
+//!     let listener = TcpListener::bind("127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
 //!     let echo = listener.serve(|mut stream: TcpStream| async move {
 //!         let mut buffer = [0; 1024];
@@ -34,7 +34,7 @@
 //! the packets of the others wait for a timer.
 //!
 //! Streams implement the futures-io traits. What a completed write means depends on the worker's driver: see
-//! [`Stream`].
+//! [`Stream`]. Connect and bind take what [`ToSocketAddrs`] lists; connecting looks names up.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -51,6 +51,7 @@ mod sockopt;
 mod stream;
 mod tcp;
 mod tcp_socket;
+mod to_socket_addrs;
 mod udp;
 mod unix;
 mod unix_datagram;
@@ -64,6 +65,7 @@ pub use serve::{Alignment, ListenerFailure, Serving, ShutdownReport};
 pub use stream::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;
+pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
 pub use unix::{PeerCredentials, Unix, UnixListener, UnixStream};
 pub use unix_datagram::UnixDatagram;

@@ -3,30 +3,40 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
 use runtime::JoinHandle;
+use socket2::Domain;
 
-use crate::stream::Stream;
-use crate::tcp::Tcp;
+use crate::stream::{Stream, connect};
+use crate::to_socket_addrs::{Target, ToSocketAddrs};
 
 /// After this time the next address is tried, beside those before it (RFC 8305, section 5, *Connection Attempt Delay*).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Looks up the addresses of a name such as `"example.org:80"` or `("example.org", 80)`, with the system's resolver
-/// (`getaddrinfo(3)`), on a thread for blocking work.
+/// (`getaddrinfo(3)`), on a thread for blocking work. What is an address already is returned at once.
 ///
 /// # Errors
-/// The resolver's error.
+/// The resolver's error; `InvalidInput` for a string without a valid port.
 ///
 /// # Panics
 /// Outside of a runtime.
-pub async fn lookup_host(host: impl ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
-    let lookup = runtime::spawn_blocking(move || host.to_socket_addrs().map(Iterator::collect));
-    let mut lookup = AbortOnDrop(lookup);
+pub async fn lookup_host(host: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+    match host.to_target()? {
+        Target::One(address) => Ok(vec![address]),
+        Target::Several(addresses) => Ok(addresses),
+        Target::Name(host, port) => lookup(host, port).await,
+    }
+}
+
+async fn lookup(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let resolve =
+        move || std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port)).map(Vec::from_iter);
+    let mut lookup = AbortOnDrop(runtime::spawn_blocking(resolve));
     let looked_up = (&mut lookup.0).await;
     looked_up.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
 }
@@ -40,31 +50,19 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-impl Stream<Tcp> {
-    /// Connects to a name such as `"example.org:80"` or `("example.org", 80)`.
-    ///
-    /// Its addresses are tried in turn, alternating between IPv6 and IPv4, each a quarter of a second after the one before
-    /// it or as soon as that has failed; the first that connects is taken (*happy eyeballs*, RFC 8305).
-    ///
-    /// # Errors
-    /// The resolver's error; `NotFound` if the name has no address; else the error of the last attempt that failed.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
-    pub async fn connect_host(host: impl ToSocketAddrs + Send + 'static) -> io::Result<Self> {
-        Self::connect_addresses(lookup_host(host).await?).await
-    }
+/// Connects to a target: the first of several addresses that answers.
+pub(crate) async fn connect_target<K: 'static>(target: Target) -> io::Result<Stream<K>> {
+    let addresses = match target {
+        Target::One(address) => return connect_one(address).await,
+        Target::Several(addresses) => addresses,
+        Target::Name(host, port) => lookup(host, port).await?,
+    };
+    // Boxed: most callers have one address, and their futures should not have room for this.
+    Box::pin(connect_any(addresses)).await
+}
 
-    /// Connects to the first of several addresses that answers, as [`Stream::connect_host`] does to those of a name.
-    ///
-    /// # Errors
-    /// `NotFound` without an address; else the error of the last attempt that failed.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
-    pub async fn connect_addresses(addresses: Vec<SocketAddr>) -> io::Result<Self> {
-        connect_any(addresses).await
-    }
+async fn connect_one<K>(address: SocketAddr) -> io::Result<Stream<K>> {
+    connect(&address.into(), Domain::for_address(address)).await
 }
 
 /// Addresses of both families in turn, beginning with the first one's.
@@ -83,10 +81,10 @@ fn alternating(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     }
 }
 
-async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<Stream<Tcp>> {
-    type Attempt = Pin<Box<dyn Future<Output = io::Result<Stream<Tcp>>>>>;
+async fn connect_any<K: 'static>(addresses: Vec<SocketAddr>) -> io::Result<Stream<K>> {
+    type Attempt<K> = Pin<Box<dyn Future<Output = io::Result<Stream<K>>>>>;
     let mut left = alternating(addresses);
-    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut attempts: Vec<Attempt<K>> = Vec::new();
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "there is no address to connect to");
     let mut delay = runtime::sleep(Duration::ZERO);
     std::future::poll_fn(|context| {
@@ -113,7 +111,7 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<Stream<Tcp>> {
             }
             ready!(Pin::new(&mut delay).poll(context));
             if let Some(address) = left.pop_front() {
-                attempts.push(Box::pin(Stream::<Tcp>::connect(address)));
+                attempts.push(Box::pin(connect_one(address)));
                 delay.reset(std::time::Instant::now() + ATTEMPT_DELAY);
             }
         }

@@ -5,18 +5,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::bind_options::BindOptions;
 use crate::listener::{BACKLOG, Listener};
+use crate::names::{connect_target, lookup_host};
 use crate::sockopt;
-use crate::stream::{Stream, connect};
+use crate::stream::Stream;
+use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 
 /// The kind of TCP sockets.
 #[derive(Debug, Clone, Copy)]
 pub struct Tcp;
 
-/// A TCP connection.
+/// A TCP connection on its worker's driver. What holds for reads and writes on every driver: see [`Stream`].
 pub type TcpStream = Stream<Tcp>;
 
 /// A listening TCP socket.
@@ -25,25 +27,30 @@ pub type TcpListener = Listener<Tcp>;
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Stream<Tcp> {
-    /// Connects to an address.
+    /// Connects to an address, or to a name such as `"example.org:80"`, which is looked up first
+    /// ([`lookup_host`](crate::lookup_host)).
+    ///
+    /// Several addresses are tried in turn, alternating between IPv6 and IPv4, each a quarter of a second after the one before
+    /// it or as soon as that has failed; the first that connects is taken (*happy eyeballs*, RFC 8305).
     ///
     /// # Errors
-    /// The error of the system call, for example `ConnectionRefused`.
+    /// The error of the system call, for example `ConnectionRefused`; of several addresses, that of the last attempt that
+    /// failed. `NotFound` if there is no address. The resolver's error. `InvalidInput` for a string without a valid port.
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
-        connect(&address.into(), Domain::for_address(address)).await
+    pub async fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
+        connect_target(address.to_target()?).await
     }
 
-    /// Connects to an address within a time limit.
+    /// Like [`Stream::connect`], within a time limit, which includes the lookup of a name.
     ///
     /// # Errors
     /// `TimedOut` after `limit`, or as [`Stream::connect`].
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub async fn connect_timeout(address: SocketAddr, limit: Duration) -> io::Result<Self> {
+    pub async fn connect_timeout(address: impl ToSocketAddrs, limit: Duration) -> io::Result<Self> {
         runtime::timeout(limit, Self::connect(address)).await?
     }
 
@@ -136,17 +143,19 @@ impl Stream<Tcp> {
 }
 
 impl Listener<Tcp> {
-    /// Listens on an address; port 0 takes any free one. The backlog is 4096, which the kernel caps at
-    /// `net.core.somaxconn`. `[::]` takes IPv4 connections too, unless [`BindOptions::only_v6`] is set.
+    /// Listens on an address, such as `"127.0.0.1:80"`; port 0 takes any free one. Of several addresses it takes the first
+    /// that can be bound. The backlog is 4096, which the kernel caps at `net.core.somaxconn`. `[::]` takes IPv4 connections
+    /// too, unless [`BindOptions::only_v6`] is set.
     ///
     /// # Errors
     /// `AddrInUse` if another socket has the address, even one of the same user with `SO_REUSEPORT`: two
     /// programs never share it by mistake. The listening socket of a process that was killed lives on for some
     /// milliseconds (`io_uring.c`, `io_ring_exit_work`): [`Listener::bind_within`] waits for it.
+    /// `InvalidInput` for a name, as this never blocks: give the addresses that [`lookup_host`](crate::lookup_host) returns.
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
     }
 
@@ -157,7 +166,7 @@ impl Listener<Tcp> {
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn bind_with_backlog(address: SocketAddr, backlog: i32) -> io::Result<Self> {
+    pub fn bind_with_backlog(address: impl ToSocketAddrs, backlog: i32) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new().backlog(backlog))
     }
 
@@ -168,26 +177,28 @@ impl Listener<Tcp> {
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn bind_with(address: SocketAddr, options: &BindOptions) -> io::Result<Self> {
-        Self::from_socket(listening_socket(address, options, None)?, options.listen_backlog())
+    pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
+        let socket = first_that_works(&address, |address| listening_socket(address, options, None))?;
+        Self::from_socket(socket, options.listen_backlog())
     }
 
     /// Like [`Listener::bind_with`], and tries again for as long as `limit` while another socket has the address.
-    /// The socket of a killed process was seen to keep it for 5 to 9 ms.
+    /// The socket of a killed process was seen to keep it for 5 to 9 ms. A name is looked up first.
     ///
     /// # Errors
-    /// As [`Listener::bind`].
+    /// As [`Listener::bind`], and the resolver's error.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub async fn bind_within(
-        address: SocketAddr,
+        address: impl ToSocketAddrs,
         options: &BindOptions,
         limit: Duration,
     ) -> io::Result<Self> {
+        let addresses = lookup_host(address).await?;
         let begun = Instant::now();
         loop {
-            match Self::bind_with(address, options) {
+            match Self::bind_with(&addresses, options) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < limit => {
                     runtime::sleep(BIND_RETRY_INTERVAL).await;
                 }

@@ -8,6 +8,7 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use socket2::{Socket, Type};
 
 use crate::bind_options::BindOptions;
+use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
 #[derive(Debug)]
@@ -16,15 +17,16 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds to an address; port 0 takes any free one. `[::]` takes IPv4 datagrams too, unless
-    /// [`BindOptions::only_v6`] is set.
+    /// Binds to an address, such as `"127.0.0.1:53"`; port 0 takes any free one. Of several addresses it takes the first that
+    /// can be bound. `[::]` takes IPv4 datagrams too, unless [`BindOptions::only_v6`] is set.
     ///
     /// # Errors
-    /// `AddrInUse` if another socket has the address, or the error of another system call.
+    /// `AddrInUse` if another socket has the address, or the error of another system call. `InvalidInput` for a name, as this
+    /// never blocks: give the addresses that [`lookup_host`](crate::lookup_host) returns.
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
     }
 
@@ -35,8 +37,9 @@ impl UdpSocket {
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn bind_with(address: SocketAddr, options: &BindOptions) -> io::Result<Self> {
-        Self::from_std(bound_socket(address, options, false)?.into())
+    pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
+        let socket = first_that_works(&address, |address| bound_socket(address, options, false))?;
+        Self::from_std(socket.into())
     }
 
     /// Binds a reuseport group of `sockets` sockets to an address. The kernel spreads datagrams over them by
@@ -103,12 +106,13 @@ impl UdpSocket {
         self.fd.io(Direction::Write, |socket| socket.send_to(datagram, to)).await
     }
 
-    /// Sets the address that [`UdpSocket::send`] sends to, and the only one that is received from.
+    /// Sets the address that [`UdpSocket::send`] sends to, and the only one that is received from. Of several addresses it
+    /// takes the first to which there is a route.
     ///
     /// # Errors
-    /// The error of the system call.
-    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
-        self.fd.get_ref().connect(to)
+    /// The error of the system call, for example `NetworkUnreachable`; `InvalidInput` for a name, as [`UdpSocket::bind`].
+    pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
+        first_that_works(&to, |address| self.fd.get_ref().connect(address))
     }
 
     /// Sends a datagram to the connected address. Returns its length.

@@ -83,9 +83,9 @@ async fn a_dropped_accept_leaves_the_connection_to_the_other_task() {
 
 #[runtime::test(workers = 2)]
 async fn an_unspecified_ipv6_address_takes_connections_of_both_families() {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let mut by_v4 = TcpStream::connect(([127, 0, 0, 1], port).into()).await.expect("over IPv4");
+    let mut by_v4 = TcpStream::connect(([127, 0, 0, 1], port)).await.expect("over IPv4");
     let (mut server, peer) = listener.accept().await.unwrap();
     assert_eq!(peer.ip().to_canonical(), std::net::IpAddr::from([127, 0, 0, 1]));
     by_v4.write_all(b"4").await.unwrap();

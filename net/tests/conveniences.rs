@@ -6,7 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use net::{TcpListener, TcpSocket, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
+use net::{
+    BindOptions, TcpListener, TcpSocket, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream,
+};
 
 use common::{local, pair, serve_echo};
 
@@ -38,7 +40,7 @@ async fn a_name_is_connected_to_by_the_address_that_answers() {
     let port = listener.local_addr().unwrap().port();
     let serving = serve_echo(listener);
     // Where localhost is ::1 first, that is refused, as nobody listens there.
-    let mut client = TcpStream::connect_host(("localhost", port)).await.unwrap();
+    let mut client = TcpStream::connect(("localhost", port)).await.unwrap();
     client.write_all(b"x").await.unwrap();
     client.read_exact(&mut [0]).await.unwrap();
     let looked_up = net::lookup_host(format!("127.0.0.1:{port}")).await.unwrap();
@@ -46,23 +48,59 @@ async fn a_name_is_connected_to_by_the_address_that_answers() {
     assert!(net::lookup_host("not a name:1").await.is_err());
     drop(client);
     serving.shutdown(Duration::from_secs(1)).await;
-    let refused = TcpStream::connect_host(("localhost", port)).await.unwrap_err();
+    let refused = TcpStream::connect(("localhost", port)).await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[runtime::test]
+async fn strings_pairs_and_lists_are_addresses_and_only_names_are_looked_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let taken = TcpListener::bind(address).unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    // The first that can be bound, and the first that answers.
+    let second = TcpListener::bind([address, local()]).unwrap();
+    let free = second.local_addr().unwrap();
+    drop(second);
+    let gone = vec![free, address];
+    TcpStream::connect(address.to_string()).await.unwrap();
+    TcpStream::connect(address.to_string().as_str()).await.unwrap();
+    TcpStream::connect((address.ip(), address.port())).await.unwrap();
+    TcpStream::connect(("127.0.0.1", address.port())).await.unwrap();
+    TcpStream::connect_timeout(&gone[..], LIMIT).await.unwrap();
+    TcpStream::connect(gone).await.unwrap();
+    let none = TcpStream::connect(Vec::new()).await.unwrap_err();
+    assert_eq!(none.kind(), std::io::ErrorKind::NotFound);
+
+    // A bind never waits for a resolver.
+    for error in [TcpListener::bind("localhost:0").unwrap_err(), UdpSocket::bind("localhost:0").unwrap_err()]
+    {
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("lookup_host"), "{error}");
+    }
+    let by_name = TcpListener::bind_within("localhost:0", &BindOptions::new(), Duration::ZERO).await.unwrap();
+    assert!(by_name.local_addr().unwrap().ip().is_loopback());
+    let udp = UdpSocket::bind(net::lookup_host("localhost:0").await.unwrap()).unwrap();
+    assert!(udp.local_addr().unwrap().ip().is_loopback());
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.connect(address.to_string()).unwrap();
+    assert_eq!(udp.peer_addr().unwrap(), address);
+    assert_eq!(TcpStream::connect("127.0.0.1").await.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
 }
 
 #[runtime::test]
 async fn an_address_that_does_not_answer_is_passed_over_after_a_quarter_of_a_second() {
     // With a full backlog the kernel drops the SYN, and the connect hangs.
-    let full = TcpListener::bind_with_backlog("127.0.0.4:0".parse().unwrap(), 0).unwrap();
+    let full = TcpListener::bind_with_backlog("127.0.0.4:0", 0).unwrap();
     let hanging = full.local_addr().unwrap();
     let mut held = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(hanging, Duration::from_millis(50)).await {
         held.push(stream);
     }
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, hanging.port()).into()).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, hanging.port())).unwrap();
     let addresses = vec![hanging, listener.local_addr().unwrap()];
     let begun = std::time::Instant::now();
-    let client = TcpStream::connect_addresses(addresses).await.unwrap();
+    let client = TcpStream::connect(addresses).await.unwrap();
     assert_eq!(client.peer_addr().unwrap(), listener.local_addr().unwrap());
     assert!(begun.elapsed() >= Duration::from_millis(250));
 }
@@ -172,7 +210,7 @@ async fn a_connected_udp_socket_talks_to_its_peer_only() {
 
 #[runtime::test]
 async fn datagrams_to_a_group_are_received_by_its_members() {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let group = Ipv4Addr::new(239, 1, 2, 3);
     let joined = socket.join_multicast_v4(group, Ipv4Addr::LOCALHOST);
     if common::require("multicast on loopback", joined.ok()).is_none() {

@@ -40,7 +40,7 @@ async fn two_tasks_that_wait_on_one_socket_both_receive() {
 
 #[runtime::test]
 async fn an_unspecified_ipv6_address_takes_datagrams_of_both_families() {
-    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
     let by_v4 = UdpSocket::bind(local()).unwrap();
     by_v4.send_to(b"4", (Ipv4Addr::LOCALHOST, port).into()).await.unwrap();
@@ -53,11 +53,11 @@ async fn an_unspecified_ipv6_address_takes_datagrams_of_both_families() {
 #[runtime::test]
 async fn an_address_of_ipv6_only_leaves_the_port_of_ipv4_free() {
     let only = BindOptions::new().only_v6(true);
-    let socket = UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, 0).into(), &only).unwrap();
+    let socket = UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, 0), &only).unwrap();
     let port = socket.local_addr().unwrap().port();
     let group = UdpSocket::bind_group((Ipv4Addr::UNSPECIFIED, port).into(), 2).unwrap();
     assert!(group.iter().all(|member| member.local_addr().unwrap().port() == port));
-    assert!(UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, port).into(), &BindOptions::new()).is_err());
+    assert!(UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, port), &BindOptions::new()).is_err());
 }
 
 #[runtime::test]

@@ -10,7 +10,7 @@
 //! #[runtime::main]
 //! async fn main() -> std::io::Result<()> {
 //!     let app = Router::new().route("/", get(async || "hello"));
-//!     let listener = net::TcpListener::bind(([127, 0, 0, 1], 8080).into())?;
+//!     let listener = net::TcpListener::bind("127.0.0.1:8080")?;
 //!     adapters::axum::serve(listener, app).await
 //! }
 //! ```

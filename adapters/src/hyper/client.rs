@@ -26,7 +26,7 @@ pub type HttpClient<B> = legacy::Client<Connector, B>;
 ///
 /// #[runtime::main(workers = 1)]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
-///     # let listener = net::TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+///     # let listener = net::TcpListener::bind("127.0.0.1:0")?;
 ///     # let address = listener.local_addr()?;
 ///     # let hello = |_: Request<_>| async { Ok::<_, std::io::Error>(Response::new("hello".to_owned())) };
 ///     # let _server = adapters::hyper::serve(listener, move |_: &_| hyper::service::service_fn(hello)).start()?;

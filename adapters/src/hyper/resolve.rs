@@ -1,17 +1,13 @@
 //! Addresses of hosts, by the system's resolver.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-/// Looks a host up. Addresses are taken as they are; names are looked up by `getaddrinfo(3)`, on the runtime's threads
-/// for blocking work.
+/// Looks a host up. Addresses are taken as they are.
 pub(super) async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     // A URI has IPv6 addresses in brackets.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    if let Ok(address) = bare.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    let found = net::lookup_host((host.to_owned(), port)).await?;
+    let found = net::lookup_host((bare, port)).await?;
     if found.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("the host {host} has no address")));
     }

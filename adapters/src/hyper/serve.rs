@@ -42,7 +42,7 @@ const FIRST_BYTES_LIMIT: Duration = Duration::from_secs(30);
 ///
 /// #[runtime::main(workers = 1)]
 /// async fn main() -> std::io::Result<()> {
-///     let listener = net::TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+///     let listener = net::TcpListener::bind("127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;
 ///     let server = adapters::hyper::serve(listener, |_: &_| service_fn(hello)).start()?;
 ///     # let mut client = TcpStream::connect(address).await?;

@@ -24,7 +24,7 @@ use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 ///
 /// #[runtime::main]
 /// async fn main() -> std::io::Result<()> {
-///     let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
 ///     let mut client = Io::new(TcpStream::connect(listener.local_addr()?).await?);
 ///     let mut server = Io::new(listener.accept().await?.0);
 ///     client.write_all(b"hello").await?;
@@ -38,17 +38,17 @@ use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 pub struct Io<S>(S);
 
 impl<S> Io<S> {
-    /// Wraps a stream.
+    /// Wraps a stream with futures-io's traits, such as a `TcpStream` or a TLS stream.
     pub fn new(stream: S) -> Self {
         Self(stream)
     }
 
-    /// The stream.
+    /// The stream, for its options and addresses.
     pub fn get_ref(&self) -> &S {
         &self.0
     }
 
-    /// The stream, mutably.
+    /// The stream, for reads and writes past the wrapper, which buffers nothing.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.0
     }

@@ -16,7 +16,7 @@
 //! # let mut runtime = runtime::Builder::new().workers(1).build().unwrap();
 //! # runtime.block_on(async {
 //! let acceptor = Acceptor::builder(Certificates::new(&certificates, key)).open().unwrap();
-//! let listener = TcpListener::bind(([127, 0, 0, 1], 0).into())?;
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! let address = listener.local_addr()?;
 //! let _serving = listener.serve(move |stream: TcpStream| {
 //!     let acceptor = acceptor.clone();

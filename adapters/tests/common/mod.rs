@@ -5,7 +5,7 @@ use net::{TcpListener, TcpStream};
 
 /// A listener on a free port of loopback.
 pub fn listener() -> TcpListener {
-    TcpListener::bind(([127, 0, 0, 1], 0).into()).unwrap()
+    TcpListener::bind("127.0.0.1:0").unwrap()
 }
 
 /// Both ends of a connection.

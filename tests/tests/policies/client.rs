@@ -32,7 +32,7 @@ fn start_echo(testbed: &Testbed) -> (SocketAddr, UnixStream) {
         let mut runtime = builder.cores(Cpus::one(1)).workers(1).build().unwrap();
         preempt_other_programs();
         runtime.block_on(async move {
-            let listener = TcpListener::bind((CLIENT_ADDRESS, 0).into()).unwrap();
+            let listener = TcpListener::bind((CLIENT_ADDRESS, 0)).unwrap();
             started.send(listener.local_addr().unwrap()).unwrap();
             let serving = listener.serve(|mut stream: TcpStream| async move {
                 let mut buffer = [0; MESSAGE];

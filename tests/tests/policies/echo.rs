@@ -25,7 +25,7 @@ pub fn echo_with<T: Send + 'static>(
 
 /// Serves within a runtime: echoes each request after computing for `work`.
 pub fn serve(work: Duration) -> (SocketAddr, net::Serving) {
-    let listener = TcpListener::bind((SERVER_ADDRESS, 0).into()).unwrap();
+    let listener = TcpListener::bind((SERVER_ADDRESS, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let serving = listener.serve(move |mut stream: TcpStream| async move {
         let mut buffer = [0; 1024];

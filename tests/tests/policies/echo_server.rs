@@ -51,7 +51,7 @@ impl EchoServer {
             let mut runtime = builder.build().unwrap();
             preempt_other_programs();
             runtime.block_on(async move {
-                let listener = TcpListener::bind((address, 0).into()).unwrap();
+                let listener = TcpListener::bind((address, 0)).unwrap();
                 started.send(listener.local_addr().unwrap()).unwrap();
                 let _serving = listener
                     .serve(move |mut stream: TcpStream| async move {
