@@ -93,10 +93,16 @@ impl ReadBuffer {
 
     /// Copies as many bytes as there are and fit.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> usize {
+        let length = self.peek(into);
+        self.consume(length);
+        length
+    }
+
+    /// Copies as many bytes as there are and fit, and keeps them.
+    pub(crate) fn peek(&self, into: &mut [u8]) -> usize {
         let unread = self.unread();
         let length = unread.len().min(into.len());
         into[..length].copy_from_slice(&unread[..length]);
-        self.consume(length);
         length
     }
 

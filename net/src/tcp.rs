@@ -11,7 +11,7 @@ use crate::bind_options::BindOptions;
 use crate::listener::{BACKLOG, Listener};
 use crate::names::{connect_target, lookup_host};
 use crate::sockopt;
-use crate::stream::Stream;
+use crate::stream::{IntoStdError, Stream};
 use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 
 /// The kind of TCP sockets.
@@ -64,6 +64,19 @@ impl Stream<Tcp> {
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Self::from_socket(Arc::new(stream.into()))
+    }
+
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that were received and not read
+    /// yet. What was written is sent before.
+    ///
+    /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
+    /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
+    /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
+    ///
+    /// # Errors
+    /// [`IntoStdError`], with the stream.
+    pub async fn into_std(self) -> Result<(std::net::TcpStream, Vec<u8>), IntoStdError<Tcp>> {
+        self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
     }
 
     /// The address of this side.

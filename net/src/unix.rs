@@ -9,7 +9,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::listener::{BACKLOG, Listener};
 use crate::sockopt;
-use crate::stream::{Stream, connect};
+use crate::stream::{IntoStdError, Stream, connect};
 
 /// The kind of Unix domain sockets.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +68,19 @@ impl Stream<Unix> {
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Self::from_socket(Arc::new(stream.into()))
+    }
+
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that were received and not read
+    /// yet. What was written is sent before.
+    ///
+    /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
+    /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
+    /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
+    ///
+    /// # Errors
+    /// [`IntoStdError`], with the stream.
+    pub async fn into_std(self) -> Result<(std::os::unix::net::UnixStream, Vec<u8>), IntoStdError<Unix>> {
+        self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
     }
 
     /// Who connected, or listened: the process's credentials at that time.

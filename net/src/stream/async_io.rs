@@ -1,8 +1,42 @@
 //! The futures-io traits of streams and their halves.
 
-/// Implements `AsyncRead` and `AsyncBufRead` for a type with the fields `io` and `unread`.
+/// Implements `AsyncRead`, `AsyncBufRead`, and reading without waiting, for a type with the fields `io` and `unread`.
 macro_rules! impl_async_read {
     ($type:ty) => {
+        impl<K> $type {
+            /// Waits until a read would not block: there are bytes, the stream has ended, or the connection is broken. On a
+            /// ring this starts the receive. One task may wait to read a stream.
+            ///
+            /// # Errors
+            /// None: an error of the connection is returned by the read that follows.
+            pub async fn readable(&self) -> std::io::Result<()> {
+                self.io.readable(&self.unread).await;
+                Ok(())
+            }
+
+            /// Reads what has come, without waiting; 0 at the end of the stream. The bytes that the stream has buffered
+            /// come first. After them it is a `recv(2)` on epoll. On a ring it returns what the worker's turns have
+            /// received. The first call starts the receive, and finds nothing: wait for
+            /// [`readable`](Self::readable) before.
+            ///
+            /// # Errors
+            /// `WouldBlock` if there is nothing to read, else as a read.
+            pub fn try_read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                self.io.try_read(&mut self.unread, buffer)
+            }
+
+            /// Waits until there are bytes, and copies them without taking them: the next read returns them, too. 0 at the
+            /// end of the stream. Later calls return more once more has come; on a ring at most the 128 KiB that it
+            /// receives ahead of the reader.
+            ///
+            /// # Errors
+            /// As a read; the error is taken by that.
+            #[doc(alias = "MSG_PEEK")]
+            pub async fn peek(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                std::future::poll_fn(|context| self.io.poll_peek(context, &mut self.unread, buffer)).await
+            }
+        }
+
         impl<K> futures_io::AsyncRead for $type {
             fn poll_read(
                 self: std::pin::Pin<&mut Self>,
@@ -40,10 +74,29 @@ macro_rules! impl_async_read {
     };
 }
 
-/// Implements `AsyncWrite` and `write_owned` for a type with the field `io`.
+/// Implements `AsyncWrite`, `write_owned`, and writing without waiting, for a type with the field `io`.
 macro_rules! impl_async_write {
     ($type:ty) => {
         impl<K> $type {
+            /// Waits until a write would accept a byte, or fail. One task may wait to write to a stream.
+            ///
+            /// # Errors
+            /// None: an error of the connection is returned by the write that follows.
+            pub async fn writable(&self) -> std::io::Result<()> {
+                self.io.writable().await;
+                Ok(())
+            }
+
+            /// Writes as many bytes as there is room for, without waiting. On epoll that is the room in the kernel's send
+            /// buffer. On a ring the bytes are copied and sent at the end of the worker's turn, as those of every write;
+            /// there is room while fewer than 64 KiB are unsent.
+            ///
+            /// # Errors
+            /// `WouldBlock` if there is no room, else as a write.
+            pub fn try_write(&self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.io.try_write(bytes)
+            }
+
             /// Writes bytes whose ownership it takes, without a copy in user space: for large ones. Returns
             /// when the kernel has taken all of them. On a ring, from 64 KiB on, the kernel makes no copy
             /// either where the route allows it (`IORING_OP_SEND_ZC`); the memory is freed when the peer has

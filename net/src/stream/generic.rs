@@ -36,6 +36,9 @@ use crate::sockopt;
 /// - A **read** returns 0 at the end of the stream, each time. A connection that breaks is one error, `ConnectionReset` for
 ///   example, and then the end.
 ///
+/// - **[`try_read`](Stream::try_read)** and **[`peek`](Stream::peek)** begin with the bytes that are buffered, as reads do.
+///   **[`into_std`](Stream::into_std)** returns those bytes with the socket.
+///
 /// # What differs
 ///
 /// - On the `epoll` driver a write is a `send(2)`: its bytes are in the kernel's send buffer when it returns. A flush has
@@ -58,6 +61,10 @@ impl<K> Stream<K> {
 
     pub(crate) fn socket(&self) -> &Socket {
         self.io.socket()
+    }
+
+    pub(super) fn take_unread(&mut self) -> Vec<u8> {
+        self.io.take_unread(&mut self.unread)
     }
 
     /// The id of the NAPI that this connection's packets come from; 0 if it has none, as on loopback.

@@ -4,8 +4,10 @@ mod async_io;
 mod connect;
 mod generic;
 mod halves;
+mod into_std;
 mod socket_io;
 
 pub(crate) use self::connect::{connect, connect_socket};
 pub use self::generic::Stream;
 pub use self::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+pub use self::into_std::IntoStdError;

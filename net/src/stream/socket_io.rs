@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use runtime::io::{AsyncFd, Direction, RingSocket, SourceKind};
+use runtime::io::{AsyncFd, Direction, RingSocket, SourceKind, poll_operation};
+use rustix::net::RecvFlags;
 use socket2::Socket;
 
 use crate::buffers::{READ_BUFFER_SIZE, ReadBuffer};
@@ -151,6 +152,98 @@ impl<K> SocketIo<K> {
         }
     }
 
+    /// Waits until [`SocketIo::try_read`] has something to return.
+    pub(super) async fn readable(&self, unread: &ReadBuffer) {
+        match &self.backend {
+            _ if !unread.is_empty() => std::future::poll_fn(|context| poll_operation(context)).await,
+            SocketBackend::Readiness(fd) => fd.ready(Direction::Read).await,
+            SocketBackend::Ring(ring, _) => std::future::poll_fn(|context| ring.poll_readable(context)).await,
+        }
+    }
+
+    /// Waits until [`SocketIo::try_write`] would accept a byte or fail.
+    pub(super) async fn writable(&self) {
+        match &self.backend {
+            SocketBackend::Readiness(fd) => fd.ready(Direction::Write).await,
+            SocketBackend::Ring(ring, _) => std::future::poll_fn(|context| ring.poll_writable(context)).await,
+        }
+    }
+
+    pub(super) fn try_read(&self, unread: &mut ReadBuffer, buffer: &mut [u8]) -> io::Result<usize> {
+        if unread.is_empty() && !buffer.is_empty() {
+            match &self.backend {
+                SocketBackend::Readiness(fd) => {
+                    let length = fd.try_io(Direction::Read, |socket| (&**socket).read(buffer))?;
+                    fd.record_read(length, buffer.len());
+                    return Ok(length);
+                }
+                SocketBackend::Ring(ring, _) => match ring.try_receive()? {
+                    Some(received) => unread.hold(received),
+                    None => return Ok(0),
+                },
+            }
+        }
+        Ok(unread.read(buffer))
+    }
+
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.backend {
+            SocketBackend::Readiness(fd) => {
+                fd.try_io(Direction::Write, |socket| socket.send_with_flags(bytes, libc::MSG_NOSIGNAL))
+            }
+            SocketBackend::Ring(ring, _) => ring.try_write(bytes),
+        }
+    }
+
+    /// Copies what the next reads return. A ring's bytes are those that have come, in the stream's buffer and in the ring's.
+    pub(super) fn poll_peek(
+        &self,
+        context: &mut Context<'_>,
+        unread: &mut ReadBuffer,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        match &self.backend {
+            SocketBackend::Readiness(fd) if unread.is_empty() => {
+                fd.poll_io(Direction::Read, context, |socket| peek(socket, buffer))
+            }
+            SocketBackend::Readiness(fd) => {
+                ready!(poll_operation(context));
+                let length = unread.peek(buffer);
+                Poll::Ready(Ok(length + peek_available(fd.get_ref(), &mut buffer[length..])))
+            }
+            SocketBackend::Ring(ring, _) => {
+                if !unread.is_empty() {
+                    ready!(poll_operation(context));
+                }
+                ready!(self.poll_fill(context, unread))?;
+                let length = unread.peek(buffer);
+                let more = if length == 0 { 0 } else { ring.peek(&mut buffer[length..]) };
+                Poll::Ready(Ok(length + more))
+            }
+        }
+    }
+
+    /// Waits until no operation uses the socket, and everything written is sent.
+    pub(super) fn poll_quiesce(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.backend {
+            SocketBackend::Readiness(_) => Poll::Ready(Ok(())),
+            SocketBackend::Ring(ring, _) => ring.poll_quiesce(context),
+        }
+    }
+
+    /// Takes all bytes that are in this program's memory: `unread`'s, and those that a ring has received after them.
+    pub(super) fn take_unread(&self, unread: &mut ReadBuffer) -> Vec<u8> {
+        let mut bytes = unread.unread().to_vec();
+        unread.consume(bytes.len());
+        if let SocketBackend::Ring(ring, _) = &self.backend {
+            bytes.append(&mut ring.take_unread());
+        }
+        bytes
+    }
+
     pub(super) async fn write_owned(&self, bytes: Bytes) -> io::Result<()> {
         if let SocketBackend::Ring(ring, _) = &self.backend {
             std::future::poll_fn(|context| ring.poll_flush(context)).await?;
@@ -209,6 +302,19 @@ fn poll_read_socket(
         fd.record_read(length, capacity);
     }
     Poll::Ready(result)
+}
+
+fn peek(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
+    let (length, _) = rustix::net::recv(socket, buffer, RecvFlags::PEEK)?;
+    Ok(length)
+}
+
+/// Peeks if there are bytes. Without any it leaves the socket alone: a call would take its error.
+fn peek_available(socket: &Socket, buffer: &mut [u8]) -> usize {
+    match rustix::io::ioctl_fionread(socket) {
+        Ok(1..) if !buffer.is_empty() => peek(socket, buffer).unwrap_or(0),
+        _ => 0,
+    }
 }
 
 fn set_busy_poll(socket: &Socket, time: Duration) {

@@ -17,7 +17,10 @@ impl UringDriver {
     pub(super) fn arm_receive(&self, state: &Rc<SocketState>) {
         let fd = types::Fd(state.fd().as_raw_fd());
         let id = self.operations.borrow_mut().insert(Operation::Receive(Rc::clone(state)));
-        state.receive.borrow_mut().operation = NonZeroU64::new(id);
+        let mut receive = state.receive.borrow_mut();
+        receive.operation = NonZeroU64::new(id);
+        receive.stopping = false;
+        drop(receive);
         let entry = opcode::RecvMulti::new(fd, buffers::GROUP).build().user_data(id);
         // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps the
         // descriptor open until the last completion.
@@ -53,13 +56,13 @@ impl UringDriver {
             0 => receive.end(Ok(())),
             _ => match -result {
                 // Armed again when buffers are free. A reader that waits goes on waiting.
-                libc::ENOBUFS => {
+                libc::ENOBUFS if !receive.stopping => {
                     receive.starved = true;
                     self.starved.borrow_mut().push(Rc::clone(state));
                     return;
                 }
                 // Cancelled by this driver; the next read arms it again.
-                libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
+                libc::ECANCELED | libc::EINTR | libc::EAGAIN | libc::ENOBUFS => {}
                 code => receive.end(Err(io::Error::from_raw_os_error(code))),
             },
         }

@@ -156,6 +156,12 @@ impl UringDriver {
         self.released.borrow_mut().push(bytes);
         if !cqueue::more(flags) {
             state.zero_copies.set(state.zero_copies.get() - 1);
+            // One that waits until nothing uses the socket.
+            let waker = state.send.borrow_mut().take_waker();
+            if waker.is_some() {
+                self.progress.set(true);
+                self.wakers.borrow_mut().extend(waker);
+            }
         }
         if cqueue::notif(flags) {
             if result & COPIED != 0 {

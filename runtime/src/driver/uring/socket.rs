@@ -9,7 +9,9 @@ use std::task::{Context, Poll, ready};
 
 use super::driver::UringDriver;
 use super::send::ZERO_COPY;
-use super::socket_state::{Received, SendBuffer, SendState, SocketState, runtime_has_ended, store_waker};
+use super::socket_state::{
+    Received, SendBuffer, SendState, SocketState, copy_error, runtime_has_ended, store_waker,
+};
 use crate::coop;
 
 /// Unsent bytes of one connection above which a write has to wait.
@@ -48,24 +50,116 @@ impl RingSocket {
     /// Those of `recv(2)`, and `NotConnected` if the runtime has ended.
     pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Received>>> {
         ready!(coop::poll_budget(context));
+        match self.take_received() {
+            Some(result) => {
+                coop::spend();
+                Poll::Ready(result)
+            }
+            None => {
+                store_waker(&mut self.state.receive.borrow_mut().waker, context);
+                self.ensure_receiving();
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Like [`RingSocket::poll_receive`], without waiting. It starts the receive, whose bytes later calls return: those that
+    /// the worker's turns have brought by then.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has come, else as [`RingSocket::poll_receive`].
+    pub fn try_receive(&self) -> io::Result<Option<Received>> {
+        self.take_received().unwrap_or_else(|| {
+            self.ensure_receiving();
+            Err(io::ErrorKind::WouldBlock.into())
+        })
+    }
+
+    /// Waits until [`RingSocket::try_receive`] has something to return: bytes, the end of the stream, or an error. One task
+    /// may wait at a time, here or in [`RingSocket::poll_receive`].
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        ready!(coop::poll_budget(context));
+        let mut receive = self.state.receive.borrow_mut();
+        if receive.has_unread() || receive.ended || self.driver.is_closed() {
+            coop::spend();
+            return Poll::Ready(());
+        }
+        store_waker(&mut receive.waker, context);
+        drop(receive);
+        self.ensure_receiving();
+        Poll::Pending
+    }
+
+    /// Copies received bytes from the first on, as many as there are and fit, and leaves them to be received. Goes on
+    /// receiving if there are fewer.
+    pub fn peek(&self, buffer: &mut [u8]) -> usize {
+        let receive = self.state.receive.borrow();
+        let length = receive.peek(buffer);
+        drop(receive);
+        if length < buffer.len() {
+            self.ensure_receiving();
+        }
+        length
+    }
+
+    /// What has come: bytes, the end of the stream, or an error. `None`: nothing yet.
+    fn take_received(&self) -> Option<io::Result<Option<Received>>> {
         let mut receive = self.state.receive.borrow_mut();
         // Bytes that came before the end of the runtime can still be read.
         if let Some(received) = receive.pop() {
-            coop::spend();
-            return Poll::Ready(Ok(Some(received)));
+            return Some(Ok(Some(received)));
         }
         if self.driver.is_closed() {
-            return Poll::Ready(Err(runtime_has_ended()));
+            return Some(Err(runtime_has_ended()));
         }
-        if receive.ended {
-            return Poll::Ready(receive.failed.take().map_or(Ok(None), Err));
-        }
-        store_waker(&mut receive.waker, context);
-        if receive.operation.is_none() && !receive.starved {
-            drop(receive);
+        receive.ended.then(|| receive.failed.take().map_or(Ok(None), Err))
+    }
+
+    /// Arms the receive unless it is armed, or waits for buffers, or nothing more can come.
+    fn ensure_receiving(&self) {
+        let receive = self.state.receive.borrow();
+        let arm = receive.may_arm() && !self.driver.is_closed();
+        drop(receive);
+        if arm {
             self.driver.arm_receive(&self.state);
         }
+    }
+
+    /// Waits until nothing is left to send and no operation uses the socket, so that another owner of the descriptor can
+    /// read and write. What was received before is left for [`RingSocket::take_unread`]. A later receive goes on with what
+    /// comes after it.
+    ///
+    /// # Errors
+    /// As [`RingSocket::poll_flush`]; and an error of the connection that no receive has returned yet, which the next one
+    /// returns.
+    pub fn poll_quiesce(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(context))?;
+        if self.state.zero_copies.get() > 0 {
+            store_waker(&mut self.state.send.borrow_mut().waker, context);
+            return Poll::Pending;
+        }
+        let mut receive = self.state.receive.borrow_mut();
+        let Some(operation) = receive.operation else {
+            let failed = receive.failed.as_ref().map(copy_error);
+            return Poll::Ready(failed.map_or(Ok(()), Err));
+        };
+        store_waker(&mut receive.waker, context);
+        receive.stopping = true;
+        let cancel = !std::mem::replace(&mut receive.cancelled, true);
+        drop(receive);
+        if cancel {
+            self.driver.cancel(operation.get());
+        }
         Poll::Pending
+    }
+
+    /// Takes all bytes that were received and not read.
+    pub fn take_unread(&self) -> Vec<u8> {
+        let (slice, copied) = self.state.receive.borrow_mut().take_unread();
+        match slice {
+            Some(slice) => [&slice, copied.as_slice()].concat(),
+            None => copied,
+        }
     }
 
     fn check_writable(&self, send: &SendState) -> io::Result<()> {
@@ -84,32 +178,45 @@ impl RingSocket {
     /// if the runtime has ended.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(coop::poll_budget(context));
+        match self.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                store_waker(&mut self.state.send.borrow_mut().waker, context);
+                Poll::Pending
+            }
+            result => {
+                coop::spend();
+                Poll::Ready(result)
+            }
+        }
+    }
+
+    /// Like [`RingSocket::poll_write`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if 64 KiB are unsent, else as [`RingSocket::poll_write`].
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut send = self.state.send.borrow_mut();
         self.check_writable(&send)?;
         if bytes.is_empty() {
-            return Poll::Ready(Ok(0));
+            return Ok(0);
         }
         let unsent = send.unsent();
         if unsent == 0 && bytes.len() >= DIRECT_WRITE {
             use rustix::net::SendFlags;
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::net::send(self.state.fd(), bytes, flags) {
-                Ok(sent) => {
-                    coop::spend();
-                    return Poll::Ready(Ok(sent));
-                }
+                Ok(sent) => return Ok(sent),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     // Nothing is in flight. Later writes fail as well.
                     let _ = send.fail(error.into());
-                    return Poll::Ready(Err(error.into()));
+                    return Err(error.into());
                 }
             }
         }
         let room = UNSENT_LIMIT.saturating_sub(unsent);
         if room == 0 {
-            store_waker(&mut send.waker, context);
-            return Poll::Pending;
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         let length = room.min(bytes.len());
         if send.queued.capacity() == 0 {
@@ -121,8 +228,20 @@ impl RingSocket {
         if list {
             self.driver.list_send(&self.state);
         }
-        coop::spend();
-        Poll::Ready(Ok(length))
+        Ok(length)
+    }
+
+    /// Waits until [`RingSocket::try_write`] would accept a byte or fail. One task may wait at a time, here or in
+    /// [`RingSocket::poll_write`].
+    pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
+        ready!(coop::poll_budget(context));
+        let mut send = self.state.send.borrow_mut();
+        if send.unsent() < UNSENT_LIMIT || self.check_writable(&send).is_err() {
+            coop::spend();
+            return Poll::Ready(());
+        }
+        store_waker(&mut send.waker, context);
+        Poll::Pending
     }
 
     /// Sends bytes without a copy in user space and, from [`RingSocket::ZERO_COPY`] bytes on, without a copy

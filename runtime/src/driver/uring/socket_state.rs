@@ -98,6 +98,8 @@ pub(super) struct ReceiveState {
     pub(super) waker: Option<Waker>,
     /// The receive ended for lack of buffers, and will be armed again.
     pub(super) starved: bool,
+    /// The receive is cancelled for good: a lack of buffers does not arm it again.
+    pub(super) stopping: bool,
     /// The socket is dropped: nobody reads any more.
     pub(super) dropped: bool,
 }
@@ -115,7 +117,7 @@ impl ReceiveState {
             // A reader that has not read the first slice yet must not hold a second buffer.
             self.copied.extend_from_slice(&slice);
         }
-        self.slice.as_ref().map_or(0, |slice| slice.len()) + self.copied.len() >= UNREAD_LIMIT
+        self.unread() >= UNREAD_LIMIT
     }
 
     pub(super) fn pop(&mut self) -> Option<Received> {
@@ -123,6 +125,31 @@ impl ReceiveState {
             return Some(Received(ReceivedBytes::Slice(slice)));
         }
         (!self.copied.is_empty()).then(|| Received(ReceivedBytes::Copy(std::mem::take(&mut self.copied))))
+    }
+
+    /// Whether there is something to read.
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread() > 0
+    }
+
+    fn unread(&self) -> usize {
+        self.slice.as_ref().map_or(0, |slice| slice.len()) + self.copied.len()
+    }
+
+    /// Copies bytes from the first on, and returns how many.
+    pub(super) fn peek(&self, buffer: &mut [u8]) -> usize {
+        let mut length = 0;
+        for part in [self.slice.as_deref().unwrap_or_default(), &self.copied] {
+            let fits = part.len().min(buffer.len() - length);
+            buffer[length..length + fits].copy_from_slice(&part[..fits]);
+            length += fits;
+        }
+        length
+    }
+
+    /// Whether the receive is not armed, and is to be armed for a reader.
+    pub(super) fn may_arm(&self) -> bool {
+        self.operation.is_none() && !self.starved && !self.ended && self.unread() < UNREAD_LIMIT
     }
 
     /// Takes the unread bytes, for a socket that is dropped.
@@ -133,7 +160,7 @@ impl ReceiveState {
     /// Buffers are free again. Returns whether a reader waits, so that the receive has to be armed.
     pub(super) fn end_starving(&mut self) -> bool {
         self.starved = false;
-        self.waker.is_some() && self.operation.is_none()
+        self.waker.is_some() && self.operation.is_none() && !self.stopping
     }
 
     pub(super) fn end(&mut self, result: io::Result<()>) {
@@ -229,11 +256,16 @@ impl SendState {
     pub(super) fn check(&self) -> io::Result<()> {
         match &self.failed {
             None => Ok(()),
-            Some(error) => Err(match error.raw_os_error() {
-                Some(code) => io::Error::from_raw_os_error(code),
-                None => error.kind().into(),
-            }),
+            Some(error) => Err(copy_error(error)),
         }
+    }
+}
+
+/// The same error once more.
+pub(super) fn copy_error(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => error.kind().into(),
     }
 }
 
