@@ -15,16 +15,18 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
     let mut failed = io::Error::from_raw_os_error(libc::EINVAL);
     for length in lengths {
         let read = |storage: *mut SockAddrStorage, size: *mut libc::socklen_t| {
-            // SAFETY: `size` points to a live value.
+            // SAFETY: `try_init` calls this closure with the addresses of two of its locals, a zeroed storage and its size,
+            // and reads them only after the call (socket2, `sockaddr.rs`): the write is to a live, aligned, unshared value.
             unsafe { *size = length as libc::socklen_t };
-            // SAFETY: `storage` and `size` point to live values, and `size` holds 16 or 28 bytes, no more than the 128 of
-            // `storage`, so that the kernel writes within it.
+            // SAFETY: the pointers are those locals of `try_init`. `size` holds `length`, at most the 28 bytes of a
+            // `sockaddr_in6`; the storage has 128, so the kernel writes within it.
             let result = unsafe {
                 libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERNAME, storage.cast(), size)
             };
             if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
-        // SAFETY: on success the kernel has written an address of `length` bytes.
+        // SAFETY: the closure returns `Ok` only if `getsockopt` has succeeded. Then the kernel has copied an address to the
+        // storage, and its length to `size` (`net/core/sock.c`, `sk_getsockopt`, SO_PEERNAME).
         match unsafe { SockAddr::try_init(read) } {
             Ok(((), address)) => return Ok(address),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => failed = error,

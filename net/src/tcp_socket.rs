@@ -155,7 +155,7 @@ impl TcpSocket {
         internet_address(&self.0.local_addr()?)
     }
 
-    /// Connects it.
+    /// Connects to an address, and takes the socket onto this worker's driver.
     ///
     /// # Errors
     /// The error of the system call, for example `ConnectionRefused`.

@@ -20,7 +20,7 @@ pub enum BuildError {
     Worker {
         /// The worker's number, from 0.
         worker: usize,
-        /// The reason.
+        /// The error of starting its thread, of pinning it, or of opening its driver.
         source: std::io::Error,
     },
 }

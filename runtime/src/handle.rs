@@ -103,7 +103,7 @@ impl Handle {
         self.0.workers.len()
     }
 
-    /// Each worker's counters.
+    /// The counters of each worker since it started, in the order of the workers' numbers.
     pub fn metrics(&self) -> Vec<Metrics> {
         self.0.metrics()
     }

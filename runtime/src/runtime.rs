@@ -170,7 +170,7 @@ impl Runtime {
         self.state.reports()
     }
 
-    /// Each worker's counters.
+    /// The counters of each worker since it started, in the order of the workers' numbers.
     pub fn metrics(&self) -> Vec<Metrics> {
         self.state.metrics()
     }

@@ -55,7 +55,7 @@ pub type WebSocket = WebSocketStream<HyperIo<Upgraded>>;
 pub struct WebSocketUpgrade {
     config: WebSocketConfig,
     protocol: Option<HeaderValue>,
-    /// None on HTTP/2.
+    /// `Sec-WebSocket-Key`; `None` on HTTP/2, which has none (RFC 8441).
     key: Option<HeaderValue>,
     on_upgrade: OnUpgrade,
     offered: Option<HeaderValue>,
@@ -173,19 +173,19 @@ impl<S: Sync> FromRequestParts<S> for WebSocketUpgrade {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoWebSocket {
-    /// Status 405.
+    /// Another method than GET, or than CONNECT on HTTP/2. Answered with status 405.
     #[error("a WebSocket is requested by GET, or by CONNECT on HTTP/2")]
     Method,
-    /// Status 400.
+    /// No `Connection: upgrade` with `Upgrade: websocket`. Answered with status 400.
     #[error("the request doesn't ask for an upgrade to websocket")]
     Upgrade,
-    /// Status 400.
+    /// No `Sec-WebSocket-Key`, which HTTP/1.1 requires. Answered with status 400.
     #[error("the header Sec-WebSocket-Key is missing")]
     Key,
-    /// Status 400.
+    /// Another `Sec-WebSocket-Version` than 13. Answered with status 400.
     #[error("the header Sec-WebSocket-Version is not 13")]
     Version,
-    /// Status 426.
+    /// hyper offers no upgrade, for example because another extractor took it. Answered with status 426.
     #[error("the connection can't be upgraded")]
     NotUpgradable,
 }

@@ -12,7 +12,7 @@ use ::hyper::rt::{Read, Write};
 pub struct HyperIo<T>(T);
 
 impl<T> HyperIo<T> {
-    /// Wraps the object.
+    /// Wraps an object with hyper's `Read`, `Write` or both.
     pub fn new(io: T) -> Self {
         Self(io)
     }

@@ -53,7 +53,7 @@ impl AcceptorBuilder {
         self
     }
 
-    /// Refuses TLS 1.2.
+    /// Accepts TLS 1.3 only. Default: TLS 1.2, too.
     pub fn require_tls13(mut self) -> Self {
         self.require_tls13 = true;
         self

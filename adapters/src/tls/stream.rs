@@ -33,7 +33,7 @@ impl<S> Stream<S> {
         Self { tls, buffer: None, start: 0, end: 0 }
     }
 
-    /// The stream below.
+    /// The stream that carries the encrypted bytes, for its options and addresses.
     pub fn get_ref(&self) -> &S {
         self.tls.get_ref().0
     }

@@ -30,7 +30,7 @@ impl Builder {
         Self::default()
     }
 
-    /// The task's name.
+    /// The name that reports of stalls show. Default: none.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self

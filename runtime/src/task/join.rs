@@ -48,7 +48,7 @@ impl<T> JoinHandle<T> {
         self.task.is_done()
     }
 
-    /// The task's number.
+    /// The task's number, unique in this process.
     pub fn id(&self) -> Id {
         self.task.identity().id
     }
@@ -114,7 +114,7 @@ impl AbortHandle {
         self.0.is_done()
     }
 
-    /// The task's number.
+    /// The task's number, unique in this process.
     pub fn id(&self) -> Id {
         self.0.identity().id
     }

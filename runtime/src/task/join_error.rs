@@ -42,7 +42,7 @@ impl JoinError {
         matches!(self.0, Reason::Panicked { .. })
     }
 
-    /// The panic's payload.
+    /// What the task panicked with: the argument of `panic_any`, or the message as `String` or `&str`.
     ///
     /// # Errors
     /// Returns the error unchanged if the task was cancelled.

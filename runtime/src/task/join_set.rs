@@ -110,7 +110,7 @@ impl<T> Default for JoinSet<T> {
 }
 
 impl<T> JoinSet<T> {
-    /// An empty set.
+    /// A set without tasks.
     pub fn new() -> Self {
         Self { tasks: Slab::new(), ended: Ended::new() }
     }

@@ -47,7 +47,7 @@ pub(crate) struct WorkerCounters {
 pub struct Metrics {
     /// Turns of its loop: run tasks, wait, dispatch.
     pub turns: u64,
-    /// Polls of tasks.
+    /// Polls of tasks, those of the future of `block_on` included.
     pub polls: u64,
     /// Polls that were made to yield, because they had completed 128 operations (receives, sends, accepts, timers) and
     /// asked for more.

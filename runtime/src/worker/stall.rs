@@ -13,7 +13,7 @@ use crate::task::Id;
 pub struct Stall {
     /// The worker whose timers, sockets and other tasks had to wait.
     pub worker: usize,
-    /// The task's number.
+    /// The task's number, as [`JoinHandle::id`](crate::JoinHandle::id) returns it.
     pub id: Id,
     /// The task's name, if it has one ([`task::Builder::name`](crate::task::Builder::name)).
     pub name: Option<String>,
