@@ -89,13 +89,29 @@ pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
 /// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).
 pub(crate) fn set_busy_poll(socket: &impl AsFd, micros: u32) -> io::Result<()> {
     let micros = libc::c_int::try_from(micros).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the pointer and the length describe one live `int`, which the option takes.
+    set_int(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros)
+}
+
+/// Sets into datagrams of how many bytes the kernel splits what is sent (`UDP_SEGMENT`); 0: it doesn't.
+pub(crate) fn set_udp_segment(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
+    set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, libc::c_int::from(bytes))
+}
+
+/// Sets an option whose value is an `int`.
+fn set_int(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: `setsockopt` reads `optlen` bytes at `optval`, which are those of `value`, live until it returns. It writes
+    // nothing, so a wrong option can only fail.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_BUSY_POLL,
-            (&raw const micros).cast(),
+            level,
+            option,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };

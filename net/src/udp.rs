@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use socket2::{Socket, Type};
 
 use crate::bind_options::BindOptions;
+use crate::sockopt;
 use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
@@ -173,6 +175,18 @@ impl UdpSocket {
     #[doc(alias = "SO_BROADCAST")]
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         self.fd.get_ref().set_broadcast(broadcast)
+    }
+
+    /// Sends the bytes of one call as datagrams of this length, the last of which may be shorter: up to 64 of them (128
+    /// on newer kernels), which pass through most of the kernel as one packet, and are split by the network card if it can (generic segmentation
+    /// offload, `udp(7)`). `None`, the default: one datagram a call.
+    ///
+    /// # Errors
+    /// The error of the system call, before Linux 4.18 `ENOPROTOOPT`. Later sends fail if a datagram exceeds the route's MTU, or
+    /// a call's bytes 65,507, or if they are too many datagrams.
+    #[doc(alias = "UDP_SEGMENT")]
+    pub fn set_segment_size(&self, bytes: Option<NonZeroU16>) -> io::Result<()> {
+        sockopt::set_udp_segment(&self.fd.get_ref(), bytes.map_or(0, NonZeroU16::get))
     }
 
     /// Receives the datagrams of a multicast group, on the interface with this address, or for `0.0.0.0` on one that the

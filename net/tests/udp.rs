@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -81,4 +82,32 @@ async fn every_member_of_a_group_gets_datagrams_and_a_stranger_does_not_join() {
         }
     }
     assert!(received[0] > 0 && received[1] > 0, "{received:?}");
+}
+
+#[runtime::test]
+async fn a_send_with_a_segment_size_arrives_as_datagrams_of_that_size() {
+    let (sender, receiver) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind(local()).unwrap());
+    let set = sender.set_segment_size(NonZeroU16::new(1000));
+    if common::require("UDP_SEGMENT (Linux 4.18)", set.ok()).is_none() {
+        return;
+    }
+    let to = receiver.local_addr().unwrap();
+    let bytes: Vec<u8> = (0..2500).map(|index| (index % 251) as u8).collect();
+    assert_eq!(sender.send_to(&bytes, to).await.unwrap(), 2500);
+    let (mut received, mut lengths) = (Vec::<u8>::new(), Vec::new());
+    let mut buffer = [0; 4096];
+    while received.len() < bytes.len() {
+        let next = runtime::timeout(Duration::from_secs(5), receiver.recv(&mut buffer)).await;
+        let length = next.expect("a datagram is missing").unwrap();
+        received.extend(&buffer[..length]);
+        lengths.push(length);
+    }
+    assert_eq!(lengths, [1000, 1000, 500]);
+    assert_eq!(received, bytes);
+    sender.set_segment_size(None).unwrap();
+    sender.send_to(&bytes, to).await.unwrap();
+    assert_eq!(receiver.recv(&mut buffer).await.unwrap(), 2500);
+    sender.set_segment_size(NonZeroU16::new(1)).unwrap();
+    // More datagrams than any kernel allows: 64, or 128 (`UDP_MAX_SEGMENTS`).
+    assert!(sender.send_to(&bytes, to).await.is_err());
 }
