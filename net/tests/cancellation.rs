@@ -3,6 +3,7 @@
 mod common;
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -58,6 +59,13 @@ impl Patience {
     }
 }
 
+/// Reads from the buffer that a stream lends, which is then to be consumed.
+fn read_lent(lent: &[u8], buffer: &mut [u8]) -> std::io::Result<usize> {
+    let length = lent.len().min(buffer.len());
+    buffer[..length].copy_from_slice(&lent[..length]);
+    Ok(length)
+}
+
 #[runtime::test]
 async fn reads_dropped_at_random_points_lose_no_byte() {
     let (client, mut server) = pair().await;
@@ -84,27 +92,36 @@ async fn reads_dropped_at_random_points_lose_no_byte() {
         let mut buffer = [0; 64];
         let size = random.random_range(1..=buffer.len());
         let patience = Patience::random(&mut random);
-        let read = if random.random() {
-            patience.of(server.read(&mut buffer[..size])).await
-        } else {
-            // Lends the buffer, and consumes a part of it.
-            let lent = patience.of(server.fill_buf()).await;
-            lent.map(|result| {
-                result.map(|bytes| {
-                    let length = bytes.len().min(size);
-                    buffer[..length].copy_from_slice(&bytes[..length]);
-                    length
+        let buffer = &mut buffer[..size];
+        let read = match random.random_range(0..4) {
+            0 => patience.of(server.read(buffer)).await,
+            1 => {
+                patience.of(server.fill_buf()).await.map(|lent| read_lent(lent?, buffer)).inspect(|length| {
+                    if let Ok(length) = length {
+                        server.consume_unpin(*length);
+                    }
                 })
-            })
-            .inspect(|length| {
-                if let Ok(length) = length {
-                    server.consume_unpin(*length);
-                }
-            })
+            }
+            2 => {
+                patience.of(server.readable()).await.map(|ready| ready.and_then(|()| server.try_read(buffer)))
+            }
+            _ => {
+                let mut peeked = [0; 64];
+                let ahead = patience.of(server.peek(&mut peeked[..size])).await.map(Result::unwrap);
+                ahead.map(|ahead| {
+                    let length = server.try_read(buffer)?;
+                    // The first of several buffers is read alone.
+                    assert!(length > 0 || ahead == 0);
+                    assert_eq!(peeked[..length.min(ahead)], buffer[..length.min(ahead)]);
+                    Ok(length)
+                })
+            }
         };
         match read {
             None => dropped += 1,
             Some(Ok(0)) => break,
+            // Readiness may be that of bytes which are read already.
+            Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {}
             Some(result) => partial.extend_from_slice(&buffer[..result.unwrap()]),
         }
         while let Some((number, rest)) = partial.split_first_chunk::<4>() {
@@ -140,8 +157,11 @@ fn connections_dropped_at_random_points_leak_no_descriptor() {
                     stream.write_all(&vec![1; length]).await.unwrap();
                     let mut answer = vec![0; length];
                     stream.read_exact(&mut answer).await.unwrap();
+                    if length % 2 == 0 {
+                        stream.into_std().await.unwrap();
+                    }
                 };
-                // Dropped while it connects, writes or reads, or not at all.
+                // Dropped while it connects, writes, reads or is given back, or not at all.
                 let _ = runtime::timeout(limit, exchange).await;
             }
             let give_up = std::time::Instant::now() + Duration::from_secs(5);
