@@ -53,6 +53,7 @@ mod tcp;
 mod tcp_socket;
 mod to_socket_addrs;
 mod udp;
+mod udp_message;
 mod unix;
 mod unix_datagram;
 
@@ -67,5 +68,6 @@ pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;
 pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
+pub use udp_message::DatagramInfo;
 pub use unix::{PeerCredentials, Unix, UnixListener, UnixStream};
 pub use unix_datagram::UnixDatagram;

@@ -1,4 +1,4 @@
-//! The socket options that socket2 has no method for. All of the crate's `unsafe` is here.
+//! The socket options that socket2 has no method for.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -95,6 +95,15 @@ pub(crate) fn set_busy_poll(socket: &impl AsFd, micros: u32) -> io::Result<()> {
 /// Sets into datagrams of how many bytes the kernel splits what is sent (`UDP_SEGMENT`); 0: it doesn't.
 pub(crate) fn set_udp_segment(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
     set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, libc::c_int::from(bytes))
+}
+
+/// Whether each datagram comes with the address that it was sent to (`IP_PKTINFO`, `IPV6_RECVPKTINFO`).
+pub(crate) fn set_pktinfo(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Result<()> {
+    let (level, option) = match is_ipv6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        false => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    };
+    set_int(socket, level, option, on.into())
 }
 
 /// Sets an option whose value is an `int`.

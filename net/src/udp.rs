@@ -1,7 +1,7 @@
 //! UDP sockets.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -11,6 +11,7 @@ use socket2::{Socket, Type};
 use crate::bind_options::BindOptions;
 use crate::sockopt;
 use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
+use crate::udp_message::{self, DatagramInfo};
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
 #[derive(Debug)]
@@ -175,6 +176,38 @@ impl UdpSocket {
     #[doc(alias = "SO_BROADCAST")]
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         self.fd.get_ref().set_broadcast(broadcast)
+    }
+
+    /// Whether [`UdpSocket::recv_msg`] says to which address of this host a datagram was sent, and by which interface it came.
+    /// Default: no. A server that is bound to all addresses (`0.0.0.0`, `[::]`) answers from that address
+    /// ([`UdpSocket::send_from`]), or else from one that the route chooses.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "IP_PKTINFO")]
+    #[doc(alias = "IPV6_RECVPKTINFO")]
+    pub fn set_pktinfo(&self, on: bool) -> io::Result<()> {
+        sockopt::set_pktinfo(&self.fd.get_ref(), self.local_addr()?.is_ipv6(), on)
+    }
+
+    /// Receives a datagram, as [`UdpSocket::recv_from`], with what [`DatagramInfo`] lists. Addresses of IPv4 are mapped
+    /// (`::ffff:192.0.2.1`) on a socket of both families.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub async fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
+        let received = self.fd.io(Direction::Read, |socket| udp_message::receive(socket, buffer)).await?;
+        self.fd.record_read(received.length, received.length);
+        Ok(received)
+    }
+
+    /// Sends a datagram from one of this host's addresses, as [`DatagramInfo::local`] names it. Returns its length.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`]; that of the system call if `from` is not an address of this host; `InvalidInput` if one address
+    /// is of IPv4 and the other of IPv6.
+    pub async fn send_from(&self, datagram: &[u8], to: SocketAddr, from: IpAddr) -> io::Result<usize> {
+        self.fd.io(Direction::Write, |socket| udp_message::send_from(socket, datagram, to, from)).await
     }
 
     /// Sends the bytes of one call as datagrams of this length, the last of which may be shorter: up to 64 of them (128

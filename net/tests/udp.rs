@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::rc::Rc;
 use std::time::Duration;
@@ -110,4 +111,52 @@ async fn a_send_with_a_segment_size_arrives_as_datagrams_of_that_size() {
     sender.set_segment_size(NonZeroU16::new(1)).unwrap();
     // More datagrams than any kernel allows: 64, or 128 (`UDP_MAX_SEGMENTS`).
     assert!(sender.send_to(&bytes, to).await.is_err());
+}
+
+#[runtime::test]
+async fn a_datagram_is_answered_from_the_address_that_it_was_sent_to() {
+    let server = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let client = UdpSocket::bind(local()).unwrap();
+    let asked = SocketAddr::from(([127, 0, 0, 5], server.local_addr().unwrap().port()));
+    let loopback: u32 = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut buffer = [0; 4];
+    client.send_to(b"hi", asked).await.unwrap();
+    let before = server.recv_msg(&mut buffer).await.unwrap();
+    assert_eq!((before.length, before.local, before.interface), (2, None, None));
+    server.set_pktinfo(true).unwrap();
+    client.send_to(b"hello", asked).await.unwrap();
+    let received = server.recv_msg(&mut buffer).await.unwrap();
+    assert_eq!((received.length, received.truncated, before.truncated), (4, true, false));
+    assert_eq!(received.sender, client.local_addr().unwrap());
+    assert_eq!((received.local, received.interface), (Some(asked.ip()), Some(loopback)));
+    server.send_from(b"yes", received.sender, received.local.unwrap()).await.unwrap();
+    let answered = runtime::timeout(Duration::from_secs(5), client.recv_from(&mut buffer)).await;
+    assert_eq!(answered.expect("no answer").unwrap(), (3, asked));
+    let foreign = server.send_from(b"no", received.sender, [192, 0, 2, 1].into()).await;
+    assert!(foreign.is_err(), "sent from an address that this host has not");
+}
+
+#[runtime::test]
+async fn a_socket_of_both_families_answers_from_the_address_of_either() {
+    let server = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+    server.set_pktinfo(true).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let addresses = [IpAddr::from(Ipv6Addr::LOCALHOST), Ipv4Addr::new(127, 0, 0, 6).into()];
+    let mut buffer = [0; 4];
+    for asked in addresses {
+        let from = if asked.is_ipv6() { asked } else { Ipv4Addr::LOCALHOST.into() };
+        let client = UdpSocket::bind((from, 0)).unwrap();
+        client.send_to(b"hi", (asked, port).into()).await.unwrap();
+        let received = server.recv_msg(&mut buffer).await.unwrap();
+        assert_eq!(received.local.map(|local| local.to_canonical()), Some(asked));
+        // Mapped, as it came, and as it is written.
+        for from in [received.local.unwrap(), asked] {
+            server.send_from(b"yes", received.sender, from).await.unwrap();
+            let answered = runtime::timeout(Duration::from_secs(5), client.recv_from(&mut buffer)).await;
+            assert_eq!(answered.expect("no answer").unwrap(), (3, (asked, port).into()));
+        }
+        let other = addresses.into_iter().find(|other| *other != asked).unwrap();
+        let refused = server.send_from(b"no", received.sender, other).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
 }
