@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use runtime::signal::{SignalKind, ctrl_c, signal, terminated};
+use runtime::signal::{SignalKind, ctrl_c, hangups, signal, terminated};
 use runtime::{Builder, DriverKind, spawn, timeout};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -43,6 +43,15 @@ async fn a_signal_wakes_a_task_of_another_worker() {
         changes.recv().await;
     });
     timeout(LIMIT, waiting).await.expect("the task waits").unwrap();
+}
+
+#[runtime::test]
+async fn hangups_come_one_after_the_other() {
+    let mut hangups = hangups().unwrap();
+    for _ in 0..2 {
+        raise(Signal::HUP);
+        timeout(LIMIT, hangups.next()).await.expect("the listener waits");
+    }
 }
 
 #[runtime::test]
