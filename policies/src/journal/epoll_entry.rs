@@ -5,7 +5,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::restore::RestoreOutcome;
+use super::restore_outcome::RestoreOutcome;
 use crate::descriptors::{EpollParams, duplicate};
 use crate::host::identity::{ProcessIdentity, ProcessState};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::restore::RestoreOutcome;
+use super::restore_outcome::RestoreOutcome;
 use crate::descriptors::{duplicate, stop_steering};
 use crate::host::identity::{ProcessIdentity, ProcessState};
 

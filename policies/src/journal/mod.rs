@@ -12,6 +12,7 @@ mod lock;
 mod queue_holders;
 mod record;
 mod restore;
+mod restore_outcome;
 #[cfg(test)]
 mod tests;
 
@@ -27,5 +28,6 @@ pub(crate) use queue_holders::unreadable_journals;
 pub use queue_holders::{QueueHolder, queue_holders};
 pub(crate) use record::Journal;
 pub use record::Lifetime;
-pub use restore::{Recovery, RestoreOutcome, RestoreReport, recover, restore_all};
+pub use restore::{Recovery, RestoreReport, recover, restore_all};
 pub(crate) use restore::{restore_journal, restore_where};
+pub use restore_outcome::RestoreOutcome;

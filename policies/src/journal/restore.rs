@@ -1,7 +1,6 @@
 //! Restores old values from journals.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::thread;
@@ -15,6 +14,7 @@ use super::epoll_entry::EpollEntry;
 use super::found::{FoundJournal, UnreadableJournal};
 use super::left::LeftJournal;
 use super::record::{Journal, Lifetime};
+use super::restore_outcome::RestoreOutcome;
 use crate::error::Error;
 use crate::host::device::Device;
 use crate::host::identity::network_namespace;
@@ -23,48 +23,6 @@ use crate::knob::{Knob, Value};
 use crate::law::QueueSettings;
 use crate::netlink::route;
 use crate::policy::Policy;
-
-/// The result of restoring one knob.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "outcome", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum RestoreOutcome {
-    /// The knob has its old value.
-    Restored,
-    /// Another process set the knob in the meantime, and its value was kept.
-    ChangedMeanwhile {
-        /// The present value.
-        value: String,
-    },
-    /// The knob disappeared with its device, or with the knob that it depends on.
-    Gone,
-    /// The old value could not be written.
-    Failed {
-        /// The kernel's error.
-        reason: String,
-    },
-}
-
-impl RestoreOutcome {
-    pub(super) fn of_hidden_process() -> Self {
-        let reason =
-            "this process can't see it; restore as root in the PID namespace in which `policies attach` ran";
-        RestoreOutcome::Failed { reason: reason.to_owned() }
-    }
-}
-
-impl fmt::Display for RestoreOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RestoreOutcome::Restored => write!(f, "restored"),
-            RestoreOutcome::Gone => write!(f, "gone, nothing to restore"),
-            RestoreOutcome::ChangedMeanwhile { value } => {
-                write!(f, "left alone, another process has set it to {value} meanwhile")
-            }
-            RestoreOutcome::Failed { reason } => write!(f, "NOT restored: {reason}"),
-        }
-    }
-}
 
 /// The result of restoring one journal.
 #[derive(Debug, Clone, Serialize)]
