@@ -76,6 +76,20 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
+    /// A program is not installed.
+    #[error("{} is not installed: {hint}", .program.display())]
+    NotInstalled {
+        /// The program, as it was named.
+        program: PathBuf,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A server can't be attached to from outside.
+    #[error("the server can't be attached to: {0}")]
+    NotAttached(String),
+    /// A server that was given by its command is not one that a fleet can load.
+    #[error("--server: {0}")]
+    ServerCommand(String),
     /// A memcached server's reply was not the expected one.
     #[error("unexpected reply of the memcached server: {0:?}")]
     Reply(String),

@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use serde::de::DeserializeOwned;
 
 use super::messages::{
-    BEGIN, END, FleetMessage, LoadMeasurement, LoadMessage, ProcessRole, ServerMeasurement, ServerReady,
+    AttachMessage, AttachProgress, BEGIN, END, FleetMessage, LoadMeasurement, LoadMessage, ProcessRole,
+    STATUS, ServerMeasurement, ServerReady,
 };
 use super::process_main::SUBCOMMAND;
 use crate::fleet::{FleetLoad, FleetMeasurement};
@@ -20,6 +21,8 @@ use crate::{Error, allocation_counter};
 #[derive(Debug)]
 pub struct ExperimentProcess {
     child: Child,
+    /// Whether it is another program, which may start processes.
+    is_program: bool,
     commands: Option<ChildStdin>,
     messages: BufReader<ChildStdout>,
 }
@@ -42,7 +45,8 @@ impl ExperimentProcess {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let commands = child.stdin.take();
         let messages = child.stdout.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        Ok(Self { child, commands, messages: BufReader::new(messages) })
+        let is_program = matches!(role, ProcessRole::Program(_));
+        Ok(Self { child, is_program, commands, messages: BufReader::new(messages) })
     }
 
     fn command(&mut self, command: &str) -> io::Result<()> {
@@ -73,9 +77,37 @@ impl ExperimentProcess {
         }
     }
 
-    /// CPU time of all the process's threads so far, in seconds.
+    /// Waits until an attaching process has attached its server.
+    pub(crate) fn attached(&mut self) -> Result<(), Error> {
+        match self.receive()? {
+            AttachMessage::Refused { reason } => Err(Error::NotAttached(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks an attaching process what it did since the last time.
+    pub(crate) fn attach_progress(&mut self) -> Result<AttachProgress, Error> {
+        self.command(STATUS)?;
+        match self.receive()? {
+            AttachMessage::Status(progress) => Ok(progress),
+            AttachMessage::Refused { reason } => Err(Error::NotAttached(reason)),
+            AttachMessage::Attached => Err(Error::NotAttached("it sent no status".to_owned())),
+        }
+    }
+
+    /// The process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// CPU time of all the process's threads so far, in seconds; of another program with its descendants.
     pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
-        process_cpu_seconds(self.child.id())
+        let mut seconds = process_cpu_seconds(self.child.id())?;
+        if self.is_program {
+            // One that has ended meanwhile counts nothing.
+            seconds += descendants(self.child.id()).into_iter().flat_map(process_cpu_seconds).sum::<f64>();
+        }
+        Ok(seconds)
     }
 
     /// Waits for the process's next message.
@@ -158,10 +190,34 @@ pub(crate) fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
     Ok(nanos as f64 / 1e9)
 }
 
+/// The children of a process and theirs. Empty on a kernel without `CONFIG_PROC_CHILDREN`.
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        next += 1;
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
+    }
+    found.split_off(1)
+}
+
 impl Drop for ExperimentProcess {
     fn drop(&mut self) {
+        // A program may have started processes, which would outlive it and keep its namespace. They are listed first:
+        // the orphans of a killed process are no longer its children. The number of a process that has been waited for
+        // may be another one's.
+        let runs = self.is_program && matches!(self.child.try_wait(), Ok(None));
+        let started = if runs { descendants(self.child.id()) } else { Vec::new() };
         // Both fail after `finish`: the process has been waited for.
         let _ = self.child.kill();
+        for pid in started {
+            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+            // Fails if it has ended with its parent.
+            let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+        }
         let _ = self.child.wait();
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use loadgen::interleaved_rounds::Round;
 use policies::Policy;
+use policies::law::LatencyBudget;
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,42 @@ pub enum ProcessRole {
     Fleet(FleetSpec),
     /// Becomes another program.
     Program(ProgramSpec),
+    /// Keeps another process's server under kernel polling, from outside.
+    Attach(AttachSpec),
+}
+
+/// What is attached, as `policies attach` does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AttachSpec {
+    /// The server's process.
+    pub pid: u32,
+    /// The interface of its connections.
+    pub interface: String,
+    /// The median delay that kernel polling may cost.
+    pub latency_budget: LatencyBudget,
+    /// The core of the attaching process.
+    pub core: u32,
+}
+
+/// The messages of an attaching process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub(crate) enum AttachMessage {
+    /// The server is attached.
+    Attached,
+    /// It can't be attached.
+    Refused { reason: String },
+    /// The reply to a command.
+    Status(AttachProgress),
+}
+
+/// What an attaching process did since it was last asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct AttachProgress {
+    /// The epoll instances that are attached.
+    pub(crate) instances: usize,
+    /// Why it gave polling up for some seconds, each time that it did.
+    pub(crate) stepped_back: Vec<String>,
 }
 
 /// Another program as an experiment process: it ends with the lab.
@@ -234,6 +271,8 @@ pub(super) enum LoadMessage {
 pub(super) const BEGIN: &str = "begin";
 /// The lab's command to a server process to end the measurement and to send it.
 pub(super) const END: &str = "end";
+/// The lab's command to an attaching process to say what it did.
+pub(super) const STATUS: &str = "status";
 
 /// Values that are text on the command line are text in messages.
 mod as_text {

@@ -1,9 +1,10 @@
-//! The processes of an experiment: a server, and the load on another core.
+//! The processes of an experiment: a server, the load on another core, and what attaches to the server.
 //!
 //! An experiment process is the `lab` program again, moved into its network namespace. It reads its task from its
 //! arguments and commands from standard input, and writes messages to standard output, one JSON value a line. It is
 //! killed when the lab exits (`PR_SET_PDEATHSIG`), and the kernel frees a network namespace with its last process.
 
+mod attacher;
 mod child;
 mod fleet;
 mod grace_time_turns;
@@ -16,9 +17,9 @@ mod server;
 pub use child::ExperimentProcess;
 pub(crate) use child::process_cpu_seconds;
 pub use grace_time_turns::GraceTimeTurns;
-pub(crate) use messages::{EchoLoadReady, EchoServerReady};
+pub(crate) use messages::{AttachProgress, EchoLoadReady, EchoServerReady};
 pub use messages::{
-    FleetSpec, LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ProgramSpec, ServerMeasurement,
-    ServerReady, ServerSpec,
+    AttachSpec, FleetSpec, LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ProgramSpec,
+    ServerMeasurement, ServerReady, ServerSpec,
 };
 pub use process_main::{SUBCOMMAND, run};

@@ -8,7 +8,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::messages::{EchoLoadReady, EchoServerReady, ProcessRole};
 use super::output::send;
-use super::{fleet, load, server};
+use super::{attacher, fleet, load, server};
 use crate::testbed::Namespace;
 use crate::{Error, allocation_counter, peers};
 
@@ -35,6 +35,7 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
             let error = Command::new(&spec.program).args(&spec.arguments).stdout(Stdio::null()).exec();
             Err(Error::program(&spec.program, error))
         }
+        ProcessRole::Attach(spec) => attacher::run(&spec),
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
             let allocation_count = allocation_counter::address();
             send(&EchoServerReady { address, allocation_count, ran, steps_down })

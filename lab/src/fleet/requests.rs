@@ -12,12 +12,19 @@ use super::FleetError;
 pub enum FleetRequests {
     /// memcached's text protocol.
     Memcached(Box<Workload>),
-    /// The same request again and again, and replies of a fixed size, which are not looked at.
+    /// Requests and replies of fixed sizes, in bytes, for an echo server.
     Fixed {
-        /// The request.
-        request: Vec<u8>,
+        /// Bytes of a request.
+        request: usize,
         /// Bytes of a reply.
         reply: usize,
+    },
+    /// The same text in each request, and replies of one length, for a server of any protocol.
+    Text {
+        /// The request.
+        request: String,
+        /// Bytes of a reply. `None`: as many as the server's first reply has, which a comparison finds out.
+        reply: Option<usize>,
     },
 }
 
@@ -33,7 +40,15 @@ impl RequestSource {
     pub(super) fn new(requests: &FleetRequests, seed: u64) -> Result<Self, FleetError> {
         Ok(match requests {
             FleetRequests::Memcached(workload) => Self::Memcached(RequestStream::new(workload, seed)?),
-            FleetRequests::Fixed { request, .. } => Self::Fixed(request.clone()),
+            FleetRequests::Fixed { request, .. } => Self::Fixed(vec![b'r'; (*request).max(1)]),
+            FleetRequests::Text { request, reply: Some(_) } if !request.is_empty() => {
+                Self::Fixed(request.clone().into_bytes())
+            }
+            FleetRequests::Text { .. } => {
+                return Err(FleetError::Config(
+                    "a fleet needs a request, and to know the length of its reply".to_owned(),
+                ));
+            }
         })
     }
 
@@ -73,6 +88,7 @@ impl ReplyParser {
         match requests {
             FleetRequests::Memcached(_) => Self::Memcached(ResponseStream::default()),
             FleetRequests::Fixed { reply, .. } => Self::Fixed { size: (*reply).max(1), received: 0 },
+            FleetRequests::Text { reply, .. } => Self::Fixed { size: reply.unwrap_or(1).max(1), received: 0 },
         }
     }
 

@@ -52,12 +52,17 @@ impl PeerService {
         }
     }
 
+    /// The text of its only request; `None` where any bytes are one.
+    pub fn text(self) -> Option<&'static str> {
+        match self {
+            Self::Echo => None,
+            Self::Axum => Some(HELLO_REQUEST),
+        }
+    }
+
     /// The bytes of a request of this shape.
     pub fn request(self, shape: RequestShape) -> Vec<u8> {
-        match self {
-            Self::Echo => vec![b'r'; shape.request],
-            Self::Axum => HELLO_REQUEST.into(),
-        }
+        self.text().map_or_else(|| vec![b'r'; shape.request], |text| text.as_bytes().to_vec())
     }
 
     /// Asks a server once, if its replies have a given size: a load counts bytes, and would wait for ever for one that

@@ -1,5 +1,6 @@
 //! The report on a comparison under a fleet.
 
+mod attach_notes;
 mod last_result;
 
 use std::fmt::Write;
@@ -11,14 +12,15 @@ use policies::explain::measured::Measured;
 use policies::host::Machine;
 use serde::Serialize;
 
+use self::attach_notes::attach_notes;
 use self::last_result::measured;
 use super::class_tables::class_title;
 use super::kernel_client_report::KernelClientReport;
 use super::policy_table::judgement;
 use super::table::{interval_text, plain_table};
 use crate::experiments::fleet_comparison::{
-    CAPACITY_P99_US, CapacityRow, ClassRows, FleetComparisonConfig, FleetComparisonResult, FleetRow,
-    LoadResult, TurnMeasurement,
+    CapacityRow, ClassRows, Contender, FleetComparisonConfig, FleetComparisonResult, FleetRow, LoadResult,
+    TurnMeasurement,
 };
 use crate::experiments::{CoreAssignment, order_by_rounds};
 use crate::fleet::FleetPacing;
@@ -93,7 +95,8 @@ impl FleetReport {
         if self.config.rates.is_empty() {
             let _ = writeln!(
                 text,
-                "\nCapacity: the highest rate with a 99th percentile of at most {CAPACITY_P99_US:.0} µs, requests per second"
+                "\nCapacity: the highest rate with a 99th percentile of at most {:.0} µs, requests per second",
+                self.config.capacity_p99_us
             );
         }
         for class in &capacity.classes {
@@ -185,15 +188,22 @@ fn load_cells(load: &LoadResult<FleetRow, TurnMeasurement>, row: &FleetRow) -> V
     ]
 }
 
-/// One sentence: would kernel polling help here, and by how much?
+/// One sentence: would kernel polling help here, and by how much? One for each server that is attached to from outside.
 fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> String {
-    let polling = config
-        .contenders
-        .iter()
-        .position(|contender| contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling));
-    let Some(index) = polling else {
-        return "Kernel polling is not among the contenders.".to_owned();
-    };
+    let mut polling = config.contenders.iter().enumerate().filter(|(_, contender)| contender.polls());
+    let attached = polling.clone().filter(|(_, contender)| contender.is_attached());
+    let verdicts: Vec<String> = attached
+        .map(|(index, contender)| format!("{}: {}", contender.name(), verdict_on(config, result, index)))
+        .collect();
+    match (verdicts.is_empty(), polling.next()) {
+        (false, _) => verdicts.join("\n"),
+        (true, Some((index, _))) => verdict_on(config, result, index),
+        (true, None) => "Kernel polling is not among the contenders.".to_owned(),
+    }
+}
+
+/// The verdict on a contender under kernel polling.
+fn verdict_on(config: &FleetComparisonConfig, result: &FleetComparisonResult, index: usize) -> String {
     if let Some(Some(ready)) = result.servers.get(index)
         && ready.ran != Policy::KernelPolling.to_string()
     {
@@ -272,7 +282,8 @@ fn notes(
         notes.push(result.capacity.measured.summary());
     }
     notes.extend(result.loads.iter().map(|load| load.measured.summary()));
-    if cores.packing == cores.client {
+    notes.extend(attach_notes(config, cores, result));
+    if cores.packing == cores.client && !config.contenders.iter().any(Contender::is_attached) {
         notes.push(
             "without a third core, packing's network work shares the fleet's core, at its expense".to_owned(),
         );
@@ -336,8 +347,9 @@ fn notes(
 mod tests {
     use loadgen::medians::{Interval, median_interval};
 
-    use super::super::sample_results::{config, equal, interval, result, row, running};
+    use super::super::sample_results::{capacity, config, equal, interval, result, row, running};
     use super::*;
+    use crate::experiments::fleet_comparison::ServerCommand;
 
     fn verdict_of(ratio: Interval) -> String {
         verdict(&config(), &result(DistanceClass::Single, ratio))
@@ -406,6 +418,26 @@ mod tests {
         let mut others = config();
         others.contenders.truncate(1);
         assert_eq!(verdict(&others, &result), "Kernel polling is not among the contenders.");
+    }
+
+    #[test]
+    fn each_attached_server_has_its_own_verdict_over_the_server_as_it_runs() {
+        let server = ServerCommand::memcached("memcached".into());
+        let budgets = ["0", "20"].map(|budget| budget.parse().unwrap());
+        let config = FleetComparisonConfig::attached(&server, &budgets, true);
+        let mut result = result(DistanceClass::Single, interval(1.2, 1.4, 1.5));
+        result.servers = vec![None, None, None];
+        result.capacity.classes[0].rows.push(capacity("slower", interval(0.7, 0.8, 0.9)));
+        result.loads[0].classes[0].rows.push(row("slower"));
+        let text = verdict(&config, &result);
+        let lines: Vec<&str> = text.lines().collect();
+        let expected = [
+            "memcached, attached, budget 0 µs: Kernel polling helps: 1.40 times memcached's capacity (1.20 to 1.50); at 50 % \
+             of memcached's capacity",
+            "memcached, attached, budget 20 µs: Kernel polling hurts: 0.80 times memcached's capacity",
+        ];
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines.iter().zip(expected).all(|(line, expected)| line.starts_with(expected)), "{text}");
     }
 
     #[test]

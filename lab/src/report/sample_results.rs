@@ -35,6 +35,7 @@ pub(super) fn config() -> FleetComparisonConfig {
 pub(super) fn row(name: &str) -> FleetRow {
     FleetRow {
         queue: None,
+        attach_cores: None,
         name: name.to_owned(),
         reference: "vanilla, epoll".to_owned(),
         qps: interval(900.0, 1000.0, 1100.0),

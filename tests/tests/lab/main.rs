@@ -1,5 +1,6 @@
 //! The lab's fleet of clients on the testbed, and the `lab` command.
 
+mod attach;
 mod command;
 mod failures;
 mod load;

@@ -30,6 +30,8 @@ pub enum Command {
     /// Compare an echo server on Lull with those on tokio, monoio, compio and a bare epoll loop, or an axum application on
     /// Lull with the same on tokio
     Peers(PeerFlags),
+    /// Compare a server of another project, as it runs, with the same under `policies attach`
+    Attach(AttachFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
     SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
@@ -155,6 +157,41 @@ impl PeerFlags {
         let missing = "this lab was built without axum: cargo run --release -p lab --features axum -- peers --service axum";
         if service.is_built() { Ok(service) } else { Err(missing) }
     }
+}
+
+#[derive(Args, Clone)]
+pub struct AttachFlags {
+    /// Take three minutes instead of ten
+    #[arg(long)]
+    pub quick: bool,
+    /// Print a table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Also write JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Path of the memcached to attach to; it runs with one thread
+    #[arg(long, value_name = "PATH", default_value = "memcached")]
+    pub memcached: PathBuf,
+    /// Another server, as a command of the shell in which {address} and {port} say where it listens; it stays in the
+    /// foreground, with one thread that waits in epoll. It speaks memcached's protocol, or answers --request
+    #[arg(long, value_name = "COMMAND", conflicts_with = "memcached")]
+    pub server: Option<String>,
+    /// What is asked instead of memcached's protocol, with \r and \n for ends of lines; all replies have the same length
+    #[arg(long, value_name = "TEXT", requires = "server")]
+    pub request: Option<String>,
+    /// Median delays that kernel polling may cost, in microseconds; the server is attached to once for each
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50")]
+    pub latency_budget: Vec<LatencyBudget>,
+    /// Connections of the load
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub connections: u16,
+    /// Rounds of each load [default: 12, or 8 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub rounds: Option<u8>,
+    /// Rates to measure, in requests per second, instead of the capacity and shares of it
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
+    pub rates: Vec<u32>,
 }
 
 #[derive(Args, Clone)]

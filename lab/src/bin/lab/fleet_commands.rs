@@ -1,9 +1,10 @@
 //! The subcommands that load servers with a fleet.
 
+use std::io;
 use std::time::Duration;
 
 use lab::experiments::fleet_comparison::{
-    Contender, FleetComparison, FleetComparisonConfig, Reference, requests_for,
+    Contender, FleetComparison, FleetComparisonConfig, Reference, ServerCommand, requests_for,
 };
 use lab::experiments::policy_comparison::PolicyComparison;
 use lab::experiments::{Contestant, CoreAssignment};
@@ -11,11 +12,12 @@ use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
 use lab::report::{FleetReport, SelfTestReport};
+use lab::testbed::Testbed;
 use policies::Policy;
 use runtime::DriverKind;
 
 use crate::commands::{kernel_client_report, new_comparison};
-use crate::flags::{ComparisonFlags, PeerFlags, SelfTestFlags};
+use crate::flags::{AttachFlags, ComparisonFlags, PeerFlags, SelfTestFlags};
 use crate::output::{Failure, create_file, keep_report, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
@@ -40,7 +42,12 @@ fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) ->
     let _awake = AwakeCores::request();
     let contestants = &kernel_client.config.contestants;
     let mut contenders = Contender::lull(contestants, &flags.polling(), flags.wait);
-    contenders.extend(flags.memcached.clone().map(|program| Contender::Memcached { program }));
+    contenders.extend(
+        flags
+            .memcached
+            .clone()
+            .map(|program| Contender::Program { server: ServerCommand::memcached(program), attached: None }),
+    );
     let config = FleetComparisonConfig::new(contenders, flags.quick);
     let mut report = measure(flags, config, kernel_client.cores)?;
     if !flags.quick && flags.rates.is_empty() {
@@ -63,6 +70,63 @@ pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     }
     let report = measure(flags, config, flags.cores()?)?;
     write_report(flags.format, file, &report, || report.text())
+}
+
+/// Compares a server of another project, as it runs, with the same under kernel polling from outside.
+pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
+    let server = match &flags.server {
+        Some(command) => ServerCommand::shell(command)?,
+        None => {
+            let server = ServerCommand::memcached(flags.memcached.clone());
+            let hint = "install it (Debian: apt-get install memcached), or name another path with --memcached or \
+                        another server with --server";
+            server.check_installed(hint)?;
+            server
+        }
+    };
+    Testbed::new(1).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; `lab attach` needs root: kernel polling is a setting of a queue, and loopback has none")
+        }
+        _ => error.to_string(),
+    })?;
+    let mut config = FleetComparisonConfig::attached(&server, &flags.latency_budget, flags.quick);
+    if let Some(request) = &flags.request {
+        let request = with_escapes(request)?;
+        config.requests = FleetRequests::Text { request, reply: None };
+    }
+    config.connections = flags.connections.into();
+    config.rates = flags.rates.iter().copied().map(f64::from).collect();
+    if let Some(rounds) = flags.rounds {
+        (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
+    }
+    let file = create_file(flags.output.as_deref())?;
+    let report = run(config, CoreAssignment::choose()?)?;
+    write_report(flags.format, file, &report, || report.text())
+}
+
+/// A request from the command line, in which `\r`, `\n` and `\\` stand for what they do in C.
+fn with_escapes(text: &str) -> Result<String, Failure> {
+    let mut request = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        request.push(match character {
+            '\\' => match characters.next() {
+                Some('r') => '\r',
+                Some('n') => '\n',
+                Some('\\') => '\\',
+                other => {
+                    let other = other.map(String::from).unwrap_or_default();
+                    return Err(format!("--request: \\{other} is none of \\r, \\n and \\\\").into());
+                }
+            },
+            character => character,
+        });
+    }
+    if request.is_empty() {
+        return Err("--request is empty".into());
+    }
+    Ok(request)
 }
 
 /// Compares a server with itself, and with one that computes longer for each request.
@@ -115,4 +179,20 @@ fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetRepo
     let result = comparison.run(|message| begin_step(&bar, message))?;
     bar.finish_and_clear();
     Ok(FleetReport::new(config, cores, awake.is_ok(), result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_ends_of_a_request_are_written_as_in_c() {
+        assert_eq!(
+            with_escapes(r"GET / HTTP/1.1\r\nHost: a\\b\r\n\r\n").unwrap(),
+            "GET / HTTP/1.1\r\nHost: a\\b\r\n\r\n"
+        );
+        for wrong in [r"\t", "PING\\", ""] {
+            assert!(with_escapes(wrong).unwrap_err().to_string().starts_with("--request"), "{wrong}");
+        }
+    }
 }

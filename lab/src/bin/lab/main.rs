@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Some(Command::Compare(flags)) => fleet_commands::compare(&flags, flags.contestants()),
         Some(Command::Peers(flags)) if flags.comparison.loopback => commands::compare_peers(&flags),
         Some(Command::Peers(flags)) => fleet_commands::compare_peers(&flags),
+        Some(Command::Attach(flags)) => fleet_commands::attach(&flags),
         Some(Command::Simulate(flags)) => commands::simulate(&flags),
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),

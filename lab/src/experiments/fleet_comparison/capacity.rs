@@ -7,8 +7,6 @@ use super::measurement::STEAL_LIMIT;
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
 
-/// The bound of the 99th percentile, µs.
-pub const CAPACITY_P99_US: f64 = 500.0;
 /// The share of the requested rate that must have been answered: a backlog that grows is no capacity.
 const ANSWERED_SHARE: f64 = 0.97;
 /// By how much a search steps until it has a rate on either side of the capacity: the first one, and those that begin
@@ -68,14 +66,25 @@ pub(super) enum Start {
     Found(f64),
 }
 
-/// Searches from `start` on, moved by a share of a step between 0 and 1. `warm_up` and `duration` are those of each trial, in seconds.
+/// What a rate has to hold, and for how long it is tried.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trials {
+    /// The highest 99th percentile, µs.
+    pub(super) p99_us: f64,
+    /// Seconds of load before each trial.
+    pub(super) warm_up: f64,
+    /// Seconds of a trial.
+    pub(super) duration: f64,
+}
+
+/// Searches from `start` on, moved by a share of a step between 0 and 1.
 pub(super) fn search(
     contender: &mut RunningContender,
     start: Start,
     shift: f64,
-    warm_up: f64,
-    duration: f64,
+    limits: Trials,
 ) -> Result<Capacity, Error> {
+    let Trials { p99_us, warm_up, duration } = limits;
     let (mut trials, mut not_valid) = (Vec::new(), None);
     let mut trial = |rate: f64| -> Result<bool, Error> {
         let load = FleetLoad { pacing: FleetPacing::Open { rate }, warm_up, duration };
@@ -86,7 +95,7 @@ pub(super) fn search(
             let disturbed = steal > STEAL_LIMIT || invalid.is_some();
             let counts = !disturbed || attempt == STOLEN_TRIALS;
             let (qps, p99) = (measurement.fleet.qps, measurement.fleet.latency.p99);
-            let holds = p99 <= CAPACITY_P99_US && qps >= rate * ANSWERED_SHARE;
+            let holds = p99 <= p99_us && qps >= rate * ANSWERED_SHARE;
             trials.push(CapacityTrial { rate, qps, p99, steal, holds: counts.then_some(holds) });
             if counts {
                 not_valid = not_valid.take().or(invalid);

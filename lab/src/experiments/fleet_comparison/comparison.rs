@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::super::core_assignment::CoreAssignment;
 use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, border};
-use super::capacity::{Capacity, Start, search};
+use super::capacity::{Capacity, Start, Trials, search};
 use super::config::FleetComparisonConfig;
 use super::contender::{Contender, RunningContender, RunningPolicy};
 use super::measurement::{STEAL_LIMIT, TurnMeasurement};
@@ -123,15 +123,19 @@ impl FleetComparison {
     /// # Errors
     /// If a server or a fleet exits.
     pub fn run(mut self, mut progress: impl FnMut(&str)) -> Result<FleetComparisonResult, Error> {
-        let FleetComparisonConfig { warm_up, duration, trial_duration, rounds, capacity_rounds, .. } =
-            self.config;
+        let FleetComparisonConfig { warm_up, duration, rounds, capacity_rounds, .. } = self.config;
+        let trials = Trials {
+            p99_us: self.config.capacity_p99_us,
+            warm_up: self.config.trial_warm_up,
+            duration: self.config.trial_duration,
+        };
         let mut random = SmallRng::seed_from_u64(SEED);
         let search_capacity = self.config.rates.is_empty();
         let capacity_rounds = if search_capacity { capacity_rounds } else { 0 };
         let mut starts = vec![Start::Guess(FIRST_RATE); self.running.len()];
         let (mut capacity, capacity_invalid) =
             self.rounds(capacity_rounds, "capacity", &mut progress, |contender, index| {
-                let capacity = search(contender, starts[index], random.random(), warm_up, trial_duration)?;
+                let capacity = search(contender, starts[index], random.random(), trials)?;
                 // The next search begins where this one ended.
                 starts[index] = Start::Found(capacity.rate);
                 let (invalid, steal) = (capacity.invalid.clone(), capacity.steal());

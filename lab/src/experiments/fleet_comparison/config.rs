@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use loadgen::Workload;
 use policies::Policy;
+use policies::law::LatencyBudget;
 use serde::Serialize;
 
 use super::contender::Contender;
+use super::server_command::ServerCommand;
 use crate::fleet::FleetRequests;
 
 /// What a contender's ratios refer to.
@@ -63,8 +65,12 @@ pub struct FleetComparisonConfig {
     pub warm_up: f64,
     /// Seconds of a measurement.
     pub duration: f64,
-    /// Seconds of a trial of the search for the capacity.
+    /// Seconds of load before each trial of the search for the capacity.
+    pub trial_warm_up: f64,
+    /// Seconds of such a trial.
     pub trial_duration: f64,
+    /// The highest 99th percentile at which a rate is within the capacity, µs.
+    pub capacity_p99_us: f64,
     /// The time that all rounds may take.
     pub time_limit: Duration,
     /// The search for the capacity's share of that time, 0 to 1. The loads share the rest equally.
@@ -90,9 +96,32 @@ impl FleetComparisonConfig {
             // A policy that adapts needs it to settle.
             warm_up: 0.2,
             duration: if quick { 0.2 } else { 0.25 },
+            trial_warm_up: 0.2,
             trial_duration: 0.1,
+            capacity_p99_us: 500.0,
             capacity_share: if quick { 0.65 } else { 0.45 },
             time_limit: Duration::from_secs_f64(if quick { 52.0 } else { 220.0 } * fours.max(1.0)),
+        }
+    }
+
+    /// For a server of another project as it runs, and attached to from outside with each latency budget. Ratios refer to
+    /// the server as it runs. For three budgets ten minutes at most, or three if `quick`.
+    pub fn attached(server: &ServerCommand, budgets: &[LatencyBudget], quick: bool) -> Self {
+        let contenders = Contender::attached(server, budgets);
+        let fours = contenders.len() as f64 / 4.0;
+        Self {
+            reference: Reference::First,
+            shares: if quick { vec![0.5] } else { vec![0.1, 0.25, 0.5, 0.75, 0.9] },
+            rounds: if quick { 8 } else { 12 },
+            capacity_rounds: if quick { 6 } else { 10 },
+            // From outside the law is asked every 50 ms, and begins with plain interrupts after each idle time.
+            warm_up: 0.8,
+            duration: 0.3,
+            trial_warm_up: 0.4,
+            trial_duration: 0.15,
+            capacity_p99_us: 200.0,
+            time_limit: Duration::from_secs_f64(if quick { 150.0 } else { 540.0 } * fours.max(1.0)),
+            ..Self::new(contenders, quick)
         }
     }
 

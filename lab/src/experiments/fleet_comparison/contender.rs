@@ -1,13 +1,13 @@
 //! A server in its own testbed, and the fleet that stays connected to it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpStream};
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use policies::counters::Snapshot;
 use policies::host::Interface;
-use policies::law::{QueueMode, QueueSettings};
+use policies::law::{LatencyBudget, QueueMode, QueueSettings};
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Cpus, Policy, host};
 use runtime::{DriverKind, WaitStrategy};
@@ -16,10 +16,12 @@ use serde::Serialize;
 use super::super::contestant::Contestant;
 use super::super::core_assignment::CoreAssignment;
 use super::super::memcached_process::await_listening;
-use super::measurement::{HostReading, TurnMeasurement};
+use super::measurement::{AttachReading, HostReading, TurnMeasurement};
+use super::server_command::{ServerCommand, with_reply_length};
 use crate::Error;
 use crate::experiment_process::{
-    EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
+    AttachSpec, EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady,
+    ServerSpec,
 };
 use crate::fleet::{FleetConfig, FleetLoad, FleetRequests};
 use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, PeerService, RequestShape};
@@ -56,10 +58,12 @@ pub enum Contender {
         /// Time that the server spends computing for each request.
         work: Duration,
     },
-    /// A memcached, as it is, with one thread.
-    Memcached {
-        /// The program's path.
-        program: PathBuf,
+    /// A server of another project, as it is.
+    Program {
+        /// How it is started.
+        server: ServerCommand,
+        /// The latency budget with which it is attached to from outside, as `policies attach` does. `None`: not at all.
+        attached: Option<LatencyBudget>,
     },
 }
 
@@ -112,6 +116,12 @@ impl Contender {
         others.chain(lull).collect()
     }
 
+    /// A server as it runs, and the same under kernel polling from outside, once for each latency budget.
+    pub fn attached(server: &ServerCommand, budgets: &[LatencyBudget]) -> Vec<Self> {
+        let attached = std::iter::once(None).chain(budgets.iter().copied().map(Some));
+        attached.map(|attached| Self::Program { server: server.clone(), attached }).collect()
+    }
+
     /// The name in tables.
     pub fn name(&self) -> String {
         match self {
@@ -126,7 +136,10 @@ impl Contender {
                 format!("lull, {policy}, {driver}, {} µs of work", work.as_micros())
             }
             Self::Echo { peer, .. } => peer.name().to_owned(),
-            Self::Memcached { .. } => "memcached".to_owned(),
+            Self::Program { server, attached: None } => server.name.clone(),
+            Self::Program { server, attached: Some(budget) } => {
+                format!("{}, attached, budget {budget} µs", server.name)
+            }
         }
     }
 
@@ -140,12 +153,22 @@ impl Contender {
         self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
     }
 
+    /// Whether its queue is under kernel polling.
+    pub fn polls(&self) -> bool {
+        self.is_attached() || self.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
+    }
+
+    /// Whether it is a server of another project that is attached to from outside.
+    pub fn is_attached(&self) -> bool {
+        matches!(self, Self::Program { attached: Some(_), .. })
+    }
+
     /// The policy and the driver, if the server is Lull's.
     pub fn policy(&self) -> Option<(Policy, DriverKind)> {
         match self {
             Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
             Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
-            Self::Memcached { .. } => None,
+            Self::Program { .. } => None,
         }
     }
 }
@@ -155,8 +178,11 @@ const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
 
 /// What the fleet asks a server of this service.
 pub fn requests_for(service: PeerService) -> FleetRequests {
-    let shape = service.shape().unwrap_or(ECHO);
-    FleetRequests::Fixed { request: service.request(shape), reply: shape.reply }
+    let RequestShape { request, reply, .. } = service.shape().unwrap_or(ECHO);
+    match service.text() {
+        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: Some(reply) },
+        None => FleetRequests::Fixed { request, reply },
+    }
 }
 
 /// What a Lull server's worker runs.
@@ -176,6 +202,8 @@ pub struct RunningPolicy {
 pub(super) struct RunningContender {
     // The processes end before their testbed.
     fleet: ExperimentProcess,
+    /// What attaches to the server from outside.
+    attacher: Option<ExperimentProcess>,
     server: ExperimentProcess,
     testbed: Testbed,
     interface: Interface,
@@ -203,13 +231,14 @@ impl RunningContender {
         let (server, address, policy) = start_server(contender, &testbed, cores)?;
         let records = match requests {
             FleetRequests::Memcached(workload) => workload.records,
-            FleetRequests::Fixed { .. } => 0,
+            FleetRequests::Fixed { .. } | FleetRequests::Text { .. } => 0,
         };
         let SocketAddr::V4(address) = address else {
             return Err(Error::LoadProcess(format!(
                 "a fleet speaks IPv4, and the server listens on {address}"
             )));
         };
+        let requests = with_reply_length(requests, &testbed, address)?;
         let fleet = FleetConfig {
             interface: CLIENT_INTERFACE.to_owned(),
             mac: FLEET_MAC,
@@ -218,32 +247,38 @@ impl RunningContender {
             server: address,
             connections,
             depth,
-            requests: requests.clone(),
+            requests,
             seed,
         };
         let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
         let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
         fleet.fleet_ready()?;
+        // A server without connections has no queue that could be attached to.
+        let attacher = start_attacher(contender, &testbed, cores, server.id())?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
         let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         let receiver = if packing || polled { cores.packing } else { cores.server };
-        let adapts = contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling);
-        Ok(Self { fleet, server, testbed, interface, cores, receiver, depth, adapts, policy })
+        let adapts = contender.polls();
+        Ok(Self { fleet, attacher, server, testbed, interface, cores, receiver, depth, adapts, policy })
     }
 
     /// Runs a load, and reads what the host did meanwhile.
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<TurnMeasurement, Error> {
-        let Self { fleet, server, testbed, interface, adapts, .. } = self;
+        let Self { fleet, attacher, server, testbed, interface, adapts, .. } = self;
         let adapts = *adapts;
         let (server, testbed, interface) = (&*server, &*testbed, &*interface);
-        let read = || -> Result<HostReading, Error> {
+        let mut read = || -> Result<HostReading, Error> {
             let cpu = server.cpu_seconds()?;
             let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
             let drops = testbed.client.run(ring_drops)?;
             let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
-            Ok(HostReading { cpu, snapshot, retransmitted: testbed.server_retransmissions()?, drops, queue })
+            let attach = attacher.as_mut().map(|attacher| -> Result<_, Error> {
+                Ok(AttachReading { cpu: attacher.cpu_seconds()?, progress: attacher.attach_progress()? })
+            });
+            let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
+            Ok(HostReading { cpu, snapshot, retransmitted, drops, queue, attach })
         };
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
         let before = read()?;
@@ -315,22 +350,41 @@ fn start_server(
             testbed.server.run(|| service.check(address))?;
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
         }
-        Contender::Memcached { program } => {
+        Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
             interrupt_by_thread(testbed, cores.server)?;
-            let address = SocketAddrV4::new(SERVER_ADDRESS, 11211);
-            let ip = SERVER_ADDRESS.to_string();
-            let arguments = ["-u", "root", "-l", &ip, "-p", "11211", "-t", "1", "-m", "256", "-c", "10100"];
+            let address = ServerCommand::address();
             let role = ProcessRole::Program(ProgramSpec {
                 program: program.clone(),
-                arguments: arguments.map(str::to_owned).into(),
+                arguments: arguments.clone(),
                 core: cores.server,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
             let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
-            await_listening(program, connects, || server.try_wait())?;
+            await_listening(Path::new(name), connects, || server.try_wait())?;
             Ok((server, address.into(), None))
         }
     }
+}
+
+/// Starts what attaches to the server, if it is to be attached to. It has the core of the network work under packing: a
+/// third one, or else the fleet's, whose pauses are left out. On the server's own core it would add to the latencies what
+/// it does not add on a machine with more cores.
+fn start_attacher(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+    server: u32,
+) -> Result<Option<ExperimentProcess>, Error> {
+    let Contender::Program { attached: Some(latency_budget), .. } = contender else { return Ok(None) };
+    let role = ProcessRole::Attach(AttachSpec {
+        pid: server,
+        interface: SERVER_INTERFACE.to_owned(),
+        latency_budget: *latency_budget,
+        core: cores.packing,
+    });
+    let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
+    attacher.attached()?;
+    Ok(Some(attacher))
 }
 
 /// Has the server's queue polled by a real-time kernel thread on the server's core, as Lull's vanilla policy does on a

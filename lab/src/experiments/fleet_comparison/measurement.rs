@@ -4,6 +4,7 @@ use policies::counters::{CpuTime, Snapshot};
 use serde::Serialize;
 
 use super::super::core_assignment::CoreAssignment;
+use crate::experiment_process::AttachProgress;
 use crate::fleet::{FleetLoad, FleetMeasurement};
 
 /// Counters of the host at one moment.
@@ -17,6 +18,27 @@ pub(super) struct HostReading {
     pub(super) drops: u64,
     /// How a law drives the server's queue. `None` without a law.
     pub(super) queue: Option<String>,
+    /// `None` for a server that is not attached to from outside.
+    pub(super) attach: Option<AttachReading>,
+}
+
+/// What an attaching process did so far.
+pub(super) struct AttachReading {
+    /// Its CPU time, in seconds.
+    pub(super) cpu: f64,
+    pub(super) progress: AttachProgress,
+}
+
+/// What an attaching process did in a turn.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct AttachTurn {
+    /// Its CPU time over elapsed time. It is not part of the server's.
+    pub cores: f64,
+    /// The epoll instances that were attached at the end.
+    pub instances: usize,
+    /// Why it gave polling up for some seconds, each time that it did since the turn before.
+    pub stepped_back: Vec<String>,
 }
 
 /// One contender measured once.
@@ -54,6 +76,8 @@ pub struct TurnMeasurement {
     pub drops: u64,
     /// How a law drove the server's queue at the end of the turn: the mode, and the grace time. `None` without a law.
     pub queue: Option<String>,
+    /// What attached to the server from outside. `None` if nothing did.
+    pub attach: Option<AttachTurn>,
 }
 
 /// Steal, as a share of one core, above which a turn or a trial is repeated. A 99th percentile bears 1 % of the time.
@@ -111,6 +135,7 @@ impl TurnMeasurement {
             server_retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
             drops: after.drops.saturating_sub(before.drops),
             queue: after.queue.clone(),
+            attach: attach_turn(before, after, seconds),
             fleet,
         }
     }
@@ -135,6 +160,19 @@ impl TurnMeasurement {
         if send_lag.p99 > LONGEST_SEND_LAG_US {
             return Some(format!("the fleet sent late (99th percentile {:.0} µs)", send_lag.p99));
         }
+        if self.attach.as_ref().is_some_and(|attach| attach.instances == 0) {
+            return Some("no epoll instance was attached".to_owned());
+        }
         None
     }
+}
+
+fn attach_turn(before: &HostReading, after: &HostReading, seconds: f64) -> Option<AttachTurn> {
+    let (before, after) = (before.attach.as_ref()?, after.attach.as_ref()?);
+    let stepped_back = [&before.progress.stepped_back[..], &after.progress.stepped_back[..]].concat();
+    Some(AttachTurn {
+        cores: (after.cpu - before.cpu) / seconds,
+        instances: after.progress.instances,
+        stepped_back,
+    })
 }

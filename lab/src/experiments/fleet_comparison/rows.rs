@@ -79,6 +79,9 @@ pub struct FleetRow {
     pub busy_poll_share: f64,
     /// How a law drove the server's queue at the end of most turns. `None` without a law.
     pub queue: Option<String>,
+    /// CPU time of the process that attached to the server over elapsed time. It is not part of `cpu_us`. `None` if
+    /// nothing was attached.
+    pub attach_cores: Option<f64>,
     /// Whether less than [`RECEIVED_SHARE`] of the server's packets were received where they should be.
     pub received_elsewhere: bool,
 }
@@ -124,6 +127,9 @@ pub(super) fn fleet_rows(config: &FleetComparisonConfig, rounds: &[Round<TurnMea
             packets_per_look: middle(|it| it.fleet.packets_per_look),
             busy_poll_share: middle(|it| it.busy_poll_share),
             queue: queue_mode(rounds, index),
+            attach_cores: contender
+                .is_attached()
+                .then(|| middle(|it| it.attach.as_ref().map_or(0.0, |attach| attach.cores))),
             received_elsewhere: rounds.iter().any(|round| round.value(index).is_some())
                 && middle(|it| it.received_share.unwrap_or(1.0)) < RECEIVED_SHARE,
         }

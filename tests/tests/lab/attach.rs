@@ -1,0 +1,106 @@
+//! `lab attach`: a server of another project, as it runs and attached to.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use serial_test::serial;
+use tests::{isolated, program};
+
+fn attach(arguments: &[&str]) -> Output {
+    Command::new(tests::own_program("lab")).arg("attach").args(arguments).output().unwrap()
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Measures a server at a rate that an unoptimized fleet can keep, and checks what was attached.
+fn is_measured(name: &str, arguments: &[&str]) {
+    let load = ["--quick", "--rates", "500", "--rounds", "2", "--latency-budget", "1000", "--format", "json"];
+    let output = attach(&[&load[..], arguments].concat());
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
+    let [load] = array(&report["result"]["loads"]) else { panic!("{report}") };
+    let attached = format!("{name}, attached, budget 1000 µs");
+    // Empty where the machine disturbed both rounds.
+    for row in array(&load["classes"]).iter().flat_map(|class| array(&class["rows"])) {
+        let is_attached = match row["name"].as_str().unwrap() {
+            other if other == name => false,
+            other => {
+                assert_eq!(other, attached);
+                true
+            }
+        };
+        assert_eq!(row["reference"], name, "{row}");
+        assert_eq!(row["attach_cores"].is_number(), is_attached, "{row}");
+        // A server of which no turn was valid has none.
+        assert!(row["queue"].is_string() == is_attached || row["qps"]["count"] == 0, "{row}");
+    }
+    let invalid = array(&load["invalid"]).iter().map(|turn| &turn["value"]);
+    let rounds = array(&load["classes"]).iter().flat_map(|class| array(&class["rounds"]));
+    let turns = rounds.flat_map(|round| array(&round["turns"])).map(|turn| &turn["value"]);
+    let attached: Vec<&Value> =
+        turns.chain(invalid).map(|value| &value["attach"]).filter(|attach| attach.is_object()).collect();
+    assert!(!attached.is_empty(), "{load}");
+    for turn in attached {
+        assert_eq!(turn["instances"], 1, "{turn}");
+        assert!(turn["cores"].as_f64().is_some_and(|cores| cores > 0.0), "{turn}");
+    }
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn memcached_is_measured_as_it_runs_and_attached() {
+    if tests::require("/usr/bin/memcached", std::path::Path::new("/usr/bin/memcached").exists().then_some(()))
+        .is_none()
+    {
+        return;
+    }
+    is_measured("memcached", &["--memcached", "/usr/bin/memcached"]);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn another_server_is_measured_with_a_request_of_its_protocol() {
+    if program("redis-server").is_none() {
+        return;
+    }
+    let redis = "redis-server --bind {address} --port {port} --save '' --protected-mode no";
+    is_measured("redis-server", &["--server", redis, "--request", r"PING\r\n"]);
+}
+
+#[test]
+fn a_memcached_that_is_not_installed_is_an_error_that_says_what_to_do() {
+    let output = attach(&["--memcached", "/nonesuch/memcached"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    for expected in ["/nonesuch/memcached is not installed", "apt-get install memcached", "--server"] {
+        assert!(errors.contains(expected), "no {expected:?} in {errors}");
+    }
+}
+
+/// Echoes with a thread for each connection, which blocks in reads.
+const BLOCKING: &str = "python3 -c 'import socketserver as s
+class Echo(s.BaseRequestHandler):
+    def handle(self):
+        for data in iter(lambda: self.request.recv(99), b\"\"):
+            self.request.sendall(data)
+s.ThreadingTCPServer.daemon_threads = True
+s.ThreadingTCPServer((\"{address}\", {port}), Echo).serve_forever()'";
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_server_that_can_not_be_attached_to_is_refused_with_the_reason() {
+    if program("python3").is_none() {
+        return;
+    }
+    let output = attach(&["--quick", "--connections", "2", "--server", BLOCKING, "--request", "echo"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{output:?}");
+    for expected in ["can't be attached to", "poll or select", "epoll"] {
+        assert!(errors.contains(expected), "no {expected:?} in {errors}");
+    }
+}
