@@ -14,11 +14,13 @@ mod book;
 pub mod capture;
 pub mod fake_server;
 pub mod isolated;
+pub mod kill_at_call;
 mod kill_on_drop;
 pub mod load;
 pub mod memcached;
 pub mod poll_trace;
 mod requirements;
+pub mod seccomp;
 pub mod testbed;
 
 pub use kill_on_drop::KillOnDrop;

@@ -53,6 +53,21 @@ impl Observed {
         });
     }
 
+    /// Waits until these queues are attached.
+    pub fn wait_queues(&self, queues: &[u32]) {
+        wait_until("the queues are attached", || {
+            let attached = self.attachment.status().queues;
+            attached.iter().map(|attached| attached.queue.queue).eq(queues.iter().copied())
+        });
+    }
+
+    /// Detaches under the load, and ends the load. Nothing is left.
+    pub fn end(self, load: Load) {
+        self.attachment.detach();
+        load.end();
+        nothing_is_left();
+    }
+
     pub fn wait_polls(&self) {
         wait_until("the queue is polled", || self.count(polls) > 0);
     }
@@ -190,11 +205,8 @@ fn threads_of_memcached_that_take_their_queues_are_attached_to_one_each() {
     let load = Load::start(&testbed, server.address, server.exchange, 2 * CONNECTIONS);
     let attached = Observed::start(Target::Process(server.pid()));
     attached.wait_attached(2);
-    let queues = || attached.attachment.status().queues.iter().map(|it| it.queue.queue).collect::<Vec<_>>();
-    wait_until("both queues are attached", || queues() == [0, 1]);
-    attached.attachment.detach();
-    load.end();
-    nothing_is_left();
+    attached.wait_queues(&[0, 1]);
+    attached.end(load);
 }
 
 #[test]
@@ -247,8 +259,7 @@ fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     wait_until("the listeners are steered", || attached.count(steered) == 1);
     let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
     attached.wait_attached(2);
-    let queues = || attached.attachment.status().queues.iter().map(|it| it.queue.queue).collect::<Vec<_>>();
-    wait_until("both queues are attached", || queues() == [0, 1]);
+    attached.wait_queues(&[0, 1]);
     attached.attachment.detach();
     assert!(!is_steered(), "the program is left");
     nothing_is_left();

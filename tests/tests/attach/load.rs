@@ -29,6 +29,17 @@ pub struct Load {
 
 impl Load {
     pub fn start(testbed: &Testbed, address: SocketAddr, exchange: Exchange, connections: usize) -> Self {
+        Self::start_paced(testbed, address, exchange, connections, Duration::ZERO)
+    }
+
+    /// Each client pauses after each response.
+    pub fn start_paced(
+        testbed: &Testbed,
+        address: SocketAddr,
+        exchange: Exchange,
+        connections: usize,
+        pause: Duration,
+    ) -> Self {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let connect = || {
             Cpus::one(1).pin(None)?;
@@ -37,7 +48,7 @@ impl Load {
             Ok(streams
                 .map(|stream| {
                     let (stop, count) = (Arc::clone(&stop), Arc::clone(&count));
-                    std::thread::spawn(move || exchange_until(stream, exchange, &stop, &count))
+                    std::thread::spawn(move || exchange_until(stream, exchange, pause, &stop, &count))
                 })
                 .collect())
         };
@@ -78,6 +89,7 @@ fn open(address: SocketAddr) -> TcpStream {
 fn exchange_until(
     mut stream: TcpStream,
     exchange: Exchange,
+    pause: Duration,
     stop: &AtomicBool,
     count: &AtomicU64,
 ) -> Vec<Duration> {
@@ -94,6 +106,9 @@ fn exchange_until(
         }
         times.push(start.elapsed());
         count.fetch_add(1, Ordering::Relaxed);
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
     }
     times
 }

@@ -3,6 +3,7 @@
 mod attached;
 mod commands;
 mod cycles;
+mod kills;
 mod left_alone;
 mod load;
 mod namespaces;

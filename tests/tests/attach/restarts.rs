@@ -40,9 +40,7 @@ fn a_worker_that_nginx_starts_on_reload_is_attached_in_place_of_the_old_one() {
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
     attached.wait_attached(2);
     wait_until("the old worker is detached", || attached.count(detached) > 0);
-    attached.attachment.detach();
-    load.end();
-    nothing_is_left();
+    attached.end(load);
 }
 
 #[test]

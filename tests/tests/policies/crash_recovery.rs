@@ -2,17 +2,14 @@
 //! that changes something.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use lab::testbed::SERVER_INTERFACE;
-use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Cpus, Policy, host};
 use serial_test::serial;
 use tests::isolated;
+use tests::kill_at_call::{SystemCall, Traced, run_until, seize, trace_until};
 use tests::testbed::enter;
 
 use super::guardian::{self, Guarded};
@@ -47,64 +44,8 @@ const OLDER: [i64; 5] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [i64; 0] = [];
 
-/// Runs a command, and kills it before its `stop`-th such call. Returns the number of calls it reached. If it is not
-/// killed, its exit status must be at most `status`.
-#[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
-fn run_until(command: &[&str], stop: usize, status: i32) -> usize {
-    // The shell stops itself until it is traced, so that nothing has to run between fork and exec.
-    let child = Command::new("sh")
-        .args(["-c", "kill -STOP $$; exec \"$@\"", "sh"])
-        .args(command)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-    waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
-    seize(pid);
-    // Else threads that it starts would be stopped, too.
-    nix::sys::signal::kill(pid, Signal::SIGCONT).unwrap();
-    trace_until(pid, stop, status)
-}
-
-fn seize(pid: Pid) {
-    ptrace::seize(pid, ptrace::Options::PTRACE_O_EXITKILL | ptrace::Options::PTRACE_O_TRACESYSGOOD).unwrap();
-}
-
-/// Lets a process that was seized go on, and kills it before its `stop`-th call that changes something; see
-/// [`run_until`].
-fn trace_until(pid: Pid, stop: usize, status: i32) -> usize {
-    let (mut stops, mut enters) = (0, false);
-    loop {
-        match waitpid(pid, None).unwrap() {
-            // The process stops before each call and after it.
-            WaitStatus::PtraceSyscall(_) => {
-                enters = !enters;
-                if enters && is_change(pid) {
-                    stops += 1;
-                    if stops == stop {
-                        nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
-                    }
-                }
-            }
-            WaitStatus::Exited(_, code) => {
-                assert!((0..=status).contains(&code), "{code}");
-                return stops;
-            }
-            WaitStatus::Signaled(_, signal, _) => {
-                assert_eq!((signal, stops), (Signal::SIGKILL, stop));
-                return stops;
-            }
-            _ => {}
-        }
-        // Fails if it was just killed.
-        let _ = ptrace::syscall(pid, None);
-    }
-}
-
-fn is_change(pid: Pid) -> bool {
-    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-    let number = call.split(' ').next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number| CHANGES.contains(&number) || OLDER.contains(&number))
+fn is_change(call: &SystemCall) -> bool {
+    CHANGES.contains(&call.number) || OLDER.contains(&call.number)
 }
 
 /// All settings that a policy may change on the testbed.
@@ -159,12 +100,12 @@ fn wherever_an_apply_is_killed_restore_puts_everything_back() {
         let apply = [policies, "apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"];
         // Where the kernel has no threads that poll all the time, vanilla is applied, and the command fails.
         let status = i32::from(policy == Policy::KernelThread);
-        let stops = run_until(&apply, usize::MAX, status);
+        let stops = run_until(&apply, Traced::All, usize::MAX, status, is_change);
         assert_ne!(settings(), fresh, "{policy} sets nothing");
         assert!(stops > 15, "{policy}: {stops}");
         for stop in 0..=stops {
             if stop > 0 {
-                run_until(&apply, stop, status);
+                run_until(&apply, Traced::All, stop, status, is_change);
             }
             restore_all(policies, &fresh, &format!("{policy} killed at {stop} of {stops}"));
         }
@@ -188,11 +129,11 @@ fn wherever_a_restore_is_killed_the_next_one_puts_everything_back() {
         assert_ne!(settings(), fresh);
     };
     apply();
-    let stops = run_until(&[policies, "restore"], usize::MAX, 0);
+    let stops = run_until(&[policies, "restore"], Traced::All, usize::MAX, 0, is_change);
     assert!(stops > 5, "{stops}");
     for stop in 1..=stops {
         apply();
-        run_until(&[policies, "restore"], stop, 0);
+        run_until(&[policies, "restore"], Traced::All, stop, 0, is_change);
         restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
     }
     println!("killed at {stops} steps");
@@ -215,13 +156,13 @@ fn wherever_a_servers_start_is_killed_restore_puts_everything_back() {
     let mut server = vec![program.to_str().unwrap(), "-u", "root", "-t", "1", "--cores", "0"];
     server.extend(["-l", "127.0.0.1", "-p", &port]);
     server.extend(policy);
-    let stops = run_until(&server, usize::MAX, 127);
+    let stops = run_until(&server, Traced::All, usize::MAX, 127, is_change);
     assert_eq!(settings(), fresh, "it restores them itself");
     assert!(stops > 15, "{stops}");
     let mut killed_with_settings = 0;
     // All of them would take half a minute.
     for stop in (1..=stops).step_by(3) {
-        run_until(&server, stop, 127);
+        run_until(&server, Traced::All, stop, 127, is_change);
         killed_with_settings += usize::from(settings() != fresh);
         restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
     }
@@ -239,12 +180,9 @@ fn wherever_the_guardian_is_killed_the_next_restore_puts_everything_back() {
     let policies = policies.to_str().unwrap();
     let end = |stop: usize| {
         let mut guarded = Guarded::start(Policy::KernelPolling);
-        let pid = Pid::from_raw(i32::try_from(guarded.guardian).unwrap());
-        seize(pid);
-        // It waits for requests of the server.
-        ptrace::interrupt(pid).unwrap();
+        let pid = seize(guarded.guardian);
         guarded.kill_server();
-        trace_until(pid, stop, 0)
+        trace_until(pid, stop, is_change)
     };
     let stops = end(usize::MAX);
     assert!(stops > 5, "{stops}");
