@@ -7,5 +7,6 @@ mod kills;
 mod left_alone;
 mod load;
 mod namespaces;
+mod permissions;
 mod restarts;
 mod servers;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::observed::{Fitness, ObservedProcess, Survey};
+use super::observed::{AccessError, Fitness, ObservedProcess, Survey};
 use super::waits::ThreadWaits;
 use crate::explain::{Finding, Severity};
 use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
@@ -75,10 +75,10 @@ impl Findings {
     }
 
     fn check_access(&mut self, survey: &Survey) {
-        if let Some((pid, error)) = &survey.access {
+        if let Some(AccessError { pid, step, error }) = &survey.access {
             let denied = error.kind() == io::ErrorKind::PermissionDenied;
             self.prevents(
-                format!("The descriptors of process {pid} can't be read: {error}."),
+                format!("Could not {step} of process {pid}: {error}."),
                 if denied {
                     "run the command as root, or with CAP_SYS_PTRACE (and kernel.yama.ptrace_scope below 3)"
                 } else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::findings::explain;
-use super::observed::{Fitness, ObservedInstance, ObservedProcess, Survey};
+use super::observed::{AccessError, Fitness, ObservedInstance, ObservedProcess, Survey};
 use super::wait_trace::{Timeouts, trace_timeouts};
 use super::waits::{self, Waits};
 use crate::attach::instance::{Holds, Instance, is_nested};
@@ -54,7 +54,9 @@ pub fn observe(
     };
     let namespace = NetNamespace::of_process(*first);
     let survey = match namespace {
-        Err(error) => Survey::inaccessible(*first, error),
+        Err(error) => {
+            Survey::inaccessible(AccessError { pid: *first, step: "open the network namespace", error })
+        }
         Ok(namespace) => {
             // Here, where tracing is mounted: another mount namespace may not show it.
             let (waits, restless, access) = watch_threads(&pids);
@@ -112,7 +114,7 @@ fn threads_on(waits: &Waits, pid: u32, descriptor: i32) -> Vec<i32> {
 
 type Restless = Vec<(u32, i32, Option<Timeouts>)>;
 
-fn watch_threads(pids: &BTreeSet<u32>) -> (Waits, Restless, Option<(u32, io::Error)>) {
+fn watch_threads(pids: &BTreeSet<u32>) -> (Waits, Restless, Option<AccessError>) {
     match waits::sample(pids.iter().copied()) {
         Ok(waits) => {
             let restless = waits.iter().filter(|(_, waits)| waits.never_sleeps());
@@ -120,16 +122,19 @@ fn watch_threads(pids: &BTreeSet<u32>) -> (Waits, Restless, Option<(u32, io::Err
                 restless.map(|((pid, thread), _)| (*pid, *thread, trace_timeouts(*thread).ok())).collect();
             (waits, restless, None)
         }
-        Err(error) => (Waits::new(), Vec::new(), pids.first().map(|pid| (*pid, error))),
+        Err(error) => {
+            let step = "read the waits of the threads";
+            (Waits::new(), Vec::new(), pids.first().map(|&pid| AccessError { pid, step, error }))
+        }
     }
 }
 
 impl Survey {
-    fn inaccessible(pid: u32, error: io::Error) -> Self {
+    fn inaccessible(access: AccessError) -> Self {
         Self {
             processes: Vec::new(),
             programs: BTreeSet::new(),
-            access: Some((pid, error)),
+            access: Some(access),
             waits: Waits::new(),
             restless: Vec::new(),
             queues: QueueMap::default(),
@@ -175,7 +180,7 @@ impl Survey {
             Ok(descriptors) => descriptors,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
-                self.access.get_or_insert((pid, error));
+                self.access.get_or_insert(AccessError { pid, step: "read the descriptors", error });
                 return;
             }
         };
@@ -187,7 +192,8 @@ impl Survey {
                 Err(error) => {
                     if error.raw_os_error() != Some(libc::ENOTTY) && error.raw_os_error() != Some(libc::EBADF)
                     {
-                        self.access.get_or_insert((pid, error));
+                        let step = "duplicate (pidfd_getfd) the epoll instances";
+                        self.access.get_or_insert(AccessError { pid, step, error });
                     }
                     None
                 }

@@ -63,13 +63,22 @@ pub enum Fitness {
     Unreadable,
 }
 
+/// What could not be looked at, and why.
+#[derive(Debug)]
+pub(super) struct AccessError {
+    pub(super) pid: u32,
+    /// The step that failed, for example `read the descriptors`: "of process PID" follows.
+    pub(super) step: &'static str,
+    pub(super) error: io::Error,
+}
+
 /// What was seen, from which the findings follow.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) processes: Vec<ObservedProcess>,
     pub(super) programs: BTreeSet<String>,
-    /// The first error of access to a process, with the process.
-    pub(super) access: Option<(u32, io::Error)>,
+    /// The first thing that could not be looked at.
+    pub(super) access: Option<AccessError>,
     pub(super) waits: Waits,
     /// Threads that never sleep, with the timeouts of their waits where those could be traced.
     pub(super) restless: Vec<(u32, i32, Option<Timeouts>)>,
