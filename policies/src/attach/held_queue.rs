@@ -212,7 +212,8 @@ impl HeldQueue {
     fn hold_back(&mut self, pause: Duration) {
         let end = Instant::now() + pause;
         self.plain_until = Some(self.plain_until.map_or(end, |present| present.max(end)));
-        // What the law has measured led to this. A new one starts without it, and with plain interrupts.
+        // The measurements of the present law led to what is given up here, so they are dropped with it. The law that
+        // replaces it begins with plain interrupts.
         self.law = PollingLaw::new(self.budget, self.costs, self.limits);
     }
 

@@ -108,7 +108,8 @@ impl Instance {
     pub(super) fn holds(&self, queues: &QueueMap) -> Holds {
         let mut counts: BTreeMap<QueueName, usize> = BTreeMap::new();
         for look in self.sockets.values() {
-            // The id of a NAPI that is not there is from before the link was reopened, which gave its queues new ids.
+            // Reopening a link gives its queues new NAPIs. A socket keeps the old NAPI's id until its next packet arrives,
+            // and that id is in no map: such a socket doesn't count.
             if let Some(queue) = queues.queue(look.napi) {
                 *counts.entry(queue.clone()).or_default() += 1;
             }
