@@ -190,6 +190,9 @@ fn load_cells(load: &LoadResult<FleetRow, TurnMeasurement>, row: &FleetRow) -> V
 
 /// One sentence: would kernel polling help here, and by how much? One for each server that is attached to from outside.
 fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> String {
+    if !config.rates.is_empty() && config.contenders.iter().any(Contender::polls) {
+        return "At given rates the capacity is not searched, so there is no verdict on it.".to_owned();
+    }
     let mut polling = config.contenders.iter().enumerate().filter(|(_, contender)| contender.polls());
     let attached = polling.clone().filter(|(_, contender)| contender.is_attached());
     let verdicts: Vec<String> = attached
@@ -219,9 +222,6 @@ fn verdict_on(config: &FleetComparisonConfig, result: &FleetComparisonResult, in
         None => config.contenders[index].name(),
     };
     let (first, reference) = (short(0), short(config.reference_of(index)));
-    if !config.rates.is_empty() {
-        return "At given rates the capacity is not searched, so there is no verdict on it.".to_owned();
-    }
     let Some(class) = result.capacity.classes.first() else { return "Nothing was measured.".to_owned() };
     let cores = |class: DistanceClass| match class {
         DistanceClass::Single => String::new(),

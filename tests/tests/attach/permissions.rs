@@ -25,7 +25,8 @@ fn is_refused(wrapper: &[&str], expected: &[&str]) {
     let before = state(&[server.pid()]);
     let mut command = Command::new(first);
     command.args(&wrapper[1..]).arg(tests::own_program("policies"));
-    let output = command.args(["attach", "--pid", &server.pid().to_string(), "--duration", "2"]).output().unwrap();
+    let output =
+        command.args(["attach", "--pid", &server.pid().to_string(), "--duration", "2"]).output().unwrap();
     let text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     println!("{text}");

@@ -123,7 +123,7 @@ impl FleetComparison {
     /// # Errors
     /// If a server or a fleet exits.
     pub fn run(mut self, mut progress: impl FnMut(&str)) -> Result<FleetComparisonResult, Error> {
-        let FleetComparisonConfig { warm_up, duration, rounds, capacity_rounds, .. } = self.config;
+        let FleetComparisonConfig { settle, warm_up, duration, rounds, capacity_rounds, .. } = self.config;
         let trials = Trials {
             p99_us: self.config.capacity_p99_us,
             warm_up: self.config.trial_warm_up,
@@ -167,6 +167,7 @@ impl FleetComparison {
                 FleetPacing::Closed { .. } => "closed loop".to_owned(),
             };
             let (turns, left_out) = self.rounds(rounds, &name, &mut progress, |contender, _| {
+                contender.settle(pacing, settle)?;
                 let measurement = contender.measure(&load)?;
                 let (invalid, steal) = (measurement.invalid(), measurement.steal);
                 Ok(Measured { value: measurement, invalid, steal })

@@ -61,6 +61,9 @@ pub struct FleetComparisonConfig {
     pub closed_loop: bool,
     /// Mean think time of the closed loop, µs.
     pub think_us: f64,
+    /// Seconds of load before each turn of which nothing is counted. CPU time is that of a whole turn, warm-up included,
+    /// so a policy that takes long to settle needs these. 0 for none.
+    pub settle: f64,
     /// Seconds of load before each measurement.
     pub warm_up: f64,
     /// Seconds of a measurement.
@@ -93,6 +96,7 @@ impl FleetComparisonConfig {
             capacity_rounds: if quick { 8 } else { 12 },
             closed_loop: !quick,
             think_us: 0.0,
+            settle: 0.0,
             // A policy that adapts needs it to settle.
             warm_up: 0.2,
             duration: if quick { 0.2 } else { 0.25 },
@@ -115,7 +119,8 @@ impl FleetComparisonConfig {
             rounds: if quick { 8 } else { 12 },
             capacity_rounds: if quick { 6 } else { 10 },
             // From outside the law is asked every 50 ms, and begins with plain interrupts after each idle time.
-            warm_up: 0.8,
+            settle: 0.8,
+            warm_up: 0.1,
             duration: 0.3,
             trial_warm_up: 0.4,
             trial_duration: 0.15,

@@ -23,7 +23,7 @@ use crate::experiment_process::{
     AttachSpec, EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady,
     ServerSpec,
 };
-use crate::fleet::{FleetConfig, FleetLoad, FleetRequests};
+use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
 use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, PeerService, RequestShape};
 use crate::polling_config::PollingConfig;
 use crate::testbed::{
@@ -262,6 +262,14 @@ impl RunningContender {
         let receiver = if packing || polled { cores.packing } else { cores.server };
         let adapts = contender.polls();
         Ok(Self { fleet, attacher, server, testbed, interface, cores, receiver, depth, adapts, policy })
+    }
+
+    /// Runs a load for some seconds, of which nothing is counted.
+    pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
+        if seconds > 0.0 {
+            self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
+        }
+        Ok(())
     }
 
     /// Runs a load, and reads what the host did meanwhile.
