@@ -173,8 +173,9 @@ pub struct AttachFlags {
     /// Path of the memcached to attach to; it runs with one thread
     #[arg(long, value_name = "PATH", default_value = "memcached")]
     pub memcached: PathBuf,
-    /// Another server, as a command of the shell in which {address} and {port} say where it listens; it stays in the
-    /// foreground, with one thread that waits in epoll. It speaks memcached's protocol, or answers --request
+    /// Another server, as a command of the shell; it listens at 198.18.0.1:11211, for which {address} and {port} stand,
+    /// and stays in the foreground, with one thread that waits in epoll. It speaks memcached's protocol, or answers
+    /// --request
     #[arg(long, value_name = "COMMAND", conflicts_with = "memcached")]
     pub server: Option<String>,
     /// What is asked instead of memcached's protocol, with \r and \n for ends of lines; all replies have the same length

@@ -368,7 +368,7 @@ fn start_server(
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
             let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
-            await_listening(Path::new(name), connects, || server.try_wait())?;
+            await_listening(Path::new(&format!("{name} at {address}")), connects, || server.try_wait())?;
             Ok((server, address.into(), None))
         }
     }

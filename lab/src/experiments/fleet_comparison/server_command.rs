@@ -39,17 +39,14 @@ impl ServerCommand {
         Self { name: "memcached".to_owned(), program, arguments: arguments.map(str::to_owned).into() }
     }
 
-    /// A command of the shell, in which `{address}` and `{port}` stand for where the server is to listen. It has to stay
-    /// in the foreground.
+    /// A command of the shell, in which `{address}` and `{port}` stand for where the server is to listen: 198.18.0.1 and
+    /// 11211. It has to stay in the foreground.
     ///
     /// # Errors
-    /// [`Error::ServerCommand`] if it is empty, or has no `{port}`.
+    /// [`Error::ServerCommand`] if it is empty.
     pub fn shell(command: &str) -> Result<Self, Error> {
-        let refuse = |reason: &str| Err(Error::ServerCommand(reason.to_owned()));
-        let Some(first) = command.split_whitespace().next() else { return refuse("the command is empty") };
-        if !command.contains("{port}") {
-            return refuse("the command has no {port}, at which the server has to listen");
-        }
+        let first = command.split_whitespace().next();
+        let first = first.ok_or_else(|| Error::ServerCommand("the command is empty".to_owned()))?;
         let name = Path::new(first).file_name().unwrap_or(OsStr::new(first)).to_string_lossy().into_owned();
         let command =
             command.replace("{address}", &SERVER_ADDRESS.to_string()).replace("{port}", &PORT.to_string());
@@ -136,10 +133,8 @@ mod tests {
             command.arguments,
             ["-c", "exec /usr/bin/redis-server --bind 198.18.0.1 --port 11211"].map(str::to_owned)
         );
-        for (command, expected) in [("redis-server", "{port}"), (" ", "empty")] {
-            let error = ServerCommand::shell(command).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
+        let error = ServerCommand::shell(" ").unwrap_err().to_string();
+        assert!(error.contains("empty"), "{error}");
     }
 
     #[test]
