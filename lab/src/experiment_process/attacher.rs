@@ -23,6 +23,7 @@ struct Reported {
     /// Why an instance was left alone, or a queue refused.
     refusals: Vec<String>,
     stepped_back: Vec<String>,
+    changes: Vec<String>,
 }
 
 impl Reported {
@@ -33,6 +34,7 @@ impl Reported {
                 self.refusals.push(event.to_string());
             }
             AttachEvent::SteppedBack { reason, .. } => self.stepped_back.push(reason.clone()),
+            AttachEvent::Queue { change, .. } => self.changes.push(change.to_string()),
             _ => {}
         }
     }
@@ -73,7 +75,8 @@ pub(super) fn run(spec: &AttachSpec) -> Result<(), Error> {
         command?;
         let instances = attachment.status().queues.iter().map(|queue| queue.instances.len()).sum();
         let stepped_back = std::mem::take(&mut reported().stepped_back);
-        send(&AttachMessage::Status(AttachProgress { instances, stepped_back }))?;
+        let changes = std::mem::take(&mut reported().changes);
+        send(&AttachMessage::Status(AttachProgress { instances, stepped_back, changes }))?;
     }
     attachment.detach();
     Ok(())

@@ -67,6 +67,8 @@ pub(crate) struct AttachProgress {
     pub(crate) instances: usize,
     /// Why it gave polling up for some seconds, each time that it did.
     pub(crate) stepped_back: Vec<String>,
+    /// The modes that the law has chosen for the queue, with the reasons.
+    pub(crate) changes: Vec<String>,
 }
 
 /// Another program as an experiment process: it ends with the lab.

@@ -39,6 +39,8 @@ pub struct AttachTurn {
     pub instances: usize,
     /// Why it gave polling up for some seconds, each time that it did since the turn before.
     pub stepped_back: Vec<String>,
+    /// The modes that the law has chosen for the queue since the turn before, with the reasons, in order of time.
+    pub changes: Vec<String>,
 }
 
 /// One contender measured once.
@@ -170,9 +172,11 @@ impl TurnMeasurement {
 fn attach_turn(before: &HostReading, after: &HostReading, seconds: f64) -> Option<AttachTurn> {
     let (before, after) = (before.attach.as_ref()?, after.attach.as_ref()?);
     let stepped_back = [&before.progress.stepped_back[..], &after.progress.stepped_back[..]].concat();
+    let changes = [&before.progress.changes[..], &after.progress.changes[..]].concat();
     Some(AttachTurn {
         cores: (after.cpu - before.cpu) / seconds,
         instances: after.progress.instances,
         stepped_back,
+        changes,
     })
 }
