@@ -8,6 +8,7 @@ use lab::experiments::fleet_comparison::{
 };
 use lab::experiments::policy_comparison::PolicyComparison;
 use lab::experiments::{Contestant, CoreAssignment};
+use lab::fleet::FleetRequests;
 use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
