@@ -8,20 +8,10 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use net::TcpStream;
 
-use common::{local, pair};
+use common::{pair, with_std_peer};
 
 const LIMIT: Duration = Duration::from_secs(3);
-
-/// A stream, and its peer as a blocking socket of the standard library.
-async fn with_std_peer() -> (TcpStream, std::net::TcpStream) {
-    let listener = std::net::TcpListener::bind(local()).unwrap();
-    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (peer, _) = listener.accept().unwrap();
-    peer.set_read_timeout(Some(LIMIT)).unwrap();
-    (stream, peer)
-}
 
 fn reset(peer: std::net::TcpStream) {
     socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();

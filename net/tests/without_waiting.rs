@@ -9,18 +9,9 @@ use std::time::Duration;
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::{TcpStream, UnixStream};
 
-use common::{local, pair};
+use common::{pair, with_std_peer};
 
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// A stream, and its peer as a blocking socket of the standard library.
-async fn with_std_peer() -> (TcpStream, std::net::TcpStream) {
-    let listener = std::net::TcpListener::bind(local()).unwrap();
-    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (peer, _) = listener.accept().unwrap();
-    peer.set_read_timeout(Some(LIMIT)).unwrap();
-    (stream, peer)
-}
 
 /// Bytes none of which is like its neighbours.
 fn bytes(count: usize) -> Vec<u8> {

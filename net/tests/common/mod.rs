@@ -18,6 +18,15 @@ pub async fn pair() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
+/// A stream, and its peer as a blocking socket of the standard library, whose reads give up after 5 s.
+pub async fn with_std_peer() -> (TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind(local()).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    (stream, peer)
+}
+
 pub const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
 
 /// A runtime with one worker on this driver.
