@@ -66,21 +66,6 @@ pub struct Explanation {
 
 /// How long traffic is observed.
 const OBSERVATION_TIME: Duration = Duration::from_secs(1);
-/// Drivers whose NAPIs keep their settings when the link is reopened (`netif_napi_add_config`).
-const DRIVERS_WITH_PERSISTENT_NAPIS: [&str; 12] = [
-    "ena",
-    "bnxt_en",
-    "iavf",
-    "ice",
-    "idpf",
-    "igb",
-    "mlx4_en",
-    "mlx5_core",
-    "fbnic",
-    "virtio_net",
-    "netdevsim",
-    "mlx4_core",
-];
 
 impl Explanation {
     /// Inspects an interface, including one second of its traffic if it is up. Changes nothing.
@@ -182,7 +167,7 @@ impl FindingList {
                  real-time kernel thread in place of an interrupt; kernel polling suspends its wake-ups."
             ));
         }
-        if napis > 0 && !DRIVERS_WITH_PERSISTENT_NAPIS.contains(&driver) {
+        if napis > 0 && !interface.keeps_napi_settings() {
             self.add_problem(
                 Severity::Degrades,
                 format!(

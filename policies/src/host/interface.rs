@@ -70,7 +70,29 @@ pub struct TxQueue {
     pub xps_cpus: Option<Cpus>,
 }
 
+/// Drivers whose NAPIs keep their ids and settings while the link is down (`netif_napi_add_config`, Linux 6.13 or later). No
+/// interface of the kernel tells it.
+const PERSISTENT_NAPIS: [&str; 12] = [
+    "ena",
+    "bnxt_en",
+    "iavf",
+    "ice",
+    "idpf",
+    "igb",
+    "mlx4_core",
+    "mlx4_en",
+    "mlx5_core",
+    "fbnic",
+    "virtio_net",
+    "netdevsim",
+];
+
 impl Interface {
+    /// Whether the settings of its NAPIs survive that its link goes down and up, by what is known of its driver.
+    pub fn keeps_napi_settings(&self) -> bool {
+        self.driver.as_deref().is_some_and(|driver| PERSISTENT_NAPIS.contains(&driver))
+    }
+
     /// Whether any receive queue has an interrupt. A veth has none: its packets arrive on the sender's
     /// CPU.
     pub fn has_interrupts(&self) -> bool {

@@ -45,22 +45,6 @@ fn vulnerabilities() -> Vec<(String, String)> {
     states
 }
 
-/// Drivers that keep their NAPIs' ids and settings while the link is down (`netif_napi_add_config`, Linux 6.13 or later).
-/// No interface of the kernel tells it.
-const PERSISTENT: [&str; 11] = [
-    "ena",
-    "bnxt_en",
-    "iavf",
-    "ice",
-    "idpf",
-    "igb",
-    "mlx4_en",
-    "mlx5_core",
-    "fbnic",
-    "virtio_net",
-    "netdevsim",
-];
-
 /// The network interfaces with a driver.
 fn interfaces() -> Vec<Finding> {
     let interfaces = match host::interfaces() {
@@ -77,7 +61,7 @@ fn interfaces() -> Vec<Finding> {
             let driver = interface.driver.as_deref().unwrap_or_default();
             let persistence = match napis {
                 0 => "",
-                _ if PERSISTENT.contains(&driver) => "; settings survive link down and up",
+                _ if interface.keeps_napi_settings() => "; settings survive link down and up",
                 _ => "; link down and up resets settings",
             };
             let found = format!(
