@@ -21,8 +21,8 @@
 //! `runtime::spawn`, and await its handle: that is `Send` if the task's result is.
 //!
 //! # What needs tokio's runtime
-//! `axum::extract::ws` spawns on tokio's runtime: use [`ws`] instead. `Sse::keep_alive` and tower-http's `TimeoutLayer`
-//! use tokio's timers: see [`tower::TimeoutLayer`](crate::tower::TimeoutLayer).
+//! `axum::extract::ws` spawns on tokio's runtime: use `adapters::axum::ws` (feature `ws`) instead. `Sse::keep_alive` and
+//! tower-http's `TimeoutLayer` use tokio's timers: see [`tower::TimeoutLayer`](crate::tower::TimeoutLayer).
 
 mod serve;
 #[cfg(feature = "ws")]
