@@ -56,9 +56,10 @@ fn attaching_and_detaching_loses_no_request_and_no_descriptor() {
         assert_eq!(state(&[server.pid()]), before);
         let now = || (descriptors(server.pid()), descriptors(std::process::id()));
         let first = *held.get_or_insert_with(now);
-        // The kernel closes a socket of another thread a moment later.
+        // The kernel closes a socket of another thread a moment later, also in the first cycle.
         wait_until("the server and this process have no more descriptors than after the first cycle", || {
-            now() == first
+            let (server, own) = now();
+            server <= first.0 && own <= first.1
         });
     }
     assert!(polled > 0, "no cycle was long enough for the queue to be polled");
