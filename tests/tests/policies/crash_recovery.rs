@@ -9,7 +9,7 @@ use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Cpus, Policy, host};
 use serial_test::serial;
 use tests::isolated;
-use tests::kill_at_call::{SystemCall, Traced, run_until, seize, trace_until};
+use tests::kill_at_call::{SystemCall, Traced, run_first_thread_until, run_until, seize, trace_until};
 use tests::testbed::enter;
 
 use super::guardian::{self, Guarded};
@@ -156,13 +156,13 @@ fn wherever_a_servers_start_is_killed_restore_puts_everything_back() {
     let mut server = vec![program.to_str().unwrap(), "-u", "root", "-t", "1", "--cores", "0"];
     server.extend(["-l", "127.0.0.1", "-p", &port]);
     server.extend(policy);
-    let stops = run_until(&server, Traced::All, usize::MAX, 127, is_change);
+    let stops = run_first_thread_until(&server, usize::MAX, 127, is_change);
     assert_eq!(settings(), fresh, "it restores them itself");
     assert!(stops > 15, "{stops}");
     let mut killed_with_settings = 0;
     // All of them would take half a minute.
     for stop in (1..=stops).step_by(3) {
-        run_until(&server, Traced::All, stop, 127, is_change);
+        run_first_thread_until(&server, stop, 127, is_change);
         killed_with_settings += usize::from(settings() != fresh);
         restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
     }
@@ -182,7 +182,7 @@ fn wherever_the_guardian_is_killed_the_next_restore_puts_everything_back() {
         let mut guarded = Guarded::start(Policy::KernelPolling);
         let pid = seize(guarded.guardian);
         guarded.kill_server();
-        trace_until(pid, stop, is_change)
+        trace_until(pid, stop, 0, is_change)
     };
     let stops = end(usize::MAX);
     assert!(stops > 5, "{stops}");
