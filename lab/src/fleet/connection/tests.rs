@@ -53,6 +53,11 @@ fn segment(flags: u8, sequence: u32, acknowledged: u32, payload: &[u8]) -> Recei
     }
 }
 
+/// An acknowledgement that announces a window, in units of the scale.
+fn with_window(field: u16, acknowledged: u32) -> ReceivedSegment<'static> {
+    ReceivedSegment { window: field, ..segment(ACK, SERVER + 1, acknowledged, b"") }
+}
+
 /// A connection with its server's side of the sequence space.
 struct Pair {
     connection: Connection,
@@ -290,11 +295,6 @@ fn the_congestion_window_bounds_what_is_in_flight() {
 #[test]
 fn the_servers_window_bounds_what_is_in_flight_and_its_opening_sends_the_rest() {
     let mut pair = Pair::established(FLEET, SERVER);
-    let with_window = |field: u16, acknowledged: u32| {
-        let mut update = segment(ACK, SERVER + 1, acknowledged, b"");
-        update.window = field;
-        update
-    };
     pair.receive(with_window(1, FLEET + 1));
     pair.send(&[b'x'; 300]);
     assert_eq!(pair.sent_lengths(), [128]);
@@ -307,11 +307,6 @@ fn the_servers_window_bounds_what_is_in_flight_and_its_opening_sends_the_rest() 
 #[test]
 fn a_closed_window_is_probed_with_a_byte_until_it_opens() {
     let mut pair = Pair::established(FLEET, SERVER);
-    let with_window = |field: u16, acknowledged: u32| {
-        let mut update = segment(ACK, SERVER + 1, acknowledged, b"");
-        update.window = field;
-        update
-    };
     pair.receive(with_window(0, FLEET + 1));
     pair.send(&[b'x'; 300]);
     assert_eq!(pair.sent_lengths(), [0; 0]);
