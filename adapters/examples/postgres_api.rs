@@ -1,6 +1,6 @@
 //! A small JSON API with axum and PostgreSQL. `cargo run -p lull-adapters --example postgres_api`
 //!
-//! It starts a PostgreSQL server of its own, if one is installed (Debian: `postgresql`), and asks itself.
+//! It starts a PostgreSQL server if one is installed (Debian: `postgresql`), and sends itself requests.
 
 #[path = "../tests/servers/mod.rs"]
 mod servers;

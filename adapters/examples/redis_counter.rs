@@ -1,6 +1,6 @@
 //! Counts in Redis from all workers. `cargo run -p lull-adapters --example redis_counter`
 //!
-//! It starts a Redis server of its own, if one is installed (Debian: `redis-server`).
+//! It starts a Redis server if one is installed (Debian: `redis-server`).
 
 #[path = "../tests/servers/mod.rs"]
 mod servers;

@@ -81,7 +81,7 @@ pub enum Error {
     NotInstalled {
         /// The program, as it was named.
         program: PathBuf,
-        /// What to do.
+        /// What the user can do about it, as a sentence.
         hint: &'static str,
     },
     /// A server can't be attached to from outside.

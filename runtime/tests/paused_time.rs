@@ -1,4 +1,4 @@
-//! A clock that stands, and moves when it is told to or when nothing else is to be done.
+//! A paused clock: it moves by `advance`, or to the next timer when the runtime is idle.
 
 use std::cell::RefCell;
 use std::future::pending;

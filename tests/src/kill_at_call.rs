@@ -14,11 +14,11 @@ use crate::seccomp;
 /// A system call that a thread is about to make.
 #[derive(Debug, Clone)]
 pub struct SystemCall {
-    /// The thread.
+    /// The thread that makes it.
     pub thread: Pid,
     /// Its number, as in `libc::SYS_write`.
     pub number: i64,
-    /// Its arguments.
+    /// Its arguments, as in the registers; unused ones have any value.
     pub arguments: [u64; 6],
 }
 

@@ -1,6 +1,6 @@
 //! A stream that its worker lends to a library, and gets back.
 //!
-//! Some libraries want a stream to be `Send`: hyper moves an upgraded connection to whoever asked for it. A stream stays
+//! Some libraries want a stream to be `Send`: hyper moves an upgraded connection to the task that awaits the upgrade. A stream stays
 //! on its worker. So it is in memory that a task of the worker shares with the borrower. On another thread the borrower
 //! gets errors. When it is dropped, wherever that is, the stream is closed on its worker, and the task ends. When the
 //! task is dropped first, at the deadline of a shutdown, the borrower's reads and writes fail.

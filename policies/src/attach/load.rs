@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(of_interface(1_000_300).since(&of_interface(1_000_000), 2), 150);
         assert_eq!(of_interface(1_000_300).since(&of_interface(1_000_000), 1), 300);
         assert_eq!(of_queue(500).since(&of_queue(400), 2), 100);
-        // The link was made anew, or the driver's counts can no longer be had.
+        // The device was created again, or the driver no longer reports counts by queue.
         assert_eq!(of_queue(5).since(&of_queue(400), 1), 0);
         assert_eq!(of_interface(1_000_000).since(&of_queue(400), 1), 0);
     }

@@ -14,7 +14,7 @@ use crate::error::Error;
 pub struct LeftJournal {
     /// The file in the directory of journals.
     pub path: PathBuf,
-    /// What prevents it.
+    /// Why it can't be restored, as a clause.
     pub reason: String,
     /// What to do about it.
     pub remedy: String,

@@ -1,4 +1,4 @@
-//! Journals as files: who owns them, their order, and what is no journal.
+//! Journal files: their owners, their order, and files that can't be read as journals.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;

@@ -27,7 +27,7 @@ pub struct ServerCommand {
     pub name: String,
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments, without its name.
     pub arguments: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl ServerCommand {
         Ok(Self { name, program: PathBuf::from("/bin/sh"), arguments })
     }
 
-    /// Where it listens.
+    /// The server's address on the testbed, and memcached's port.
     pub(super) fn address() -> SocketAddrV4 {
         SocketAddrV4::new(SERVER_ADDRESS, PORT)
     }
