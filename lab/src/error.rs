@@ -90,6 +90,14 @@ pub enum Error {
     /// A server that was given by its command is not one that a fleet can load.
     #[error("--server: {0}")]
     ServerCommand(String),
+    /// A saved report can't be read.
+    #[error("{}: {reason}", .path.display())]
+    SavedReport {
+        /// The report's file.
+        path: PathBuf,
+        /// Why it can't be read, and what to do.
+        reason: String,
+    },
     /// A memcached server's reply was not the expected one.
     #[error("unexpected reply of the memcached server: {0:?}")]
     Reply(String),

@@ -10,6 +10,7 @@ mod memcached_cpu_report;
 mod notes;
 mod peer_report;
 mod policy_table;
+mod report_diff;
 #[cfg(test)]
 mod sample_results;
 mod self_test_report;
@@ -24,5 +25,6 @@ pub use machine_check_report::MachineCheckReport;
 pub use memcached_cpu_report::memcached_cpu_line;
 pub use peer_report::PeerReport;
 pub use policies::host::Machine;
+pub use report_diff::ReportDiff;
 pub use self_test_report::SelfTestReport;
 pub use simulation_report::simulation_text;

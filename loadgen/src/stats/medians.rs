@@ -38,8 +38,8 @@ pub struct MedianRange {
     pub max: f64,
 }
 
-/// Intended confidence. Small samples reach less; `Interval::confidence` says how much.
-const TARGET_CONFIDENCE: f64 = 0.95;
+/// Intended confidence, 0 to 1. Small samples reach less; [`Interval::confidence`] says how much.
+pub const TARGET_CONFIDENCE: f64 = 0.95;
 
 /// The median of `values`; 0 if there are none.
 pub fn median(values: &[f64]) -> f64 {

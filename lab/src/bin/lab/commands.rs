@@ -13,15 +13,16 @@ use lab::experiments::peer_comparison::{self, PeerComparisonConfig};
 use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::report::{
-    GeneratorReport, KernelClientReport, Machine, MachineCheckReport, PeerReport, grace_time_text,
-    memcached_cpu_line, simulation_text,
+    GeneratorReport, KernelClientReport, Machine, MachineCheckReport, PeerReport, ReportDiff,
+    grace_time_text, memcached_cpu_line, simulation_text,
 };
 use lab::simulator::{Candidate, Costs, Simulation, parse_gaps};
 use lab::testbed::Testbed;
 use runtime::DriverKind;
 
 use crate::flags::{
-    CheckFlags, ComparisonFlags, CostSet, Format, GeneratorFlags, MemcachedCpuFlags, PeerFlags, SimulateFlags,
+    CheckFlags, ComparisonFlags, CostSet, DiffFlags, Format, GeneratorFlags, MemcachedCpuFlags, PeerFlags,
+    SimulateFlags,
 };
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
@@ -44,26 +45,31 @@ pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
     write_report(flags.format, None, &report, || report.text())
 }
 
+pub fn diff(flags: &DiffFlags) -> Result<(), Failure> {
+    let report = ReportDiff::read(&flags.before, &flags.after)?;
+    write_report(flags.format, None, &report, || report.text())
+}
+
 pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {
     let comparison = new_comparison(flags, Contestant::policies(flags.driver))?;
     if !comparison.has_testbed() {
         return Err("the grace time is a setting of a NAPI, and loopback has none; run as root".into());
     }
-    let file = create_file(flags.output.as_deref())?;
-    let fixed: &[u64] = if flags.quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] };
+    let file = create_file(flags.run.output.as_deref())?;
+    let fixed: &[u64] = if flags.run.quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] };
     let fixed: Vec<Duration> = fixed.iter().copied().map(Duration::from_micros).collect();
-    let rounds = flags.rounds.map_or(if flags.quick { 10 } else { 40 }, usize::from);
+    let rounds = flags.run.rounds.map_or(if flags.run.quick { 10 } else { 40 }, usize::from);
     let calibration = calibrate_grace_time(&comparison, &fixed, rounds, TURN)?;
     let calibration = calibration.ok_or("kernel polling is not among the contestants")?;
-    write_report(flags.format, file, &calibration, || grace_time_text(&calibration))
+    write_report(flags.run.format, file, &calibration, || grace_time_text(&calibration))
 }
 
 pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service()?;
     let flags = &flags.comparison;
-    let file = create_file(flags.output.as_deref())?;
-    let mut config = PeerComparisonConfig::new(service, flags.quick);
-    config.rounds = flags.rounds.map_or(config.rounds, usize::from);
+    let file = create_file(flags.run.output.as_deref())?;
+    let mut config = PeerComparisonConfig::new(service, flags.run.quick);
+    config.rounds = flags.run.rounds.map_or(config.rounds, usize::from);
     let cores = CoreAssignment::choose()?;
     let bar = progress_bar(config.steps());
     let progress = |message: &str| begin_step(&bar, message);
@@ -71,7 +77,7 @@ pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report =
         PeerReport { machine: Machine::read(), cores, config, rows: results.rows, runs: results.runs };
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.run.format, file, &report, || report.text())
 }
 
 pub fn simulate(flags: &SimulateFlags) -> Result<(), Failure> {
@@ -149,9 +155,9 @@ pub fn new_comparison(
     contestants: Vec<Contestant>,
 ) -> Result<PolicyComparison, Failure> {
     let testbed = if flags.loopback { None } else { create_testbed()? };
-    let mut config = ComparisonConfig::new(contestants, flags.quick);
-    config.rounds = flags.rounds.map_or(config.rounds, usize::from);
-    config.connections = flags.connections.into();
+    let mut config = ComparisonConfig::new(contestants, flags.run.quick);
+    config.rounds = flags.run.rounds.map_or(config.rounds, usize::from);
+    config.connections = flags.run.connections.into();
     config.wait = flags.wait;
     Ok(PolicyComparison::new(testbed, flags.cores()?, config, flags.polling()[0]))
 }

@@ -32,6 +32,8 @@ pub enum Command {
     Peers(PeerFlags),
     /// Compare a server of another project, as it runs, with the same under `policies attach`
     Attach(AttachFlags),
+    /// Compare two reports that `lab --output` has written: which figures changed beyond their intervals
+    Diff(DiffFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
     SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
@@ -50,8 +52,8 @@ pub enum Command {
 }
 
 #[derive(Args, Clone)]
-pub struct ComparisonFlags {
-    /// Take one minute instead of five
+pub struct RunFlags {
+    /// Take one minute instead of five; for attach three instead of ten
     #[arg(long)]
     pub quick: bool,
     /// Print a table for people, or JSON for programs
@@ -63,9 +65,18 @@ pub struct ComparisonFlags {
     /// Connections of the load
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
-    /// Rounds of each load [default: 12, or 16 with --quick; calibrate: 40 or 10; on loopback: 8 or 6]
+    /// Rounds of each load [default: 12, or 16 with --quick; attach: 12 or 8; calibrate: 40 or 10; on loopback: 8 or 6]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
+    /// Rates to measure, in requests per second, instead of the capacity and shares of it
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
+    pub rates: Vec<u32>,
+}
+
+#[derive(Args, Clone)]
+pub struct ComparisonFlags {
+    #[command(flatten)]
+    pub run: RunFlags,
     /// Grace time under kernel polling and suppression: microseconds, or auto, as the runtime adapts it
     #[arg(long, value_name = "US", default_value_t)]
     pub gro_flush_timeout: GraceTime,
@@ -89,9 +100,6 @@ pub struct ComparisonFlags {
     /// Path of a memcached to compare, too; it runs as it is, with one thread
     #[arg(long, value_name = "PATH")]
     pub memcached: Option<PathBuf>,
-    /// Rates to measure, in requests per second, instead of the capacity and shares of it
-    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
-    pub rates: Vec<u32>,
     /// Requests in flight on each connection of the fleet
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub depth: u8,
@@ -161,15 +169,8 @@ impl PeerFlags {
 
 #[derive(Args, Clone)]
 pub struct AttachFlags {
-    /// Take three minutes instead of ten
-    #[arg(long)]
-    pub quick: bool,
-    /// Print a table for people, or JSON for programs
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-    /// Also write JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub run: RunFlags,
     /// Path of the memcached to attach to; it runs with one thread
     #[arg(long, value_name = "PATH", default_value = "memcached")]
     pub memcached: PathBuf,
@@ -184,15 +185,19 @@ pub struct AttachFlags {
     /// Median delays that kernel polling may cost, in microseconds; the server is attached to once for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50")]
     pub latency_budget: Vec<LatencyBudget>,
-    /// Connections of the load
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub connections: u16,
-    /// Rounds of each load [default: 12, or 8 with --quick]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub rounds: Option<u8>,
-    /// Rates to measure, in requests per second, instead of the capacity and shares of it
-    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
-    pub rates: Vec<u32>,
+}
+
+#[derive(Args, Clone)]
+pub struct DiffFlags {
+    /// The earlier report, as JSON
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+    /// The later report, as JSON
+    #[arg(value_name = "AFTER")]
+    pub after: PathBuf,
+    /// Print a table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 #[derive(Args, Clone)]

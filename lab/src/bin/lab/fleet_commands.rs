@@ -18,7 +18,7 @@ use policies::Policy;
 use runtime::DriverKind;
 
 use crate::commands::{kernel_client_report, new_comparison};
-use crate::flags::{AttachFlags, ComparisonFlags, PeerFlags, SelfTestFlags};
+use crate::flags::{AttachFlags, ComparisonFlags, PeerFlags, RunFlags, SelfTestFlags};
 use crate::output::{Failure, create_file, keep_report, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
@@ -28,17 +28,17 @@ pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<
     if comparison.has_testbed() {
         return compare_policies(flags, comparison);
     }
-    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 || !flags.rates.is_empty() {
+    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 || !flags.run.rates.is_empty() {
         return Err("--memcached, --rates, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
     }
-    let file = create_file(flags.output.as_deref())?;
+    let file = create_file(flags.run.output.as_deref())?;
     let report = kernel_client_report(comparison)?;
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.run.format, file, &report, || report.text())
 }
 
 /// Compares this project's memcached server under several policies or drivers.
 fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) -> Result<(), Failure> {
-    let file = create_file(flags.output.as_deref())?;
+    let file = create_file(flags.run.output.as_deref())?;
     // Also under the kernel client; both comparisons are one report.
     let _awake = AwakeCores::request();
     let contestants = &kernel_client.config.contestants;
@@ -49,28 +49,29 @@ fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) ->
             .clone()
             .map(|program| Contender::Program { server: ServerCommand::memcached(program), attached: None }),
     );
-    let config = FleetComparisonConfig::new(contenders, flags.quick);
+    let config = FleetComparisonConfig::new(contenders, flags.run.quick);
     let mut report = measure(flags, config, kernel_client.cores)?;
-    if !flags.quick && flags.rates.is_empty() {
+    if !flags.run.quick && flags.run.rates.is_empty() {
         report.kernel_client = Some(kernel_client_report(kernel_client)?);
     }
     keep_report(&report);
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.run.format, file, &report, || report.text())
 }
 
 /// Compares a service on other runtimes, as they run, with the same on Lull under each policy.
 pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service()?;
     let flags = &flags.comparison;
-    let file = create_file(flags.output.as_deref())?;
-    let mut config = FleetComparisonConfig::new(Contender::peers(service, flags.polling()[0]), flags.quick);
+    let file = create_file(flags.run.output.as_deref())?;
+    let mut config =
+        FleetComparisonConfig::new(Contender::peers(service, flags.polling()[0]), flags.run.quick);
     config.requests = requests_for(service);
     config.reference = Reference::First;
-    if !flags.quick {
+    if !flags.run.quick {
         config.shares = vec![0.25, 0.5, 0.9];
     }
     let report = measure(flags, config, flags.cores()?)?;
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.run.format, file, &report, || report.text())
 }
 
 /// Compares a server of another project, as it runs, with the same under kernel polling from outside.
@@ -91,19 +92,15 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
         }
         _ => error.to_string(),
     })?;
-    let mut config = FleetComparisonConfig::attached(&server, &flags.latency_budget, flags.quick);
+    let mut config = FleetComparisonConfig::attached(&server, &flags.latency_budget, flags.run.quick);
     if let Some(request) = &flags.request {
         let request = with_escapes(request)?;
         config.requests = FleetRequests::Text { request, reply: None };
     }
-    config.connections = flags.connections.into();
-    config.rates = flags.rates.iter().copied().map(f64::from).collect();
-    if let Some(rounds) = flags.rounds {
-        (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
-    }
-    let file = create_file(flags.output.as_deref())?;
+    set_run(&mut config, &flags.run);
+    let file = create_file(flags.run.output.as_deref())?;
     let report = run(config, CoreAssignment::choose()?)?;
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.run.format, file, &report, || report.text())
 }
 
 /// A request from the command line, in which `\r`, `\n` and `\\` stand for what they do in C.
@@ -154,14 +151,18 @@ fn measure(
     mut config: FleetComparisonConfig,
     cores: CoreAssignment,
 ) -> Result<FleetReport, Failure> {
-    config.connections = flags.connections.into();
     config.depth = flags.depth.into();
     config.think_us = flags.think.into();
+    set_run(&mut config, &flags.run);
+    run(config, cores)
+}
+
+fn set_run(config: &mut FleetComparisonConfig, flags: &RunFlags) {
+    config.connections = flags.connections.into();
     config.rates = flags.rates.iter().copied().map(f64::from).collect();
     if let Some(rounds) = flags.rounds {
         (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
     }
-    run(config, cores)
 }
 
 fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetReport, Failure> {

@@ -17,7 +17,16 @@ const INEFFECTIVE: [(&str, &str, &[&str]); 3] = [
     (
         "calibrate",
         "compares grace times in a closed loop of one kernel client",
-        &["gro_flush_timeout", "policies", "memcached", "rates", "depth", "think"],
+        &[
+            "gro_flush_timeout",
+            "latency_budget",
+            "packing_cores",
+            "policies",
+            "memcached",
+            "rates",
+            "depth",
+            "think",
+        ],
     ),
 ];
 

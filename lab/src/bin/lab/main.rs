@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Some(Command::ExperimentProcess { role, namespace }) => {
             experiment_process::run(&role, namespace.as_deref()).map_err(Into::into)
         }
+        Some(Command::Diff(flags)) => commands::diff(&flags),
         Some(Command::SelfTest(flags)) => fleet_commands::self_test(&flags),
         Some(Command::Check(flags)) => commands::check(&flags),
         Some(Command::Calibrate(flags)) => commands::calibrate(&flags),
