@@ -17,11 +17,12 @@ use tokio::sync::broadcast;
 type Room = broadcast::Sender<String>;
 
 async fn join(upgrade: WebSocketUpgrade, State(room): State<Room>) -> Response {
-    upgrade.on_upgrade(move |socket| chat(socket, room))
+    // Before the client hears of the upgrade: it misses nothing that is said after that.
+    let messages = room.subscribe();
+    upgrade.on_upgrade(move |socket| chat(socket, room, messages))
 }
 
-async fn chat(socket: WebSocket, room: Room) {
-    let mut messages = room.subscribe();
+async fn chat(socket: WebSocket, room: Room, mut messages: broadcast::Receiver<String>) {
     let (mut sender, mut receiver) = socket.split();
     loop {
         select! {
