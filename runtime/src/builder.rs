@@ -168,8 +168,8 @@ impl Builder {
         self
     }
 
-    /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression, and 0 under kernel
-    /// polling, where a single pass decides.
+    /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression. Under kernel
+    /// polling the law chooses it, from 0 up to what a sleep costs on this machine.
     #[doc(alias = "busy_poll_usecs")]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.code.busy_poll = Some(time);
