@@ -225,7 +225,7 @@ fn only_a_parked_worker_is_written_to() {
         runtime::sleep(Duration::from_millis(5)).await;
         let before = runtime::metrics()[1].wakes;
         // The first wakes the worker, which is then kept busy; the others must not write.
-        let busy = runtime::spawn_on(1, || async { std::thread::sleep(Duration::from_millis(30)) });
+        let busy = runtime::spawn_on(1, || async { std::thread::sleep(Duration::from_millis(300)) });
         std::thread::sleep(Duration::from_millis(10));
         let handles: Vec<_> = (0..100)
             .map(|_| {

@@ -53,7 +53,7 @@ impl Drop for Log {
 }
 
 /// How long conditions, and reads from a server, are waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The path of the binary.
 ///

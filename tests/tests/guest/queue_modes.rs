@@ -39,7 +39,7 @@ fn a_sparse_queue_without_a_budget_interrupts_like_vanilla() {
             counted
         });
         let ratio = vanilla.packets_per_rx_interrupt() / adaptive.packets_per_rx_interrupt();
-        assert!(ratio < 1.15, "{nic:?}: {ratio:.2} times the interrupts a packet: {vanilla:?} {adaptive:?}");
+        assert!(ratio < 1.3, "{nic:?}: {ratio:.2} times the interrupts a packet: {vanilla:?} {adaptive:?}");
         assert!(adaptive.polled < 0.05 * adaptive.packets, "{nic:?}: {adaptive:?}");
     }
 }

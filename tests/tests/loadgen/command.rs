@@ -118,7 +118,8 @@ fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
     assert!((peak * 0.2..=peak).contains(&rate), "{found}");
     let verdict =
         |verdict: &str| found["tried"].as_array().unwrap().iter().any(|it| it["verdict"] == verdict);
-    assert!(verdict("below"), "{found}");
+    // By the mean of the runs, where they differ.
+    assert!(verdict("below") || verdict("below-by-mean"), "{found}");
     // No rate keeps a bound below the time of one response; at low rates there are too few requests to judge.
     let arguments = ["-s", &address, "--noload", "-t", "2", "--search", "90:300", "--format", "json"];
     let output = loadgen(&arguments).output().unwrap();

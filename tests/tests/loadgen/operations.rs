@@ -88,7 +88,8 @@ fn every_operation_runs_in_either_protocol_and_is_verified() {
 fn several_servers_and_unix_sockets_share_the_load() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let mut unix = tests::memcached::command().arg("-s").arg(&path).spawn().unwrap();
+    let mut unix: tests::KillOnDrop =
+        tests::memcached::command().arg("-s").arg(&path).spawn().unwrap().into();
     tests::memcached::wait_until("the server listens", || {
         std::os::unix::net::UnixStream::connect(&path).is_ok()
     });

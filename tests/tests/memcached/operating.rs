@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serial_test::parallel;
+use tests::KillOnDrop;
 use tests::memcached::{Memcached, command, expect, free_port, wait_until};
 
 #[test]
@@ -27,7 +28,7 @@ fn sigterm_lets_the_server_finish_and_exit_cleanly() {
 fn a_killed_server_can_be_started_again_at_once() {
     let port = free_port();
     for _ in 0..5 {
-        let mut child = command().args(["-p", &port.to_string()]).spawn().unwrap();
+        let mut child: KillOnDrop = command().args(["-p", &port.to_string()]).spawn().unwrap().into();
         let give_up = Instant::now() + Duration::from_secs(10);
         let ask = || {
             let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -52,7 +53,7 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     for _ in 0..2 {
-        let mut child = command().arg("-s").arg(&path).spawn().unwrap();
+        let mut child: KillOnDrop = command().arg("-s").arg(&path).spawn().unwrap().into();
         let give_up = Instant::now() + Duration::from_secs(10);
         // The socket of a killed server still accepts connections for some milliseconds.
         let ask = || {
@@ -80,7 +81,7 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
 fn the_unix_socket_has_the_requested_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let mut child = command().arg("-s").arg(&path).args(["-a", "770"]).spawn().unwrap();
+    let mut child: KillOnDrop = command().arg("-s").arg(&path).args(["-a", "770"]).spawn().unwrap().into();
     wait_until("the socket accepts connections", || UnixStream::connect(&path).is_ok());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o770);
     child.kill().unwrap();
@@ -93,7 +94,7 @@ fn a_server_that_ends_leaves_its_successors_socket_and_pid_file() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, pidfile) = (folder.path().join("socket"), folder.path().join("pid"));
     let child = command().arg("-s").arg(&socket).arg("-P").arg(&pidfile).spawn().unwrap();
-    let mut first = tests::KillOnDrop::from(child);
+    let mut first = KillOnDrop::from(child);
     wait_until("the socket accepts connections", || UnixStream::connect(&socket).is_ok() && pidfile.exists());
     // A successor takes both over, as after a deployment that does not wait.
     std::fs::remove_file(&socket).unwrap();
@@ -106,7 +107,7 @@ fn a_server_that_ends_leaves_its_successors_socket_and_pid_file() {
     drop(successor);
     // And one that has none removes its own.
     let child = command().arg("-s").arg(&socket).arg("-P").arg(&pidfile).spawn().unwrap();
-    let mut only = tests::KillOnDrop::from(child);
+    let mut only = KillOnDrop::from(child);
     let pid = format!("{}\n", only.id());
     wait_until("it has written its pid", || std::fs::read_to_string(&pidfile).is_ok_and(|text| text == pid));
     rustix::process::kill_process(rustix::process::Pid::from_child(&only), Signal::TERM).unwrap();

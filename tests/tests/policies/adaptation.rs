@@ -246,7 +246,7 @@ fn another_program_on_an_adapted_queue_waits_for_little_longer() {
         assert!(adapted < bound, "{name}: {adapted:?}, under vanilla {vanilla:?}");
     }
     let longest = median(&rounds[1], 2);
-    assert!(longest < Duration::from_millis(50), "a request took {longest:?}");
+    assert!(longest < Duration::from_millis(100), "a request took {longest:?}");
 }
 
 #[test]
