@@ -189,6 +189,15 @@ fn a_java_server_is_polled_while_it_is_attached() {
 #[test]
 #[isolated(root)]
 #[serial]
+fn a_go_server_is_polled_while_it_is_attached() {
+    let testbed = enter(1);
+    let Some(server) = servers::go() else { return };
+    attach_and_detach(&testbed, &server);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
 fn a_tokio_server_is_polled_while_it_is_attached() {
     serve_if_asked();
     let testbed = enter(1);
@@ -270,7 +279,7 @@ fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     let pid = server.pid().to_string();
     let mut command = Command::new(&policies);
     command.args(["attach", "--pid", &pid, "--steer"]).stdout(std::process::Stdio::null());
-    let mut child = command.spawn().unwrap();
+    let mut child: tests::KillOnDrop = command.spawn().unwrap().into();
     wait_until("the listeners are journalled", || std::path::Path::new("/run/lull").exists());
     std::thread::sleep(Duration::from_millis(500));
     child.kill().unwrap();

@@ -97,7 +97,7 @@ fn what_a_killed_attachment_left_is_put_back_by_the_next_one_also_if_the_server_
     let policies = tests::own_program("policies");
     let mut command = Command::new(&policies);
     command.args(["attach", "--pid", &server.pid().to_string(), "--latency-budget", "1000"]);
-    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let mut child: tests::KillOnDrop = command.stdout(Stdio::null()).spawn().unwrap().into();
     wait_until("the server is polled", || {
         epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1)
     });

@@ -52,7 +52,7 @@ fn a_server_in_another_network_namespace_is_attached_there_and_recovered_from_ou
     let policies = tests::own_program("policies");
     let mut command = std::process::Command::new(&policies);
     command.args(["attach", "--pid", &server.pid().to_string(), "--latency-budget", "1000"]);
-    let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let mut child: tests::KillOnDrop = command.stdout(std::process::Stdio::null()).spawn().unwrap().into();
     wait_until("the server is polled", || {
         epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1)
     });

@@ -160,6 +160,44 @@ pub fn java() -> Option<Server> {
     Some(Server::start(&mut command, ECHO, folder))
 }
 
+const GO: &str = r#"
+package main
+import ("net"; "os")
+func main() {
+	listener, err := net.Listen("tcp", os.Args[1])
+	if err != nil { panic(err) }
+	for {
+		connection, err := listener.Accept()
+		if err != nil { panic(err) }
+		go func() {
+			buffer := make([]byte, 4096)
+			for {
+				length, err := connection.Read(buffer)
+				if err == nil { _, err = connection.Write(buffer[:length]) }
+				if err != nil { connection.Close(); return }
+			}
+		}()
+	}
+}
+"#;
+
+/// An echo server with a goroutine for each connection.
+pub fn go() -> Option<Server> {
+    let go = program("go")?;
+    let folder = folder();
+    fs::write(folder.path().join("echo.go"), GO).unwrap();
+    let built = Command::new(&go)
+        .current_dir(folder.path())
+        .env("GO111MODULE", "off")
+        .env("GOCACHE", folder.path().join("cache"))
+        .args(["build", "-o", "echo", "echo.go"])
+        .status();
+    assert!(built.unwrap().success());
+    let mut command = on_core_0(&folder.path().join("echo"));
+    command.arg(format!("{SERVER_ADDRESS}:{PORT}"));
+    Some(Server::start(&mut command, ECHO, folder))
+}
+
 /// The calling test once more, as an echo server; [`serve_if_asked`] is its first statement.
 pub fn own(what: &str) -> Server {
     let mut command = isolated::once_more();
