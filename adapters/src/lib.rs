@@ -31,7 +31,7 @@
 //! |---|---|
 //! | `io` | `Io`: a stream with the I/O traits of hyper and tokio |
 //! | `hyper` | the module `hyper`: executor, timer, and servers of HTTP/1 and HTTP/2 |
-//! | `client` | `hyper::Client`: a pooled HTTP client for each worker |
+//! | `client` | `hyper::Client`: a pooled HTTP client for each worker; with `tls` also for HTTPS |
 //! | `tower` | the module `tower`: any tower service is served; a timeout layer |
 //! | `axum` | the module `axum`: `serve` for routers |
 //! | `ws` | `axum::ws`: WebSockets in axum's handlers |

@@ -1,59 +1,22 @@
 //! TLS: handshakes, names, reloads, ALPN, client certificates; and HTTPS with curl's part played by hyper's client.
 
+mod authority;
 mod common;
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use adapters::Io;
-use adapters::tls::{Acceptor, Certificates, ClientCertificates, Connector, Error};
+use adapters::tls::{Acceptor, ClientCertificates, Connector, Error};
 use axum::Router;
 use axum::routing::get;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use net::TcpStream;
-use tempfile::TempDir;
 
+use crate::authority::Authority;
 use crate::common::{listener, pair};
-
-/// A folder with an authority, `ca.pem`, and certificates that it has signed.
-struct Authority {
-    folder: TempDir,
-    issuer: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let issuer =
-            rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
-        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();
-        Self { folder, issuer }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("ca.pem")
-    }
-
-    fn certificates(&self, file: &str, name: &str) -> Certificates {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let chain = self.folder.path().join(format!("{file}.pem"));
-        let key_file = self.folder.path().join(format!("{file}.key"));
-        std::fs::write(&chain, certificate.pem()).unwrap();
-        std::fs::write(&key_file, key.serialize_pem()).unwrap();
-        Certificates::new(chain, key_file)
-    }
-
-    fn connector(&self) -> Connector {
-        Connector::builder().authorities(self.path()).open().unwrap()
-    }
-}
 
 /// Shakes hands, and returns both sides' results.
 async fn handshake(
@@ -110,7 +73,7 @@ async fn certificates_follow_the_name_that_is_asked_for_and_reloads() {
     acceptor.reload().unwrap();
     assert!(handshake(&acceptor, &connector, "third.test").await.1.is_ok());
     // What can't be read changes nothing, and is named.
-    std::fs::write(authority.folder.path().join("default.pem"), "nothing").unwrap();
+    std::fs::write(authority.file("default.pem"), "nothing").unwrap();
     let error = acceptor.reload().unwrap_err();
     assert!(matches!(&error, Error::NoCertificate { .. }), "{error}");
     assert!(error.to_string().contains("default.pem"), "{error}");

@@ -3,23 +3,17 @@
 #[cfg(feature = "client")]
 mod client;
 mod connection;
-#[cfg(feature = "client")]
-mod connector;
 mod executor;
 mod first_bytes;
 mod listen;
 mod make_service;
-#[cfg(feature = "client")]
-mod resolve;
 mod serve;
 mod shutdown;
 mod timer;
 mod turn_end_flush;
 
 #[cfg(feature = "client")]
-pub use self::client::{Client, HttpClient};
-#[cfg(feature = "client")]
-pub use self::connector::{Connecting, Connector, HttpStream};
+pub use self::client::{Client, Connecting, Connector, HttpClient, HttpStream};
 pub use self::executor::Executor;
 pub use self::listen::{Listen, Peer};
 pub use self::make_service::MakeService;

@@ -13,6 +13,7 @@ use futures_rustls::rustls::crypto::ring;
 
 use super::error::{Error, file_error, setup_error};
 use super::files::{Certificates, read_authorities};
+use super::handshake_error::HandshakeError;
 use super::stream::Stream;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,8 +113,8 @@ impl Connector {
     /// an IP address.
     ///
     /// # Errors
-    /// `InvalidInput` for what is neither, `TimedOut` after the handshake's limit, or what is wrong with the handshake,
-    /// the certificate or the stream.
+    /// `InvalidInput` for what is neither; else a [`HandshakeError`] says what is wrong with the certificate, the
+    /// handshake or the stream. Its kind is `TimedOut` after the handshake's limit.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -121,11 +122,28 @@ impl Connector {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let name = ServerName::try_from(name.to_owned()).map_err(|error| {
+        let server = ServerName::try_from(name.to_owned()).map_err(|error| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("the server name {name:?}: {error}"))
         })?;
-        let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(name, stream);
-        let stream = runtime::timeout(self.limit, handshake).await??;
-        Ok(Stream::new(stream.into()))
+        let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(server, stream);
+        match runtime::timeout(self.limit, handshake).await {
+            Ok(Ok(stream)) => Ok(Stream::new(stream.into())),
+            Ok(Err(error)) => Err(HandshakeError::new(name, error).into()),
+            Err(_) => Err(HandshakeError::TimedOut { server: name.to_owned(), limit: self.limit }.into()),
+        }
+    }
+
+    /// Whether an application protocol is offered (ALPN).
+    #[cfg(feature = "client")]
+    pub(crate) fn offers_any(&self) -> bool {
+        !self.config.alpn_protocols.is_empty()
+    }
+
+    /// The same connector, with these application protocols.
+    #[cfg(feature = "client")]
+    pub(crate) fn with_alpn(&self, protocols: &[&str]) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_owned()).collect();
+        Self { config: Arc::new(config), limit: self.limit }
     }
 }

@@ -43,6 +43,7 @@ mod acceptor;
 mod connector;
 mod error;
 mod files;
+mod handshake_error;
 mod server_names;
 mod stream;
 
@@ -52,4 +53,5 @@ pub use self::acceptor::{Acceptor, AcceptorBuilder, ClientCertificates, LoadedAc
 pub use self::connector::{Connector, ConnectorBuilder};
 pub use self::error::Error;
 pub use self::files::Certificates;
+pub use self::handshake_error::HandshakeError;
 pub use self::stream::Stream;

@@ -3,11 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 
+/// A URI's host without the brackets that it has IPv6 addresses in.
+pub(super) fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
 /// Looks a host up. Addresses are taken as they are.
 pub(super) async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    // A URI has IPv6 addresses in brackets.
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let found = net::lookup_host((bare, port)).await?;
+    let found = net::lookup_host((without_brackets(host), port)).await?;
     if found.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("the host {host} has no address")));
     }

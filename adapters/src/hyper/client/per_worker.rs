@@ -1,14 +1,14 @@
-//! HTTP clients: hyper-util's pooled client on [`net`]'s sockets.
+//! hyper-util's pooled client on [`net`]'s sockets, one for each worker.
 
 use std::sync::{Arc, OnceLock};
 
 use ::hyper::body::Body;
 use hyper_util::client::legacy;
 
-use super::BoxError;
 use super::connector::Connector;
-use super::executor::Executor;
-use super::timer::Timer;
+use crate::hyper::BoxError;
+use crate::hyper::executor::Executor;
+use crate::hyper::timer::Timer;
 
 /// hyper-util's client with this crate's [`Connector`].
 pub type HttpClient<B> = legacy::Client<Connector, B>;
@@ -46,7 +46,8 @@ impl<B> Client<B>
 where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    /// Clients with hyper-util's defaults: HTTP/1, any number of connections, each closed when it was idle for 90 s.
+    /// Clients with hyper-util's defaults: HTTP/1, any number of connections, each closed when it was idle for 90 s. With
+    /// an `https` server that offers HTTP/2 (ALPN), one connection of HTTP/2 instead.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -54,12 +55,23 @@ where
         Self::with(|_| ())
     }
 
-    /// Clients for HTTP/2 without TLS, by prior knowledge: one connection a host.
+    /// Clients for HTTP/2 only: one connection a host. `http` servers have to know that beforehand, `https` servers to
+    /// offer it by ALPN.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub fn http2() -> Self {
-        Self::with(|builder| {
+        Self::http2_with_connector(Connector::new())
+    }
+
+    /// As [`http2`](Self::http2), with another connector.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn http2_with_connector(connector: Connector) -> Self {
+        #[cfg(feature = "tls")]
+        let connector = connector.http2_only();
+        Self::with_connector(connector, |builder| {
             builder.http2_only(true);
         })
     }
@@ -69,11 +81,22 @@ where
     /// # Panics
     /// Outside of a runtime.
     pub fn with(configure: impl Fn(&mut legacy::Builder) + Send + Sync + 'static) -> Self {
+        Self::with_connector(Connector::new(), configure)
+    }
+
+    /// As [`with`](Self::with), with another connector: one that trusts other authorities, for example.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn with_connector(
+        connector: Connector,
+        configure: impl Fn(&mut legacy::Builder) + Send + Sync + 'static,
+    ) -> Self {
         let make = move || {
             let mut builder = legacy::Client::builder(Executor::new());
             builder.timer(Timer::new()).pool_timer(Timer::new());
             configure(&mut builder);
-            builder.build(Connector::new())
+            builder.build(connector.clone())
         };
         Self { workers: (0..runtime::workers()).map(|_| OnceLock::new()).collect(), make: Arc::new(make) }
     }

@@ -1,0 +1,13 @@
+//! HTTP clients, by hyper-util's pooled client.
+
+mod connector;
+mod expects_tls;
+#[cfg(feature = "tls")]
+mod https;
+mod per_worker;
+mod resolve;
+mod stream;
+
+pub use self::connector::{Connecting, Connector};
+pub use self::per_worker::{Client, HttpClient};
+pub use self::stream::HttpStream;

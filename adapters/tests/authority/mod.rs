@@ -1,0 +1,54 @@
+//! Certificates for tests of TLS.
+#![allow(dead_code, reason = "each test binary uses its part of this")]
+
+use std::path::PathBuf;
+
+use adapters::tls::{Certificates, Connector};
+use tempfile::TempDir;
+
+/// A folder with an authority, `ca.pem`, and certificates that it has signed.
+pub struct Authority {
+    folder: TempDir,
+    issuer: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        Self::named("authority")
+    }
+
+    pub fn named(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let issuer =
+            rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();
+        Self { folder, issuer }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.file("ca.pem")
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What is written to `{file}.pem` and `{file}.key`. `name` is a DNS name or an IP address.
+    pub fn certificates(&self, file: &str, name: &str) -> Certificates {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let chain = self.file(&format!("{file}.pem"));
+        let key_file = self.file(&format!("{file}.key"));
+        std::fs::write(&chain, certificate.pem()).unwrap();
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        Certificates::new(chain, key_file)
+    }
+
+    pub fn connector(&self) -> Connector {
+        Connector::builder().authorities(self.path()).open().unwrap()
+    }
+}
