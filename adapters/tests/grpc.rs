@@ -3,13 +3,15 @@
 mod chat;
 mod common;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use adapters::hyper::Server;
 use adapters::tonic::{Channel, DeadlineLayer, serve};
-use futures_util::StreamExt;
+use futures_util::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use net::TcpStream;
 use tonic::service::Routes;
-use tonic::{Code, Request};
+use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower_layer::Layer;
@@ -168,4 +170,82 @@ async fn calls_that_are_given_up_leave_the_others_whole() {
     assert!(answers.iter().flatten().all(|numbers| numbers.iter().copied().eq(0..20)));
     drop(client);
     server.shutdown(Duration::ZERO).await;
+}
+
+/// The status of a call to a server that fails. A test that hangs says where.
+async fn failure(address: SocketAddr) -> Status {
+    let channel = Channel::new(format!("http://{address}").parse().unwrap()).unwrap();
+    let mut client = ChatClient::new(channel);
+    let call = client.greet(Name { name: "a".to_owned() });
+    runtime::timeout(Duration::from_secs(20), call).await.unwrap().unwrap_err()
+}
+
+/// Sends bytes to whoever has sent some, and reads until the end.
+async fn answer(mut stream: TcpStream, bytes: &[u8]) {
+    let _ = stream.read(&mut [0; 1024]).await;
+    let _ = stream.write_all(bytes).await;
+    let _ = stream.flush().await;
+    while let Ok(1..) = stream.read(&mut [0; 1024]).await {}
+}
+
+#[runtime::test]
+async fn connections_that_end_before_the_answer_are_unavailable() {
+    let closing = listener();
+    let address = closing.local_addr().unwrap();
+    let _serving = closing
+        .serve(async |mut stream: TcpStream| {
+            let _ = stream.read(&mut [0; 1024]).await;
+        })
+        .unwrap();
+    let status = failure(address).await;
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+
+    let resetting = listener();
+    let address = resetting.local_addr().unwrap();
+    let _serving = resetting
+        .serve(async |mut stream: TcpStream| {
+            let _ = stream.read(&mut [0; 1024]).await;
+            stream.abort().unwrap();
+        })
+        .unwrap();
+    let status = failure(address).await;
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+}
+
+/// `NO_ERROR`, as of a server that shuts down, and `ENHANCE_YOUR_CALM`, as of one that has too many pings. The call has
+/// not been begun: the last stream is 0.
+#[runtime::test]
+async fn a_goaway_is_unavailable_whatever_its_code() {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    for code in [0, 11] {
+        let goaway =
+            [0, 0, 8, 7, 0, 0, 0, 0, 0, /* last stream */ 0, 0, 0, 0, /* code */ 0, 0, 0, code];
+        let bytes = [&SETTINGS[..], &goaway].concat();
+        let leaving = listener();
+        let address = leaving.local_addr().unwrap();
+        let _serving = leaving
+            .serve(move |stream| {
+                let bytes = bytes.clone();
+                async move { answer(stream, &bytes).await }
+            })
+            .unwrap();
+        let status = failure(address).await;
+        assert_eq!(status.code(), Code::Unavailable, "{code}: {status:?}");
+    }
+}
+
+#[runtime::test]
+async fn a_stream_whose_connection_breaks_ends_with_unavailable() {
+    let (server, mut client) = start();
+    let mut lines = client.count(Range { until: 10_000, milliseconds: 5 }).await.unwrap().into_inner();
+    assert_eq!(lines.next().await.unwrap().unwrap(), line("0"));
+    // Drops the connection.
+    server.shutdown(Duration::ZERO).await;
+    let status = loop {
+        match runtime::timeout(Duration::from_secs(20), lines.next()).await.unwrap().unwrap() {
+            Ok(_) => {}
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
 }

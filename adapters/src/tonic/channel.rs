@@ -11,7 +11,8 @@ use http::{Request, Response, Uri};
 use hyper_util::client::legacy::ResponseFuture;
 use tower_service::Service;
 
-use super::deadline_body::{AtDeadline, DeadlineBody, deadline_exceeded};
+use super::broken_connection::with_status;
+use super::deadline_body::{DeadlineBody, Side, deadline_exceeded};
 use super::grpc_timeout;
 use crate::hyper::{BoxError, Client};
 
@@ -20,7 +21,8 @@ use crate::hyper::{BoxError, Client};
 ///
 /// Generated clients take it: `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`. A request's
 /// deadline (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be reached is
-/// `UNAVAILABLE`.
+/// `UNAVAILABLE`, and so is a call whose connection breaks or is ended by GOAWAY. A call whose stream the server resets
+/// has the status that gRPC defines for the code.
 #[derive(Debug, Clone)]
 pub struct Channel {
     client: Client<Body>,
@@ -87,9 +89,8 @@ impl Future for Responding {
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
             let sleep = self.sleep.take();
             return Poll::Ready(match response {
-                Ok(response) => Ok(response.map(|body| DeadlineBody::new(body, sleep, AtDeadline::Error))),
-                Err(error) if error.is_connect() => Err(Status::unavailable(explained(&error)).into()),
-                Err(error) => Err(error.into()),
+                Ok(response) => Ok(response.map(|body| DeadlineBody::new(body, sleep, Side::Client))),
+                Err(error) => Err(with_status(error.into())),
             });
         }
         if let Some(sleep) = &mut self.sleep
@@ -99,15 +100,4 @@ impl Future for Responding {
         }
         Poll::Pending
     }
-}
-
-/// An error with its causes.
-fn explained(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -7,15 +7,16 @@ use ::hyper::body::{Body, Bytes, Frame, SizeHint};
 use ::tonic::Status;
 use pin_project_lite::pin_project;
 
+use super::broken_connection::with_status;
 use crate::hyper::BoxError;
 
-/// What a body ends with at its deadline.
+/// Whose body it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AtDeadline {
-    /// A server sends the status in trailers.
-    Trailers,
-    /// A client's caller gets the status as an error.
-    Error,
+pub(super) enum Side {
+    /// A server sends a status in trailers.
+    Server,
+    /// A client's caller gets a status as an error, also if the connection breaks.
+    Client,
 }
 
 pin_project! {
@@ -25,14 +26,14 @@ pin_project! {
         #[pin]
         body: B,
         sleep: Option<runtime::Sleep>,
-        at_deadline: AtDeadline,
+        side: Side,
         ended: bool,
     }
 }
 
 impl<B> DeadlineBody<B> {
-    pub(super) fn new(body: B, sleep: Option<runtime::Sleep>, at_deadline: AtDeadline) -> Self {
-        Self { body, sleep, at_deadline, ended: false }
+    pub(super) fn new(body: B, sleep: Option<runtime::Sleep>, side: Side) -> Self {
+        Self { body, sleep, side, ended: false }
     }
 }
 
@@ -59,17 +60,20 @@ where
             && Pin::new(sleep).poll(context).is_ready()
         {
             *this.ended = true;
-            return Poll::Ready(match this.at_deadline {
-                AtDeadline::Trailers => {
+            return Poll::Ready(match this.side {
+                Side::Server => {
                     let mut trailers = http::HeaderMap::new();
                     // Fails only if the message can't stand in a header; this constant one can.
                     let added = deadline_exceeded().add_header(&mut trailers);
                     Some(added.map(|()| Frame::trailers(trailers)).map_err(Into::into))
                 }
-                AtDeadline::Error => Some(Err(deadline_exceeded().into())),
+                Side::Client => Some(Err(deadline_exceeded().into())),
             });
         }
-        this.body.poll_frame(context).map_err(Into::into)
+        this.body.poll_frame(context).map_err(|error| match this.side {
+            Side::Server => error.into(),
+            Side::Client => with_status(error.into()),
+        })
     }
 
     fn is_end_stream(&self) -> bool {

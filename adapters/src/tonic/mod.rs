@@ -5,6 +5,7 @@
 //!
 //! Methods of services are `Send` futures, also here: what is not `Send` goes into a task of `runtime::spawn`.
 
+mod broken_connection;
 mod channel;
 mod deadline;
 mod deadline_body;
