@@ -119,8 +119,9 @@ async fn a_server_that_is_not_there_is_unavailable_and_is_found_when_it_is() {
 }
 
 #[runtime::test]
-async fn a_channel_takes_http_uris_only() {
-    for uri in ["https://localhost:1", "/path", "localhost:1"] {
+async fn a_channel_takes_http_and_https_uris_only() {
+    assert!(Channel::new("https://localhost:1".parse().unwrap()).is_ok());
+    for uri in ["ftp://localhost:1", "/path", "localhost:1"] {
         let status = Channel::new(uri.parse().unwrap()).unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().contains(uri), "{status:?}");

@@ -33,6 +33,8 @@ pub(super) struct ConnectionContext<M> {
     pub(super) first_bytes_limit: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
+    #[cfg(feature = "tls")]
+    pub(super) h2_required: bool,
 }
 
 /// Serves a connection until it ends, and what it was upgraded to until that is dropped.
@@ -47,6 +49,9 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
         // Boxed, so that connections without TLS don't reserve memory for its state.
         let served = Box::pin(async {
             let stream = acceptor.accept(stream).await?;
+            if context.h2_required && stream.alpn_protocol() != Some(b"h2") {
+                return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
+            }
             serve_stream(stream, &peer, &context).await
         });
         if let Err(error) = served.await {

@@ -12,6 +12,8 @@ mod shutdown;
 mod timer;
 mod turn_end_flush;
 
+#[cfg(feature = "tonic")]
+pub(crate) use self::client::NEEDS_TLS;
 #[cfg(feature = "client")]
 pub use self::client::{Client, Connecting, Connector, HttpClient, HttpStream};
 pub use self::executor::Executor;

@@ -68,6 +68,8 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
         shutdown_limit: SHUTDOWN_LIMIT,
         #[cfg(feature = "tls")]
         tls: None,
+        #[cfg(feature = "tls")]
+        h2_required: false,
     }
 }
 
@@ -82,6 +84,9 @@ pub struct Serve<L, M> {
     shutdown_limit: Duration,
     #[cfg(feature = "tls")]
     tls: Option<crate::tls::Acceptor>,
+    /// Whether TLS clients have to choose HTTP/2.
+    #[cfg(feature = "tls")]
+    h2_required: bool,
 }
 
 impl<L: Listen, M: MakeService> Serve<L, M> {
@@ -123,15 +128,29 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
+    /// Closes TLS connections on which HTTP/2 was not agreed on (ALPN), as gRPC wants it.
+    #[cfg(all(feature = "tls", feature = "tonic"))]
+    pub(crate) fn require_h2(mut self) -> Self {
+        self.h2_required = true;
+        self
+    }
+
     /// Serves in the background. A signal of [`with_graceful_shutdown`](Self::with_graceful_shutdown) is ignored: call
     /// [`Server::shutdown`].
     ///
     /// # Errors
-    /// If the other workers' listeners can't be made.
+    /// If the other workers' listeners can't be made. `InvalidInput` if the TLS acceptor of a gRPC server does not offer
+    /// `h2`.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub fn start(self) -> io::Result<Server> {
+        #[cfg(feature = "tls")]
+        if self.h2_required && self.tls.as_ref().is_some_and(|acceptor| !acceptor.offers("h2")) {
+            let problem =
+                "gRPC needs HTTP/2: the server's TLS acceptor has to offer h2 (AcceptorBuilder::alpn)";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
         let shutdown = Arc::new(Shutdown::default());
         let context = Arc::new(ConnectionContext {
             make: self.make,
@@ -140,6 +159,8 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             first_bytes_limit: self.first_bytes_limit,
             #[cfg(feature = "tls")]
             tls: self.tls,
+            #[cfg(feature = "tls")]
+            h2_required: self.h2_required,
         });
         let serving = self.listener.serve(move |stream| {
             let peer = L::accepted(&stream);

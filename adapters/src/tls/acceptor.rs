@@ -163,6 +163,12 @@ impl Acceptor {
         Ok(Stream::new(stream.into()))
     }
 
+    /// Whether an application protocol is offered (ALPN).
+    #[cfg(feature = "hyper")]
+    pub(crate) fn offers(&self, protocol: &str) -> bool {
+        self.0.builder.alpn.iter().any(|offered| offered == protocol.as_bytes())
+    }
+
     /// Reads the files again and uses them for all later connections. On an error the present ones stay in use.
     ///
     /// # Errors

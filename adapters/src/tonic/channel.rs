@@ -14,15 +14,15 @@ use tower_service::Service;
 use super::broken_connection::with_status;
 use super::deadline_body::{DeadlineBody, Side, deadline_exceeded};
 use super::grpc_timeout;
-use crate::hyper::{BoxError, Client};
+use crate::hyper::{BoxError, Client, Connector, NEEDS_TLS};
 
 /// A connection of HTTP/2 to a server for each worker, made when it is first used and again when it has broken. Clones
 /// share the connections; they can be held in axum's handlers.
 ///
 /// Generated clients take it: `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`. A request's
-/// deadline (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be reached is
-/// `UNAVAILABLE`, and so is a call whose connection breaks or is ended by GOAWAY. A call whose stream the server resets
-/// has the status that gRPC defines for the code.
+/// deadline (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be reached or that
+/// fails the TLS handshake is `UNAVAILABLE`, and so is a call whose connection breaks or is ended by GOAWAY. A call whose
+/// stream the server resets has the status that gRPC defines for the code.
 #[derive(Debug, Clone)]
 pub struct Channel {
     client: Client<Body>,
@@ -31,7 +31,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel to a server, whose URI has the scheme `http` and a host. It doesn't connect yet.
+    /// A channel to a server, whose URI has the scheme `http`, or `https` with the feature `tls`, and a host. It doesn't
+    /// connect yet. With `https` the system's authorities are trusted.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for other URIs.
@@ -39,14 +40,36 @@ impl Channel {
     /// # Panics
     /// Outside of a runtime.
     pub fn new(uri: Uri) -> Result<Self, Status> {
-        let parts = uri.clone().into_parts();
-        match (parts.scheme, parts.authority) {
-            (Some(scheme), Some(authority)) if scheme == Scheme::HTTP => {
-                Ok(Self { client: Client::http2(), scheme, authority })
-            }
-            _ => Err(Status::invalid_argument(format!("a channel's URI is http://HOST:PORT, and not {uri}"))),
-        }
+        Self::with_connector(uri, Connector::new())
     }
+
+    /// A channel with a connector: one that trusts other authorities or presents a certificate, for example. It offers
+    /// `h2` only (ALPN).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn with_connector(uri: Uri, connector: Connector) -> Result<Self, Status> {
+        let parts = uri.clone().into_parts();
+        let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {
+            return Err(wrong(&uri));
+        };
+        if scheme == Scheme::HTTPS && !cfg!(feature = "tls") {
+            return Err(Status::invalid_argument(NEEDS_TLS));
+        }
+        if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
+            return Err(wrong(&uri));
+        }
+        Ok(Self { client: Client::http2_with_connector(connector), scheme, authority })
+    }
+}
+
+fn wrong(uri: &Uri) -> Status {
+    Status::invalid_argument(format!(
+        "a channel's URI is http://HOST:PORT or https://HOST:PORT, and not {uri}"
+    ))
 }
 
 impl Service<Request<Body>> for Channel {
