@@ -4,6 +4,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::common::listener;
@@ -39,4 +41,25 @@ async fn tokios_timers_tasks_and_sockets_work_on_each_worker_and_end_with_the_co
     runtime::yield_now().await;
     runtime::sleep(Duration::from_millis(20)).await;
     assert!(tokio::runtime::Handle::try_current().is_err());
+}
+
+#[runtime::test(workers = 2)]
+async fn reqwest_gets_pages_of_an_axum_application_from_each_worker() {
+    let _tokio = adapters::tokio_context::start().await.unwrap();
+    let listener = listener();
+    let uri = format!("http://{}/", listener.local_addr().unwrap());
+    let app = Router::new().route("/", get(async || "x".repeat(100_000)));
+    let server = adapters::axum::serve(listener, app).start().unwrap();
+    // Both workers share its connections, which are the tokio thread's.
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for worker in 0..2 {
+        let (client, uri) = (client.clone(), uri.clone());
+        let get = move || async move {
+            let page = client.get(uri).timeout(Duration::from_secs(20)).send().await.unwrap();
+            page.error_for_status().unwrap().text().await.unwrap().len()
+        };
+        assert_eq!(runtime::spawn_on(worker, get).await.unwrap(), 100_000);
+    }
+    drop(client);
+    assert_eq!(server.shutdown(Duration::from_secs(5)).await.aborted, 0);
 }
