@@ -220,6 +220,26 @@ impl Builder {
         self
     }
 
+    /// Records how long each poll of a task takes ([`Metrics::poll_times`](crate::Metrics::poll_times)). Default: off.
+    ///
+    /// Each poll then reads the precise clock at its end, where it would read one that is as coarse as the kernel's tick.
+    /// [`stall_threshold`](Self::stall_threshold) has the precise clock's resolution, too.
+    pub fn enable_metrics_poll_time_histogram(mut self) -> Self {
+        self.code.poll_time_histogram = true;
+        self
+    }
+
+    /// Records how long tasks wait from being spawned or woken to being polled
+    /// ([`Metrics::schedule_latency`](crate::Metrics::schedule_latency)): the time in which the worker polls other tasks, and
+    /// in which a sleeping worker wakes up. Default: off.
+    ///
+    /// Each wake then reads the precise clock, and each poll as with
+    /// [`enable_metrics_poll_time_histogram`](Self::enable_metrics_poll_time_histogram), which this does not switch on.
+    pub fn enable_metrics_schedule_latency_histogram(mut self) -> Self {
+        self.code.schedule_latency_histogram = true;
+        self
+    }
+
     /// The directory in which old host settings are journalled. Default: `/run/lull`.
     pub fn journals(mut self, journals: JournalDir) -> Self {
         self.code.journals = journals;

@@ -92,6 +92,8 @@ pub(crate) struct CodeSettings {
     pub(crate) max_events: Option<usize>,
     pub(crate) stall_threshold: Option<Duration>,
     pub(crate) max_blocking_threads: Option<usize>,
+    pub(crate) poll_time_histogram: bool,
+    pub(crate) schedule_latency_histogram: bool,
     pub(crate) journals: JournalDir,
 }
 
@@ -111,6 +113,8 @@ pub(crate) struct Config {
     pub(crate) max_events: usize,
     pub(crate) stall_threshold: Duration,
     pub(crate) max_blocking_threads: usize,
+    pub(crate) poll_time_histogram: bool,
+    pub(crate) schedule_latency_histogram: bool,
     pub(crate) journals: JournalDir,
 }
 
@@ -200,6 +204,8 @@ impl Config {
             max_events: code.max_events.unwrap_or(MAX_EVENTS),
             stall_threshold: code.stall_threshold.unwrap_or(STALL_THRESHOLD),
             max_blocking_threads: code.max_blocking_threads.unwrap_or(MAX_BLOCKING_THREADS),
+            poll_time_histogram: code.poll_time_histogram,
+            schedule_latency_histogram: code.schedule_latency_histogram,
             journals: code.journals,
         })
     }

@@ -2,8 +2,8 @@
 
 use policies::Policy;
 
+use crate::metrics::worker_counters::Metrics;
 use crate::worker::current;
-use crate::worker::metrics::Metrics;
 use crate::worker::report::WorkerReport;
 
 /// The number of workers of this runtime.

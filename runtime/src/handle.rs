@@ -7,12 +7,13 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::blocking::BlockingMetrics;
+use crate::metrics::snapshot::Snapshot;
+use crate::metrics::worker_counters::Metrics;
 use crate::runtime_state::RuntimeState;
 use crate::spawn::{spawn_local, spawn_on_runtime};
 use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
 use crate::worker::current;
-use crate::worker::metrics::Metrics;
 use crate::worker::report::WorkerReport;
 
 /// A running runtime, for threads that are not its workers: it spawns tasks, and can be cloned and sent. It doesn't keep the
@@ -106,6 +107,11 @@ impl Handle {
     /// The counters of each worker since it started, in the order of the workers' numbers.
     pub fn metrics(&self) -> Vec<Metrics> {
         self.0.metrics()
+    }
+
+    /// All metrics of the runtime at one time, also as a page for Prometheus.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.0)
     }
 
     /// What is in effect on each worker that has started.

@@ -32,7 +32,7 @@
 //!
 //! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and [`AsyncFd`] for other
 //! descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers and a clock that tests can pause, and
-//! [`spawn_blocking`] runs what would block a worker.
+//! [`spawn_blocking`] runs what would block a worker. [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -55,6 +55,7 @@ mod host_policy;
 pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
+pub mod metrics;
 mod runtime;
 mod runtime_state;
 pub mod signal;
@@ -80,6 +81,7 @@ pub use crate::driver::{DriverKind, UnknownDriver};
 pub use crate::error::BuildError;
 pub use crate::handle::{EnterGuard, Handle, spawn_blocking};
 pub use crate::io::AsyncFd;
+pub use crate::metrics::Metrics;
 pub use crate::runtime::Runtime;
 pub use crate::spawn::{spawn, spawn_on, yield_now};
 pub use crate::task::{AbortHandle, JoinError, JoinHandle};
@@ -87,4 +89,4 @@ pub use crate::time::{
     Elapsed, Interval, MissedTickBehavior, Sleep, interval, interval_at, sleep, sleep_until, timeout,
     timeout_at,
 };
-pub use crate::worker::{Metrics, Running, Stall, UnknownWaitStrategy, WaitStrategy, WorkerReport};
+pub use crate::worker::{Running, Stall, UnknownWaitStrategy, WaitStrategy, WorkerReport};

@@ -11,6 +11,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::blocking::BlockingPool;
+use crate::metrics::worker_counters::WorkerCounters;
 use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
 use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
@@ -120,7 +121,7 @@ fn a_closed_inbox_returns_each_message_to_one_side() {
 }
 
 fn worker() -> Arc<WorkerHandle> {
-    Arc::new(WorkerHandle::new(0).unwrap())
+    Arc::new(WorkerHandle::new(0, WorkerCounters::default()).unwrap())
 }
 
 fn adopt<F: Future + 'static>(worker: &Arc<WorkerHandle>, future: F) -> (TaskRef, JoinHandle<F::Output>) {
@@ -144,7 +145,7 @@ fn poll_when_woken(worker: &WorkerHandle) -> Poll<()> {
         worker.inbox.take(&mut messages);
         let mut polled = None;
         for message in messages.drain(..) {
-            let Message::Wake(task) = message else { continue };
+            let Message::Wake(task, _) = message else { continue };
             task.acknowledge_remote_wake();
             if task.mark_queued() {
                 polled = Some(poll(&task));
@@ -282,7 +283,7 @@ fn an_abort_and_a_wake_from_two_threads_end_the_task_once() {
         aborting.join().unwrap();
         worker.inbox.take(&mut messages);
         for message in messages.drain(..) {
-            let Message::Wake(task) = message else { continue };
+            let Message::Wake(task, _) = message else { continue };
             task.acknowledge_remote_wake();
             assert!(!task.mark_queued(), "a task that is over was queued");
         }

@@ -18,9 +18,9 @@ use crate::error::BuildError;
 use crate::handle::Handle;
 use crate::hooks::Hooks;
 use crate::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
+use crate::metrics::worker_counters::{Metrics, WorkerCounters};
 use crate::runtime_state::{HostState, RuntimeState};
 use crate::worker::current::{self, ShutDown};
-use crate::worker::metrics::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::startup::make_worker;
@@ -66,8 +66,9 @@ impl Runtime {
             host_state.queues.clone_from(&guard.plan().queues);
             host_state.requests = Some(Arc::new(QueueRequests::new().map_err(worker_0_failed)?));
         }
+        let counters = || WorkerCounters::new(config.poll_time_histogram, config.schedule_latency_histogram);
         let workers = (0..count)
-            .map(|index| WorkerHandle::new(index).map(Arc::new))
+            .map(|index| WorkerHandle::new(index, counters()).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
             .map_err(worker_0_failed)?;
         let napis = NapiMap::default();

@@ -49,7 +49,7 @@ where
 {
     current::with(|worker| {
         let (task, joiner) = NewTask::local(Arc::clone(&worker.handle), identity, future);
-        worker.adopt(task);
+        worker.adopt(task, worker.handle.wake_time());
         // SAFETY: the joiner's reference, of a future with this output.
         unsafe { JoinHandle::new(joiner) }
     })
@@ -80,7 +80,7 @@ where
     let target = &runtime.workers[worker];
     let (task, joiner) = NewTask::remote(Arc::clone(target), identity, make);
     // The worker is woken at once: the caller may block this thread until the task is done.
-    target.send(Message::Adopt(task));
+    target.send(Message::Adopt(task, target.wake_time()));
     // SAFETY: the joiner's reference, of a future with this output.
     unsafe { JoinHandle::new(joiner) }
 }

@@ -15,5 +15,4 @@ pub use model::PerformanceModel;
 pub use napi_threads::NapiThread;
 pub use perf::{PerfCounters, PerfReading, PerfTarget};
 pub use rx_packets::RxPackets;
-pub(crate) use snapshot::busy_poll_rx_packets;
-pub use snapshot::{Snapshot, Totals};
+pub use snapshot::{Snapshot, Totals, busy_poll_rx_packets};

@@ -153,7 +153,12 @@ fn net_rx_softirqs() -> io::Result<Vec<u64>> {
         .collect())
 }
 
-pub(crate) fn busy_poll_rx_packets() -> io::Result<u64> {
+/// Packets that busy polls have received since boot, in the calling thread's network namespace (`BusyPollRxPackets` in
+/// `/proc/thread-self/net/netstat`).
+///
+/// # Errors
+/// If the file can't be read; `Unsupported` if the kernel has no such counter.
+pub fn busy_poll_rx_packets() -> io::Result<u64> {
     // /proc/self would be the namespace of the process's main thread.
     let text = fs::read_to_string("/proc/thread-self/net/netstat")?;
     parse_netstat(&text, "TcpExt:", "BusyPollRxPackets").ok_or_else(|| {

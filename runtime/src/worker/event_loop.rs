@@ -1,7 +1,6 @@
 //! A worker's loop: run ready tasks, wait in the driver, fire timers.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::panic::Location;
@@ -16,6 +15,7 @@ use slab::Slab;
 
 use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
 use super::queue_control::QueueControl;
+use super::run_queue::RunQueue;
 use super::stall::Stall;
 use super::wait_strategy::WaitStrategy;
 use super::worker_handle::{Message, WorkerHandle};
@@ -48,12 +48,12 @@ pub(crate) struct Worker {
     pub(crate) clock: TimerClock,
     /// When this turn began, on the clock of the timers.
     turn_time: Cell<u64>,
-    /// When the last poll of a task ended, on the clock of [`coarse_nanos`].
+    /// When the last poll of a task ended, on the clock of [`Worker::poll_clock`].
     poll_ended: Cell<u64>,
+    /// Whether polls are timed to the nanosecond.
+    times_polls: bool,
     wait: WaitStrategy,
-    /// The keys of tasks to poll. A key may be outdated, and refer to no task or to a later one: a task
-    /// that is woken during its last poll leaves such a key. The later task is then polled once in vain.
-    queue: RefCell<VecDeque<u32>>,
+    queue: RunQueue,
     /// A task is taken out while it is polled, so that the slab is free for what the poll does (spawn,
     /// wake).
     tasks: RefCell<Slab<Option<TaskRef<WorkerHandle>>>>,
@@ -74,8 +74,10 @@ impl Worker {
         queue_control: Option<QueueControl>,
         wait: WaitStrategy,
     ) -> Rc<Self> {
+        let queue = RunQueue::new(handle.counters.schedule_latency.is_some());
         Rc::new(Self {
             runtime,
+            times_polls: handle.counters.times_polls(),
             handle,
             driver,
             queue_control,
@@ -84,7 +86,7 @@ impl Worker {
             turn_time: Cell::new(monotonic_nanos()),
             poll_ended: Cell::new(0),
             wait,
-            queue: RefCell::default(),
+            queue,
             tasks: RefCell::default(),
             spin: AdaptiveSpin::default(),
             begun: Cell::new(false),
@@ -95,8 +97,8 @@ impl Worker {
     }
 
     /// Takes in a new task and queues it. While the worker stops, the task is dropped instead, and its
-    /// joiner gets a cancelled `JoinError`.
-    pub(crate) fn adopt(&self, task: NewTask<WorkerHandle>) {
+    /// joiner gets a cancelled `JoinError`. `spawned`: the [`WorkerHandle::wake_time`] of then.
+    pub(crate) fn adopt(&self, task: NewTask<WorkerHandle>, spawned: u64) {
         if self.stopping.get() {
             return;
         }
@@ -107,7 +109,7 @@ impl Worker {
         task.set_key(u32::try_from(entry.key()).ok().filter(|&key| key != ROOT).expect("too many tasks"));
         // It may be marked as queued already, without a key: woken or aborted before it was adopted.
         task.mark_queued();
-        self.queue.borrow_mut().push_back(task.key());
+        self.queue.push(task.key(), spawned);
         entry.insert(Some(task));
     }
 
@@ -138,11 +140,16 @@ impl Worker {
         self.closed.get()
     }
 
-    /// Queues a task of this worker unless it is queued or finished already.
+    /// Queues a task of this worker, which is woken now, unless it is queued or finished already.
     pub(super) fn push(&self, task: &TaskRef<WorkerHandle>) {
         if task.mark_queued() {
-            self.queue.borrow_mut().push_back(task.key());
+            self.queue.push(task.key(), self.handle.wake_time());
         }
+    }
+
+    /// The clock that polls are timed with. The precise one takes longer to read, so it is read only for histograms.
+    fn poll_clock(&self) -> u64 {
+        if self.times_polls { monotonic_nanos() } else { coarse_nanos() }
     }
 
     /// Calls the application's hook, before the first turn.
@@ -172,19 +179,19 @@ impl Worker {
             self.take_messages();
             let budget = self.driver.task_budget();
             let limit = self.driver.turn_limit().as_nanos() as u64;
-            self.poll_ended.set(coarse_nanos());
+            self.poll_ended.set(self.poll_clock());
             let mut ran = 0;
             while ran < budget {
-                let Some(next) = self.queue.borrow_mut().pop_front() else { break };
+                let Some((next, woken)) = self.queue.pop() else { break };
                 ran += 1;
                 // Wake-ups of other workers go out with the wait, but don't wait for a second task.
                 self.driver.flush_wakes();
                 let mut overran = false;
                 if next != ROOT {
-                    overran = self.poll_task(next);
+                    overran = self.poll_task(next, woken);
                 } else if let Some(root) = &mut root {
                     root_task.begin_poll();
-                    counters.polls.add(1);
+                    self.count_poll(woken);
                     coop::begin_poll();
                     Id::enter(Some(root_task.identity().id));
                     let polled = root.as_mut().poll(&mut Context::from_waker(&waker));
@@ -206,6 +213,7 @@ impl Worker {
             let now = monotonic_nanos();
             counters.running_ns.add(now - started);
             if ran > 0 {
+                counters.turn_times.record(now - started);
                 idle_since = None;
             }
             let next_timer = self.timers.borrow_mut().next();
@@ -259,16 +267,14 @@ impl Worker {
     /// Whether nothing is to be run, and no blocking work may bring something.
     fn is_idle(&self) -> bool {
         // In this order: the work is in the inbox before it counts as done.
-        self.queue.borrow().is_empty()
-            && !self.runtime.blocking.is_working()
-            && !self.handle.inbox.is_filled()
+        self.queue.is_empty() && !self.runtime.blocking.is_working() && !self.handle.inbox.is_filled()
     }
 
     /// Parks only if nothing is ready, no timer is due, and the wait strategy has spun long enough.
     fn choose_wait(&self, now: u64, end: Option<u64>, idle_since: &mut Option<u64>) -> Wait {
         let timeout = end.map(|end| Duration::from_nanos(end.saturating_sub(now)));
         let needs_pass = self.queue_control.as_ref().is_some_and(QueueControl::needs_pass);
-        if needs_pass || !self.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
+        if needs_pass || !self.queue.is_empty() || timeout == Some(Duration::ZERO) {
             return Wait::Pass;
         }
         let since = *idle_since.get_or_insert(now);
@@ -311,19 +317,33 @@ impl Worker {
         self.handle.inbox.take(&mut messages);
         for message in messages.drain(..) {
             match message {
-                Message::Wake(task) => {
+                Message::Wake(task, woken) => {
                     task.acknowledge_remote_wake();
-                    self.push(&task);
+                    if task.mark_queued() {
+                        self.queue.push(task.key(), woken);
+                    }
                 }
-                Message::Adopt(task) => self.adopt(task),
+                Message::Adopt(task, spawned) => self.adopt(task, spawned),
                 Message::CheckStop => {}
             }
         }
         self.messages.replace(messages);
     }
 
-    /// Returns whether the task has used up its budget.
-    fn poll_task(&self, key: u32) -> bool {
+    /// Counts a poll that begins, of a task that was woken at a time.
+    fn count_poll(&self, woken: Option<u64>) {
+        let counters = &self.handle.counters;
+        counters.polls.add(1);
+        if let Some(latency) = &counters.schedule_latency
+            && let Some(woken) = woken
+        {
+            // It begins where the poll before it ended, which saves a reading of the clock. The task may have been woken since.
+            latency.record(self.poll_ended.get().saturating_sub(woken));
+        }
+    }
+
+    /// Returns whether the task has used up its budget. `woken`: when it was woken, if that is known.
+    fn poll_task(&self, key: u32, woken: Option<u64>) -> bool {
         let key = key as usize;
         let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return false };
         task.begin_poll();
@@ -333,7 +353,7 @@ impl Worker {
             unsafe { task.cancel() };
             return false;
         }
-        self.handle.counters.polls.add(1);
+        self.count_poll(woken);
         coop::begin_poll();
         Id::enter(Some(task.identity().id));
         // SAFETY: as above.
@@ -356,8 +376,12 @@ impl Worker {
         let overran = coop::end_poll();
         Id::enter(None);
         self.handle.counters.forced_yields.add(u64::from(overran));
-        let now = coarse_nanos();
-        let took = Duration::from_nanos(now - self.poll_ended.replace(now));
+        let now = self.poll_clock();
+        let nanos = now - self.poll_ended.replace(now);
+        if let Some(poll_times) = &self.handle.counters.poll_times {
+            poll_times.record(nanos);
+        }
+        let took = Duration::from_nanos(nanos);
         if took >= self.runtime.config.stall_threshold {
             self.stalled(task, took);
         }
@@ -387,14 +411,14 @@ impl Worker {
         for message in self.handle.inbox.close() {
             contain_panic(|| drop(message));
         }
-        self.queue.borrow_mut().clear();
+        self.queue.clear();
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         for task in tasks.into_iter().filter_map(|(_, task)| task) {
             // SAFETY: this is the worker's thread, and a finished task is not in the slab.
             contain_panic(|| unsafe { task.cancel() });
             contain_panic(|| drop(task));
         }
-        self.queue.borrow_mut().clear();
+        self.queue.clear();
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         contain_panic(|| drop(timers));
         if self.begun.get()

@@ -1,6 +1,7 @@
 //! Workers: a thread each, with its tasks, its timers, its driver, and the loop over them.
 //!
 //! - [`event_loop`]: one turn runs tasks, waits in the driver, fires timers;
+//! - [`run_queue`]: the tasks to poll;
 //! - [`worker_handle`]: what other threads see of a worker, with its [`inbox`] and its [`wake_handle`];
 //! - [`wake_task`]: what a waker does;
 //! - [`worker_thread`]: pins the thread, and gives it back;
@@ -10,11 +11,11 @@ pub(crate) mod adaptive_spin;
 pub(crate) mod current;
 pub(crate) mod event_loop;
 pub(crate) mod inbox;
-pub(crate) mod metrics;
 pub(crate) mod napi_map;
 pub(crate) mod park_state;
 pub(crate) mod queue_control;
 pub(crate) mod report;
+mod run_queue;
 pub(crate) mod stall;
 pub(crate) mod startup;
 pub(crate) mod wait_strategy;
@@ -23,7 +24,6 @@ mod wake_task;
 pub(crate) mod worker_handle;
 pub(crate) mod worker_thread;
 
-pub use self::metrics::Metrics;
 pub use self::napi_map::OwnedQueue;
 pub use self::report::{Running, WorkerReport};
 pub use self::stall::Stall;

@@ -162,9 +162,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::metrics::worker_counters::WorkerCounters;
 
     fn workers(count: usize) -> Vec<Arc<WorkerHandle>> {
-        (0..count).map(|index| Arc::new(WorkerHandle::new(index).unwrap())).collect()
+        let worker = |index| Arc::new(WorkerHandle::new(index, WorkerCounters::default()).unwrap());
+        (0..count).map(worker).collect()
     }
 
     fn owner(map: &Arc<NapiMap>, napi: u32, workers: &[Arc<WorkerHandle>]) -> usize {

@@ -8,9 +8,9 @@ use policies::QueueRequests;
 use policies::counters::{AwakeTime, this_thread_cpu_time};
 use policies::law::{Epoch, PollingLaw, QueueSettings};
 
-use super::metrics::WorkerCounters;
 use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
+use crate::metrics::worker_counters::WorkerCounters;
 
 /// How often the law is asked.
 const STEP: Duration = Duration::from_millis(10);

@@ -8,17 +8,18 @@ use policies::Cpus;
 use policies::law::QueueSettings;
 
 use super::inbox::Inbox;
-use super::metrics::{Metrics, WorkerCounters};
 use super::report::WorkerReport;
 use super::wake_handle::WakeHandle;
+use crate::metrics::worker_counters::{Metrics, WorkerCounters};
 use crate::task::cell::{NewTask, TaskRef};
+use crate::time::clock::monotonic_nanos;
 
 /// A message from another thread to a worker.
 pub(crate) enum Message {
-    /// Queue a task.
-    Wake(TaskRef<WorkerHandle>),
-    /// Adopt a task that was spawned on another thread.
-    Adopt(NewTask<WorkerHandle>),
+    /// Queue a task, which was woken at [`WorkerHandle::wake_time`].
+    Wake(TaskRef<WorkerHandle>, u64),
+    /// Adopt a task that was spawned on another thread, at [`WorkerHandle::wake_time`].
+    Adopt(NewTask<WorkerHandle>, u64),
     /// Check [`WorkerHandle::stop`].
     CheckStop,
 }
@@ -46,13 +47,13 @@ pub(crate) struct WorkerHandle {
 const NO_CORE: u32 = u32::MAX;
 
 impl WorkerHandle {
-    pub(crate) fn new(index: usize) -> std::io::Result<Self> {
+    pub(crate) fn new(index: usize, counters: WorkerCounters) -> std::io::Result<Self> {
         Ok(Self {
             index,
             inbox: Inbox::default(),
             wake: Arc::new(WakeHandle::new()?),
             stop: AtomicBool::new(false),
-            counters: WorkerCounters::default(),
+            counters,
             napi: AtomicU32::new(0),
             connections: AtomicUsize::new(0),
             report: Mutex::new(None),
@@ -79,6 +80,12 @@ impl WorkerHandle {
             return false;
         }
         self.wake.park_state.is_parked()
+    }
+
+    /// The time at which a task is woken, on the monotonic clock; 0, without a look at the clock, unless schedule latency is
+    /// recorded.
+    pub(crate) fn wake_time(&self) -> u64 {
+        if self.counters.schedule_latency.is_some() { monotonic_nanos() } else { 0 }
     }
 
     pub(crate) fn request_stop(&self) {

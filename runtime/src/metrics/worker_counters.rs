@@ -1,29 +1,11 @@
 //! A worker's counters.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// A counter that any thread may read.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds without a locked instruction. Only for a counter that one thread writes.
-    pub(crate) fn add(&self, amount: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
-    }
-
-    /// Adds one, from any thread.
-    pub(crate) fn increment(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use super::counter::Counter;
+use super::histogram::{Histogram, Recorder};
 
 /// The counters that only the worker writes.
 #[derive(Debug, Default)]
@@ -39,6 +21,10 @@ pub(crate) struct WorkerCounters {
     pub(crate) running_ns: Counter,
     pub(crate) polling_ns: Counter,
     pub(crate) parked_ns: Counter,
+    pub(crate) turn_times: Recorder,
+    /// `None` unless the application has enabled it, as the next.
+    pub(crate) poll_times: Option<Box<Recorder>>,
+    pub(crate) schedule_latency: Option<Box<Recorder>>,
 }
 
 /// A worker's counters since it started.
@@ -73,6 +59,15 @@ pub struct Metrics {
     /// Time spent in waits that may block, in nanoseconds. Under kernel polling this includes the time in
     /// which the kernel polls the queue before it puts the thread to sleep.
     pub parked_ns: u64,
+    /// How long turns have run tasks. Turns that had none to run are left out.
+    pub turn_times: Histogram,
+    /// How long polls of tasks took. `None` unless
+    /// [`Builder::enable_metrics_poll_time_histogram`](crate::Builder::enable_metrics_poll_time_histogram) was called.
+    pub poll_times: Option<Histogram>,
+    /// How long tasks waited from being spawned or woken to being polled. `None` unless
+    /// [`Builder::enable_metrics_schedule_latency_histogram`](crate::Builder::enable_metrics_schedule_latency_histogram)
+    /// was called.
+    pub schedule_latency: Option<Histogram>,
 }
 
 impl Metrics {
@@ -98,6 +93,21 @@ impl Metrics {
 }
 
 impl WorkerCounters {
+    /// Counters, with the histograms that take a reading of the clock at each poll or each wake.
+    pub(crate) fn new(poll_times: bool, schedule_latency: bool) -> Self {
+        let recorder = |enabled: bool| enabled.then(Box::default);
+        Self {
+            poll_times: recorder(poll_times),
+            schedule_latency: recorder(schedule_latency),
+            ..Self::default()
+        }
+    }
+
+    /// Whether polls are timed precisely.
+    pub(crate) fn times_polls(&self) -> bool {
+        self.poll_times.is_some() || self.schedule_latency.is_some()
+    }
+
     /// Reads the counters; `wakes` is counted by the threads that wake the worker.
     pub(crate) fn read(&self, wakes: u64) -> Metrics {
         Metrics {
@@ -113,6 +123,9 @@ impl WorkerCounters {
             running_ns: self.running_ns.get(),
             polling_ns: self.polling_ns.get(),
             parked_ns: self.parked_ns.get(),
+            turn_times: self.turn_times.read(),
+            poll_times: self.poll_times.as_ref().map(|recorder| recorder.read()),
+            schedule_latency: self.schedule_latency.as_ref().map(|recorder| recorder.read()),
         }
     }
 }

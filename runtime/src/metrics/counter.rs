@@ -1,0 +1,23 @@
+//! A counter that any thread may read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter that any thread may read.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds without a locked instruction. Only for a counter that one thread writes.
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// Adds one, from any thread.
+    pub(crate) fn increment(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

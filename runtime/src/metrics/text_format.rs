@@ -1,0 +1,163 @@
+//! Prometheus' text exposition format, version 0.0.4.
+
+use std::fmt::{self, Display, Write};
+use std::time::Duration;
+
+use super::histogram::Histogram;
+
+/// A metric's labels: names, which the format must allow, and any values.
+pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// What Prometheus calls a metric's type.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A page in the text format.
+#[derive(Debug, Default)]
+pub(super) struct Page(String);
+
+impl Page {
+    /// Begins a metric: its name, which ends in the unit, and after it in `_total` for a counter; its type; what it says.
+    /// Nothing is written until it has a sample. All samples of a name must be of one family.
+    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) -> Family<'_> {
+        Family { page: &mut self.0, name, kind, help, begun: false }
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+}
+
+/// A metric whose samples are being written.
+pub(super) struct Family<'a> {
+    page: &'a mut String,
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    begun: bool,
+}
+
+impl Family<'_> {
+    /// Adds a sample of a counter or a gauge.
+    pub(super) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
+        self.write("", labels, None, value);
+    }
+
+    /// Adds the samples of a histogram. Its buckets become cumulative.
+    pub(super) fn histogram(&mut self, labels: Labels<'_>, histogram: &Histogram) {
+        let mut cumulative = 0;
+        for (bound, count) in histogram.buckets() {
+            cumulative += count;
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| Seconds(bound).to_string());
+            self.write("_bucket", labels, Some(&bound), cumulative);
+        }
+        self.write("_sum", labels, None, Seconds(histogram.sum()));
+        self.write("_count", labels, None, cumulative);
+    }
+
+    fn write(&mut self, suffix: &str, labels: Labels<'_>, bound: Option<&str>, value: impl Display) {
+        self.begin();
+        self.page.push_str(self.name);
+        self.page.push_str(suffix);
+        let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+        let mut separator = '{';
+        for (name, value) in labels {
+            self.page.push(separator);
+            self.page.push_str(name);
+            self.page.push_str("=\"");
+            push_escaped(self.page, value);
+            self.page.push('"');
+            separator = ',';
+        }
+        if separator == ',' {
+            self.page.push('}');
+        }
+        // Writing to a string can't fail.
+        let _ = writeln!(self.page, " {value}");
+    }
+
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        let kind = match self.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let Self { name, help, .. } = *self;
+        let _ = writeln!(self.page, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+}
+
+/// A label's value escapes backslashes, quotation marks and line feeds.
+fn push_escaped(page: &mut String, value: &str) {
+    for character in value.chars() {
+        match character {
+            '\\' => page.push_str("\\\\"),
+            '"' => page.push_str("\\\""),
+            '\n' => page.push_str("\\n"),
+            other => page.push(other),
+        }
+    }
+}
+
+/// A time in seconds, to the nanosecond: a float would round it.
+pub(super) struct Seconds(pub(super) Duration);
+
+impl Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.0.as_secs(), self.0.subsec_nanos())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::histogram::Recorder;
+
+    #[test]
+    fn a_label_escapes_backslashes_quotation_marks_and_line_feeds() {
+        let mut page = Page::default();
+        page.family("lull_test_info", Kind::Gauge, "A test.").sample(&[("a", "x\\y\"z\nµ"), ("b", "")], 1);
+        let expected = "# HELP lull_test_info A test.\n# TYPE lull_test_info gauge\nlull_test_info{a=\"x\\\\y\\\"z\\nµ\",b=\"\"} 1\n";
+        assert_eq!(page.into_text(), expected);
+    }
+
+    #[test]
+    fn a_metric_without_samples_has_no_header_and_one_without_labels_no_braces() {
+        let mut page = Page::default();
+        let _ = page.family("lull_unused_total", Kind::Counter, "Nothing.");
+        page.family("lull_used_total", Kind::Counter, "Something.").sample(&[], 7);
+        let expected =
+            "# HELP lull_used_total Something.\n# TYPE lull_used_total counter\nlull_used_total 7\n";
+        assert_eq!(page.into_text(), expected);
+    }
+
+    #[test]
+    fn a_histogram_has_cumulative_buckets_in_seconds_and_its_sum_and_count() {
+        let recorder = Recorder::default();
+        for nanos in [100, 300, 301, 3_000_000_000] {
+            recorder.record(nanos);
+        }
+        let mut page = Page::default();
+        page.family("lull_test_seconds", Kind::Histogram, "A test.")
+            .histogram(&[("worker", "0")], &recorder.read());
+        let page = page.into_text();
+        for line in [
+            "# TYPE lull_test_seconds histogram",
+            "lull_test_seconds_bucket{worker=\"0\",le=\"0.000000256\"} 1",
+            "lull_test_seconds_bucket{worker=\"0\",le=\"0.000000512\"} 3",
+            "lull_test_seconds_bucket{worker=\"0\",le=\"1.073741824\"} 3",
+            "lull_test_seconds_bucket{worker=\"0\",le=\"+Inf\"} 4",
+            "lull_test_seconds_sum{worker=\"0\"} 3.000000701",
+            "lull_test_seconds_count{worker=\"0\"} 4",
+        ] {
+            assert!(page.lines().any(|other| other == line), "{line} is missing:\n{page}");
+        }
+    }
+}
