@@ -32,7 +32,8 @@
 //!
 //! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and [`AsyncFd`] for other
 //! descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers and a clock that tests can pause, and
-//! [`spawn_blocking`] runs what would block a worker. [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
+//! [`spawn_blocking`] runs what would block a worker. [`fs`] has files on its threads, and
+//! [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -49,6 +50,7 @@ mod context;
 mod coop;
 mod driver;
 mod error;
+pub mod fs;
 mod handle;
 mod hooks;
 mod host_policy;

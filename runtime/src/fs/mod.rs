@@ -1,0 +1,120 @@
+//! Files, on the threads of blocking work.
+//!
+//! Each call runs on a thread of [`spawn_blocking`](crate::spawn_blocking), as `tokio::fs` does by default: it takes one of
+//! the [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads) (512) until the kernel has answered, and two
+//! switches between threads. Where many files are read or written, put the whole loop into one closure of `spawn_blocking`,
+//! which is also the way to what this module doesn't have.
+//!
+//! Regular files are never "not ready": `epoll(7)` refuses them, and a read that misses the page cache blocks its thread. The
+//! `uring` and `hybrid` drivers could read and write through their rings, but the kernel hands buffered operations that would
+//! block to threads of its own, and a hit in the page cache would be copied within the worker's submission. Whether that is
+//! better than a thread of the pool was not measured here.
+//!
+//! # Cancelling
+//! Dropping the future of a call doesn't stop the call. From the future's first poll on, the operation is done, also if it was
+//! still waiting for a thread, unless the runtime ends before it has begun. Only its result is lost. So a cancelled
+//! [`write()`] leaves no half of its bytes, and a cancelled [`File::write_all_at`] neither; wait for them all the same before
+//! others read the file. A future that was never polled does nothing.
+//!
+//! # Panics
+//! All of these functions panic outside of a runtime, at the first poll of their future. A thread that has
+//! [entered](crate::Handle::enter) a runtime will do.
+//!
+//! ```
+//! # #[runtime::main(driver = "epoll", workers = 1)]
+//! # async fn main() -> std::io::Result<()> {
+//! let folder = std::env::temp_dir().join(format!("lull-fs-{}", std::process::id()));
+//! runtime::fs::create_dir_all(&folder).await?;
+//! let path = folder.join("greeting");
+//! runtime::fs::write(&path, "hello").await?;
+//! assert_eq!(runtime::fs::read_to_string(&path).await?, "hello");
+//!
+//! let file = runtime::fs::File::open(&path).await?;
+//! let (read, buffer) = file.read_at(vec![0; 8], 1).await?;
+//! assert_eq!(&buffer[..read], b"ello");
+//! runtime::fs::remove_file(&path).await?;
+//! # std::fs::remove_dir(&folder)
+//! # }
+//! ```
+
+mod file;
+mod open_options;
+mod pool_call;
+
+use std::fs::Metadata;
+use std::io;
+use std::path::Path;
+
+pub use self::file::File;
+pub use self::open_options::OpenOptions;
+use self::pool_call::pool_call;
+
+/// Reads a whole file.
+///
+/// # Errors
+/// As [`std::fs::read`].
+pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::read(path)).await
+}
+
+/// Reads a whole file, which must be UTF-8.
+///
+/// # Errors
+/// As [`std::fs::read_to_string`]: `InvalidData` if it is not UTF-8.
+pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::read_to_string(path)).await
+}
+
+/// Writes a whole file: creates it, or truncates the one that there is. The bytes are moved to the thread, so a borrowed slice
+/// has to be `'static`.
+///
+/// Others may see the file while it is written. To replace a file at once, write another, [`File::sync_all`] it, and
+/// [`rename`] it.
+///
+/// # Errors
+/// As [`std::fs::write`].
+pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::write(path, contents)).await
+}
+
+/// The metadata of a file or folder. Follows symbolic links.
+///
+/// # Errors
+/// As [`std::fs::metadata`].
+#[doc(alias = "stat")]
+pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::metadata(path)).await
+}
+
+/// Creates a folder and the folders that lead to it, as far as they don't exist.
+///
+/// # Errors
+/// As [`std::fs::create_dir_all`].
+#[doc(alias = "mkdir")]
+pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::create_dir_all(path)).await
+}
+
+/// Removes a file, or a symbolic link itself.
+///
+/// # Errors
+/// As [`std::fs::remove_file`].
+#[doc(alias = "unlink")]
+pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::remove_file(path)).await
+}
+
+/// Renames a file or folder, and replaces a file that has the new name. Both must be on the same file system.
+///
+/// # Errors
+/// As [`std::fs::rename`].
+pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+    let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+    pool_call(move || std::fs::rename(from, to)).await
+}

@@ -1,0 +1,242 @@
+//! Files on the threads of blocking work.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::Poll;
+use std::time::Duration;
+
+use runtime::fs::{self, File, OpenOptions};
+use runtime::{Builder, DriverKind, Handle};
+use rustix::io::Errno;
+
+const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A folder of its own, removed when it is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("lull-fs-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[runtime::test]
+async fn a_file_is_written_read_renamed_and_removed() {
+    let folder = Folder::new();
+    let (nested, renamed) = (folder.join("a/b/c"), folder.join("renamed"));
+    fs::create_dir_all(&nested).await.unwrap();
+    fs::create_dir_all(&nested).await.unwrap();
+    let file = nested.join("file");
+    fs::write(&file, "first").await.unwrap();
+    fs::write(&file, vec![b'x', b'y', b'z']).await.unwrap();
+    assert_eq!(fs::read(&file).await.unwrap(), b"xyz");
+    assert_eq!(fs::read_to_string(&file).await.unwrap(), "xyz");
+    assert_eq!(fs::metadata(&file).await.unwrap().len(), 3);
+    assert!(fs::metadata(&nested).await.unwrap().is_dir());
+    fs::rename(&file, &renamed).await.unwrap();
+    assert_eq!(fs::metadata(&file).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(fs::read(&renamed).await.unwrap(), b"xyz");
+    fs::remove_file(&renamed).await.unwrap();
+    assert!(!renamed.exists());
+}
+
+#[runtime::test]
+async fn errors_are_those_of_the_system_calls() {
+    let folder = Folder::new();
+    let missing = folder.join("missing");
+    let not_found = [
+        fs::read(&missing).await.unwrap_err(),
+        fs::read_to_string(&missing).await.unwrap_err(),
+        fs::metadata(&missing).await.unwrap_err(),
+        fs::remove_file(&missing).await.unwrap_err(),
+        fs::rename(&missing, folder.join("other")).await.unwrap_err(),
+        fs::write(missing.join("file"), "").await.unwrap_err(),
+        File::open(&missing).await.unwrap_err(),
+        File::create(missing.join("file")).await.unwrap_err(),
+    ];
+    for error in not_found {
+        assert_eq!(
+            (error.kind(), error.raw_os_error()),
+            (ErrorKind::NotFound, Some(Errno::NOENT.raw_os_error()))
+        );
+    }
+    let file = folder.join("file");
+    fs::write(&file, [0xff]).await.unwrap();
+    assert_eq!(fs::read_to_string(&file).await.unwrap_err().kind(), ErrorKind::InvalidData);
+    let exists = OpenOptions::new().write(true).create_new(true).open(&file).await.unwrap_err();
+    assert_eq!(exists.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::create_dir_all(&file).await.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let file = File::open(&file).await.unwrap();
+    assert_eq!(file.read_exact_at([0; 2], 0).await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    // It was opened to be read only.
+    assert!(file.write_at("x", 0).await.is_err() && file.set_len(0).await.is_err());
+}
+
+#[runtime::test]
+async fn reads_and_writes_are_at_their_offsets_and_return_the_buffer() {
+    let folder = Folder::new();
+    let path = folder.join("file");
+    let file = File::options().read(true).write(true).create(true).mode(0o600).open(&path).await.unwrap();
+    let (written, buffer) = file.write_at(b"hello".to_vec(), 3).await.unwrap();
+    assert_eq!((written, &buffer[..]), (5, &b"hello"[..]));
+    assert_eq!(file.write_all_at("J", 3).await.unwrap(), "J");
+    // As long as the buffer, not as its capacity.
+    let mut buffer = Vec::with_capacity(64);
+    buffer.resize(4, 0);
+    let (read, buffer) = file.read_at(buffer, 2).await.unwrap();
+    assert_eq!((read, &buffer[..]), (4, &b"\0Jel"[..]));
+    let (read, buffer) = file.read_at([0; 16], 6).await.unwrap();
+    assert_eq!(&buffer[..read], b"lo");
+    assert_eq!(file.read_at(vec![1], 8).await.unwrap(), (0, vec![1]));
+    assert_eq!(file.read_exact_at([0; 5], 3).await.unwrap(), *b"Jello");
+    file.sync_data().await.unwrap();
+    file.set_len(4).await.unwrap();
+    file.sync_all().await.unwrap();
+    assert_eq!(file.metadata().await.unwrap().len(), 4);
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&file.metadata().await.unwrap().permissions()) & 0o777,
+        0o600
+    );
+    assert_eq!(fs::read(&path).await.unwrap(), b"\0\0\0J");
+    file.try_into_std().expect("no operation goes on").set_len(1).unwrap();
+    let appended = OpenOptions::new().append(true).open(&path).await.unwrap();
+    appended.write_all_at("end", 0).await.unwrap();
+    assert_eq!(fs::read(&path).await.unwrap(), b"\0end");
+    File::create(&path).await.unwrap();
+    assert_eq!(fs::read(&path).await.unwrap(), b"");
+}
+
+#[runtime::test(workers = 2)]
+async fn a_file_is_shared_by_the_tasks_of_several_workers() {
+    let folder = Folder::new();
+    let path = folder.join("file");
+    let file = std::sync::Arc::new(File::create(&path).await.unwrap());
+    let tasks: Vec<_> = (0..64_u64)
+        .map(|number| {
+            let file = std::sync::Arc::clone(&file);
+            runtime::spawn_on(number as usize % 2, move || async move {
+                file.write_all_at(vec![number as u8; 1000], number * 1000).await.map(drop)
+            })
+        })
+        .collect();
+    for task in tasks {
+        runtime::timeout(LIMIT, task).await.expect("a write was lost").unwrap().unwrap();
+    }
+    let content = fs::read(&path).await.unwrap();
+    assert_eq!(content.len(), 64_000);
+    assert!(content.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / 1000));
+}
+
+/// Polls an operation once, and drops it.
+async fn begin_and_cancel(operation: impl Future) {
+    let mut operation = Box::pin(operation);
+    std::future::poll_fn(|context| {
+        assert!(operation.as_mut().poll(context).is_pending(), "there was a thread for it");
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Keeps the only thread of a pool until something is sent.
+fn occupy_the_pool() -> (mpsc::Sender<()>, runtime::JoinHandle<()>) {
+    let (begin, begun) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let occupied = runtime::spawn_blocking(move || {
+        begin.send(()).unwrap();
+        let _ = released.recv_timeout(LIMIT);
+    });
+    begun.recv_timeout(LIMIT).unwrap();
+    (release, occupied)
+}
+
+#[test]
+fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_same() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let mut runtime = Builder::new()
+            .ignore_environment()
+            .workers(1)
+            .driver(driver)
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (first, second) = (folder.join("first"), folder.join("second"));
+            fs::write(&first, "0123456789").await.unwrap();
+            let file = OpenOptions::new().write(true).open(&first).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            begin_and_cancel(file.write_all_at(b"cancelled".to_vec(), 1)).await;
+            begin_and_cancel(fs::write(&second, "cancelled")).await;
+            let never_polled = fs::remove_file(&first);
+            drop(never_polled);
+            assert_eq!(Handle::current().blocking_metrics().queued, 2, "on {driver}");
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+            // The only thread takes one after the other.
+            assert_eq!(fs::read(&first).await.unwrap(), b"0cancelled", "on {driver}");
+            assert_eq!(fs::read(&second).await.unwrap(), b"cancelled", "on {driver}");
+            assert!(file.try_into_std().is_ok());
+        });
+    }
+}
+
+#[test]
+fn a_dropped_file_stays_open_until_its_operation_has_ended() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let mut runtime = Builder::new()
+            .ignore_environment()
+            .workers(1)
+            .driver(driver)
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (first, second) = (folder.join("first"), folder.join("second"));
+            let file = File::create(&first).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            begin_and_cancel(file.write_all_at("cancelled", 0)).await;
+            let file = file.try_into_std().expect_err("the operation has the file, too");
+            drop(file);
+            // Would get the number of a descriptor that was closed.
+            let other = std::fs::File::create(&second).unwrap();
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+            assert_eq!(fs::read(&first).await.unwrap(), b"cancelled", "on {driver}");
+            assert_eq!(other.metadata().unwrap().len(), 0, "on {driver}");
+        });
+    }
+}
+
+#[runtime::test]
+async fn a_call_leaves_the_worker_to_other_tasks() {
+    let folder = Folder::new();
+    let path = folder.join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    // Opening one end blocks until the other end is opened, which only another task does.
+    let (reading, writing) = (path.clone(), path);
+    let reader = runtime::spawn(async move { fs::read(reading).await });
+    let writer = runtime::spawn(async move { fs::write(writing, "through").await });
+    let read = runtime::timeout(LIMIT, reader).await.expect("the worker was blocked").unwrap().unwrap();
+    assert_eq!(read, b"through");
+    writer.await.unwrap().unwrap();
+}
