@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, spawn_thread};
+use crate::worker::thread_settings::with_settings_from_before;
 
 /// How long a thread without work waits for some before it ends.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -94,7 +95,7 @@ impl BlockingPool {
         let name = format!("lull-blocking-{}", state.started);
         drop(state);
         let pool = Arc::clone(self);
-        if let Err(error) = spawn_thread(name, move || pool.work()) {
+        if let Err(error) = with_settings_from_before(|| spawn_thread(name, move || pool.work())) {
             self.thread_failed(&error);
         }
         Ok(())

@@ -100,6 +100,27 @@ fn blocking_work_has_a_limited_number_of_threads_and_what_is_aborted_never_begin
 }
 
 #[test]
+fn blocking_threads_are_not_pinned_to_the_core_of_the_worker_that_starts_them() {
+    use rustix::thread::{current_timer_slack, sched_getaffinity};
+    let settings = || (sched_getaffinity(None).unwrap(), current_timer_slack().unwrap());
+    let expected = settings();
+    let core = (0..1024).find(|&core| expected.0.is_set(core)).unwrap().to_string();
+    for driver in DRIVERS {
+        for worker in [0, 1] {
+            let mut runtime = builder(driver).cores(core.parse().unwrap()).build().unwrap();
+            let task = runtime.handle().spawn_on(worker, move || async move {
+                // Its own thread is started here.
+                let blocking = runtime::spawn_blocking(settings).await.unwrap();
+                (blocking, settings())
+            });
+            let (blocking, workers) = runtime.block_on(task).unwrap();
+            assert_eq!(blocking, expected, "worker {worker} on {driver}");
+            assert_eq!((workers.0.count(), workers.1), (1, 1), "worker {worker} on {driver}");
+        }
+    }
+}
+
+#[test]
 fn hooks_run_on_each_worker_at_its_start_and_at_its_stop() {
     for driver in DRIVERS {
         let calls = Arc::new(Mutex::new(Vec::new()));

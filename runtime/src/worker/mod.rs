@@ -4,7 +4,7 @@
 //! - [`run_queue`]: the tasks to poll;
 //! - [`worker_handle`]: what other threads see of a worker, with its [`inbox`] and its [`wake_handle`];
 //! - [`wake_task`]: what a waker does;
-//! - [`worker_thread`]: pins the thread, and gives it back;
+//! - [`worker_thread`]: pins the thread, and gives it back; [`thread_settings`]: what it gives back;
 //! - [`startup`]: opens the driver, finds out which policy is in effect.
 
 pub(crate) mod adaptive_spin;
@@ -18,6 +18,7 @@ pub(crate) mod report;
 mod run_queue;
 pub(crate) mod stall;
 pub(crate) mod startup;
+pub(crate) mod thread_settings;
 pub(crate) mod wait_strategy;
 pub(crate) mod wake_handle;
 mod wake_task;

@@ -5,10 +5,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use policies::Cpus;
-use rustix::thread::{
-    CpuSet, current_timer_slack, gettid, sched_getaffinity, sched_setaffinity, set_current_timer_slack,
-};
+use rustix::thread::{CpuSet, gettid, set_current_timer_slack};
 
+use super::thread_settings::KeptSettings;
 use super::worker_handle::WorkerHandle;
 use crate::runtime_state::RuntimeState;
 
@@ -16,19 +15,18 @@ use crate::runtime_state::RuntimeState;
 /// thread of a `block_on` is its caller's.
 pub(crate) struct WorkerThread {
     handle: Arc<WorkerHandle>,
-    affinity: Option<CpuSet>,
-    slack: Option<u64>,
+    /// Put back after the worker has ceased to follow its interrupt.
+    _before: KeptSettings,
 }
 
 impl WorkerThread {
     pub(crate) fn enter(runtime: &RuntimeState, index: usize) -> io::Result<Self> {
         let handle = Arc::clone(&runtime.workers[index]);
         handle.thread.get_or_init(|| gettid().as_raw_nonzero().get());
-        let affinity = sched_getaffinity(None).ok();
-        let slack = current_timer_slack().ok();
+        let before = KeptSettings::new();
         // From here on the worker follows its interrupt.
         handle.set_in_loop(true);
-        let entered = Self { handle, affinity, slack };
+        let entered = Self { handle, _before: before };
         let core = runtime.core_of(index);
         if let Some(core) = core {
             pin(core)?;
@@ -43,11 +41,6 @@ impl WorkerThread {
 impl Drop for WorkerThread {
     fn drop(&mut self) {
         self.handle.set_in_loop(false);
-        // Neither call fails with values that the kernel has returned, unless the cores have gone meanwhile.
-        if let Some(affinity) = &self.affinity {
-            let _ = sched_setaffinity(None, affinity);
-        }
-        let _ = set_current_timer_slack(self.slack.and_then(NonZeroU64::new));
     }
 }
 
