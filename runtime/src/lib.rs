@@ -32,7 +32,7 @@
 //!
 //! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and [`AsyncFd`] for other
 //! descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers and a clock that tests can pause, and
-//! [`spawn_blocking`] runs what would block a worker. [`fs`] has files on its threads, and
+//! [`spawn_blocking`] runs what would block a worker. [`fs`] has files on its threads, [`process`] runs programs, and
 //! [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
 
 #[cfg(not(target_os = "linux"))]
@@ -58,6 +58,7 @@ pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod metrics;
+pub mod process;
 mod runtime;
 mod runtime_state;
 pub mod signal;

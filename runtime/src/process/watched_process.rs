@@ -1,0 +1,59 @@
+//! A process whose end the driver watches.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::driver::readiness::{Direction, SourceKind};
+use crate::io::AsyncFd;
+
+/// A child process that has not been reaped, and its pidfd, which is readable once the process has ended.
+#[derive(Debug)]
+pub(super) struct WatchedProcess {
+    child: Child,
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl WatchedProcess {
+    /// Has the calling worker's driver watch a child that was not waited for: until then its number is no other process's.
+    /// Gives the child back with the error.
+    pub(super) fn new(child: Child) -> Result<Self, (io::Error, Child)> {
+        let watch = |child: &Child| {
+            let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+            AsyncFd::new(pidfd, SourceKind::Other)
+        };
+        match watch(&child) {
+            Ok(pidfd) => Ok(Self { child, pidfd }),
+            Err(error) => Err((error, child)),
+        }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()
+    }
+
+    /// Reaps the process if it has ended.
+    pub(super) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Waits until the process has ended, and reaps it.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let Self { child, pidfd } = self;
+        let reap = |_: &OwnedFd| -> io::Result<ExitStatus> {
+            child.try_wait()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+        };
+        pidfd.io(Direction::Read, reap).await
+    }
+
+    /// No longer watches the child.
+    pub(super) fn into_child(self) -> Child {
+        self.child
+    }
+}
