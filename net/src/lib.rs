@@ -43,6 +43,7 @@ compile_error!(
 
 mod bind_options;
 mod buffers;
+mod control_messages;
 mod copy;
 mod listener;
 mod names;
@@ -68,6 +69,6 @@ pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;
 pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
-pub use udp_message::DatagramInfo;
+pub use udp_message::{DatagramInfo, Ecn, SendOptions};
 pub use unix::{PeerCredentials, Unix, UnixListener, UnixStream};
 pub use unix_datagram::UnixDatagram;

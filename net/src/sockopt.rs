@@ -106,8 +106,21 @@ pub(crate) fn set_pktinfo(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Re
     set_int(socket, level, option, on.into())
 }
 
+/// Whether datagrams of one sender may be received together (`UDP_GRO`).
+pub(crate) fn set_udp_gro(socket: &impl AsFd, on: bool) -> io::Result<()> {
+    set_int(socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
+}
+
+/// Whether each datagram comes with its traffic class (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
+pub(crate) fn set_recv_traffic_class(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Result<()> {
+    // Also on a socket of IPv6: datagrams of IPv4 that it takes come with the messages of IPv4 (`net/ipv6/udp.c`,
+    // `udpv6_recvmsg`).
+    set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, on.into())?;
+    if is_ipv6 { set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into()) } else { Ok(()) }
+}
+
 /// Sets an option whose value is an `int`.
-fn set_int(
+pub(crate) fn set_int(
     socket: &impl AsFd,
     level: libc::c_int,
     option: libc::c_int,

@@ -11,7 +11,7 @@ use socket2::{Socket, Type};
 use crate::bind_options::BindOptions;
 use crate::sockopt;
 use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
-use crate::udp_message::{self, DatagramInfo};
+use crate::udp_message::{self, DatagramInfo, SendOptions};
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
 #[derive(Debug)]
@@ -190,6 +190,28 @@ impl UdpSocket {
         sockopt::set_pktinfo(&self.fd.get_ref(), self.local_addr()?.is_ipv6(), on)
     }
 
+    /// Whether [`UdpSocket::recv_msg`] tells the congestion mark of each datagram's packet ([`DatagramInfo::ecn`]), also of IPv4
+    /// on a socket of both families. Default: no.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    #[doc(alias = "IP_RECVTOS")]
+    #[doc(alias = "IPV6_RECVTCLASS")]
+    pub fn set_recv_ecn(&self, on: bool) -> io::Result<()> {
+        sockopt::set_recv_traffic_class(&self.fd.get_ref(), self.local_addr()?.is_ipv6(), on)
+    }
+
+    /// Whether datagrams of one sender and one length, which have come together, are received by one call (generic receive
+    /// offload, `udp(7)`). Default: no. Then use [`UdpSocket::recv_msg`] only, which says where one ends
+    /// ([`DatagramInfo::segment_size`]), with a buffer of 64 KiB: what does not fit is lost.
+    ///
+    /// # Errors
+    /// The error of the system call, before Linux 5.0 `ENOPROTOOPT`.
+    #[doc(alias = "UDP_GRO")]
+    pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        sockopt::set_udp_gro(&self.fd.get_ref(), on)
+    }
+
     /// Receives a datagram, as [`UdpSocket::recv_from`], with what [`DatagramInfo`] lists. Addresses of IPv4 are mapped
     /// (`::ffff:192.0.2.1`) on a socket of both families.
     ///
@@ -201,13 +223,43 @@ impl UdpSocket {
         Ok(received)
     }
 
+    /// Like [`UdpSocket::recv_msg`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
+    pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
+        udp_message::receive(self.fd.get_ref(), buffer)
+    }
+
     /// Sends a datagram from one of this host's addresses, as [`DatagramInfo::local`] names it. Returns its length.
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`]; that of the system call if `from` is not an address of this host; `InvalidInput` if one address
     /// is of IPv4 and the other of IPv6.
     pub async fn send_from(&self, datagram: &[u8], to: SocketAddr, from: IpAddr) -> io::Result<usize> {
-        self.fd.io(Direction::Write, |socket| udp_message::send_from(socket, datagram, to, from)).await
+        self.send_msg(datagram, to, &SendOptions::new().from(from)).await
+    }
+
+    /// Sends a datagram with these options: from an address of this host, with a congestion mark, or as several datagrams.
+    /// Returns the number of bytes sent.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_from`] and, with a segment size, as sends after [`UdpSocket::set_segment_size`].
+    pub async fn send_msg(
+        &self,
+        datagram: &[u8],
+        to: SocketAddr,
+        options: &SendOptions,
+    ) -> io::Result<usize> {
+        self.fd.io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options)).await
+    }
+
+    /// Like [`UdpSocket::send_msg`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room, or as [`UdpSocket::send_msg`].
+    pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
+        udp_message::send(self.fd.get_ref(), datagram, to, options)
     }
 
     /// Sends the bytes of one call as datagrams of this length, the last of which may be shorter: up to 64 of them (128

@@ -8,7 +8,7 @@ use std::num::NonZeroU16;
 use std::rc::Rc;
 use std::time::Duration;
 
-use net::{BindOptions, UdpSocket};
+use net::{BindOptions, DatagramInfo, Ecn, SendOptions, UdpSocket};
 
 use common::local;
 
@@ -158,5 +158,78 @@ async fn a_socket_of_both_families_answers_from_the_address_of_either() {
         let other = addresses.into_iter().find(|other| *other != asked).unwrap();
         let refused = server.send_from(b"no", received.sender, other).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+}
+
+/// A pair of sockets, each bound to an address of loopback, and the address under which the first reaches the second.
+struct Route {
+    sender: UdpSocket,
+    receiver: UdpSocket,
+    to: SocketAddr,
+}
+
+/// Over IPv4, over IPv6, and over IPv4 by sockets of both families.
+fn routes() -> [Route; 3] {
+    let bind = |address: IpAddr| UdpSocket::bind((address, 0)).unwrap();
+    let route = |own: IpAddr, peer: IpAddr| {
+        let (sender, receiver) = (bind(own), bind(own));
+        let to = (peer, receiver.local_addr().unwrap().port()).into();
+        Route { sender, receiver, to }
+    };
+    let (v4, v6) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST));
+    let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+    [route(v4, v4), route(v6, v6), route(Ipv6Addr::UNSPECIFIED.into(), mapped.into())]
+}
+
+async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> DatagramInfo {
+    let received = runtime::timeout(Duration::from_secs(5), socket.recv_msg(buffer)).await;
+    received.expect("a datagram is missing").unwrap()
+}
+
+#[runtime::test]
+async fn a_congestion_mark_arrives_with_its_datagram_over_either_family() {
+    for Route { sender, receiver, to } in routes() {
+        let mut buffer = [0; 4];
+        sender.send_msg(b"x", to, &SendOptions::new().ecn(Ecn::Ce)).await.unwrap();
+        assert_eq!(receive(&receiver, &mut buffer).await.ecn, None);
+        receiver.set_recv_ecn(true).unwrap();
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+            sender.send_msg(b"x", to, &SendOptions::new().ecn(ecn)).await.unwrap();
+            assert_eq!(receive(&receiver, &mut buffer).await.ecn, Some(ecn), "to {to}");
+            sender.send_to(b"x", to).await.unwrap();
+            assert_eq!(receive(&receiver, &mut buffer).await.ecn, Some(Ecn::NotEct), "to {to}");
+        }
+        receiver.set_recv_ecn(false).unwrap();
+        sender.send_to(b"x", to).await.unwrap();
+        assert_eq!(receive(&receiver, &mut buffer).await.ecn, None);
+    }
+}
+
+#[runtime::test]
+async fn datagrams_that_were_sent_together_are_received_together_and_split() {
+    for Route { sender, receiver, to } in routes() {
+        if common::require("UDP_GRO (Linux 5.0)", receiver.set_gro(true).ok()).is_none() {
+            return;
+        }
+        receiver.set_pktinfo(true).unwrap();
+        receiver.set_recv_ecn(true).unwrap();
+        let bytes: Vec<u8> = (0..2500).map(|index| (index % 251) as u8).collect();
+        let mut buffer = vec![0; 1 << 16];
+        let options = SendOptions::new().segment_size(NonZeroU16::new(1000).unwrap()).ecn(Ecn::Ect0);
+        assert_eq!(sender.send_msg(&bytes, to, &options.from(to.ip())).await.unwrap(), 2500);
+        let info = receive(&receiver, &mut buffer).await;
+        assert_eq!((info.length, info.segment_size), (2500, NonZeroU16::new(1000)), "to {to}");
+        assert_eq!((info.ecn, info.local, info.truncated), (Some(Ecn::Ect0), Some(to.ip()), false));
+        assert!(!info.control_truncated);
+        assert_eq!(info.datagrams(&buffer).map(<[u8]>::len).collect::<Vec<_>>(), [1000, 1000, 500]);
+        assert_eq!(info.datagrams(&buffer).collect::<Vec<_>>().concat(), bytes);
+        // One datagram, and then a buffer that is too short for all of them.
+        sender.send_to(&bytes, to).await.unwrap();
+        let info = receive(&receiver, &mut buffer).await;
+        assert_eq!((info.length, info.segment_size), (2500, None));
+        sender.send_msg(&bytes, to, &options).await.unwrap();
+        let info = receive(&receiver, &mut buffer[..1500]).await;
+        assert_eq!((info.length, info.truncated), (1500, true));
+        assert_eq!(info.datagrams(&buffer[..1500]).map(<[u8]>::len).collect::<Vec<_>>(), [1000, 500]);
     }
 }

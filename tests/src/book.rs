@@ -43,6 +43,10 @@ mod adapters_databases {}
 mod runtime_drivers {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/sockets.md")]
+mod runtime_sockets {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runtime/policies.md")]
 mod runtime_policies {}
 
