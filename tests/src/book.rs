@@ -47,6 +47,10 @@ mod runtime_drivers {}
 mod runtime_sockets {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/ring-operations.md")]
+mod runtime_ring_operations {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runtime/policies.md")]
 mod runtime_policies {}
 

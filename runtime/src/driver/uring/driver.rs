@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use io_uring::{cqueue, opcode, types};
+use io_uring::{cqueue, opcode, squeue, types};
 
 use super::buffers::BufferPool;
 use super::completion_eventfd;
-use super::operations::{CANCEL, Operations};
+use super::operations::{ApplicationOperation, CANCEL, Operation, Operations};
 use super::ring::{Features, Ring};
 use super::socket_state::{InFlightSend, SocketState};
 use crate::driver::epoll::EpollDriver;
@@ -92,6 +92,8 @@ pub(crate) struct UringDriver {
     pub(super) completions: RefCell<Vec<cqueue::Entry>>,
     /// Dropped after a batch of completions: their owners' drops may be foreign code.
     pub(super) released: RefCell<Vec<bytes::Bytes>>,
+    /// Completed operations of the application, dropped as those.
+    pub(super) released_operations: RefCell<Vec<Rc<dyn ApplicationOperation>>>,
     /// Woken after a batch of completions: wakers may be foreign code.
     pub(super) wakers: RefCell<Vec<Waker>>,
     /// Whether the ring polls a NAPI.
@@ -152,6 +154,7 @@ impl UringDriver {
             spare_sends: RefCell::default(),
             completions: RefCell::default(),
             released: RefCell::default(),
+            released_operations: RefCell::default(),
             wakers: RefCell::default(),
             polls: Cell::new(false),
             epoll_ready: Cell::new(false),
@@ -220,14 +223,30 @@ impl UringDriver {
         if self.waits_in_ring() && !self.polls.get() { TASK_BUDGET } else { POLLING_TASK_BUDGET }
     }
 
+    /// Queues an operation of the application for the next enter, and returns its id.
+    ///
+    /// # Safety
+    /// `operation` must own what the entry points to, and keep it valid until its last completion. The entry must not ask for
+    /// provided buffers, nor for no completion, nor be linked with the next one, which is somebody else's.
+    pub(crate) unsafe fn submit_application(
+        &self,
+        entry: squeue::Entry,
+        operation: Rc<dyn ApplicationOperation>,
+    ) -> u64 {
+        let id = self.operations.borrow_mut().insert(Operation::Application(operation));
+        // SAFETY: the table's entry keeps the operation until the last completion, and longer if that doesn't come (`Drop`).
+        unsafe { self.ring.borrow_mut().push(entry.user_data(id)) };
+        id
+    }
+
     /// Cancels an operation. It still completes, with what it has done.
-    pub(super) fn cancel(&self, operation: u64) {
+    pub(crate) fn cancel(&self, operation: u64) {
         let entry = opcode::AsyncCancel::new(operation).build().user_data(CANCEL);
         // SAFETY: the entry has no pointers.
         unsafe { self.ring.borrow_mut().push(entry) };
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 }

@@ -18,7 +18,7 @@ pub(crate) mod driver;
 pub(crate) mod listener;
 mod listener_state;
 mod msg_ring;
-mod operations;
+pub(crate) mod operations;
 mod recv;
 mod ring;
 mod send;

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 
 use slab::Slab;
 
@@ -33,6 +34,14 @@ pub(super) enum Operation {
     Eventfd,
     /// A message to another worker's ring that wakes the worker.
     WakeMessage(Box<WakeMessage>),
+    /// One that the application has submitted.
+    Application(Rc<dyn ApplicationOperation>),
+}
+
+/// An operation of which the driver knows nothing but its completions. It owns what the kernel uses until the last one.
+pub(crate) trait ApplicationOperation {
+    /// A completion has come; `last`: the kernel uses nothing of the operation any more. Returns who is to be woken.
+    fn completed(&self, result: i32, last: bool) -> Option<Waker>;
 }
 
 #[derive(Clone)]
@@ -77,6 +86,11 @@ impl Operations {
 
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
+    }
+
+    /// Whether all of them are the application's: some of those can't be cancelled while they run, an fsync for example.
+    pub(super) fn are_all_the_applications(&self) -> bool {
+        self.table.iter().all(|(_, (_, operation))| matches!(operation, Operation::Application(_)))
     }
 
     pub(super) fn has_sends(&self) -> bool {

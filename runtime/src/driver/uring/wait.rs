@@ -152,7 +152,7 @@ impl UringDriver {
                 break;
             }
         }
-        let released = self.released.take();
+        let released = (self.released.take(), self.released_operations.take());
         drop(released);
         let mut wakers = self.wakers.take();
         wakers.drain(..).for_each(Waker::wake);
@@ -190,6 +190,12 @@ impl UringDriver {
                 message.worker.write_eventfd();
             }
             Some(Operation::WakeMessage(_) | Operation::Send(_)) => {}
+            Some(Operation::Application(operation)) => {
+                self.progress.set(true);
+                let waker = operation.completed(completion.result(), !more);
+                self.wakers.borrow_mut().extend(waker);
+                self.released_operations.borrow_mut().push(operation);
+            }
             None => debug_assert!(false, "a completion of an operation that has completed already"),
         }
     }
@@ -235,7 +241,10 @@ impl UringDriver {
             }
         }
         self.starved.take();
-        debug_assert!(self.operations.borrow().is_empty(), "operations were not completed at the end");
+        debug_assert!(
+            self.operations.borrow().are_all_the_applications(),
+            "operations were not completed at the end"
+        );
         debug_assert!(self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1, "a buffer was lost");
     }
 }
