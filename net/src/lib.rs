@@ -64,7 +64,9 @@ pub use copy::copy_bidirectional;
 pub use listener::Listener;
 pub use names::lookup_host;
 pub use serve::{Alignment, ListenerFailure, Serving, ShutdownReport};
-pub use stream::{IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
+pub use stream::{
+    IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadExactError, ReadHalf, Stream, WriteHalf,
+};
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;
 pub use to_socket_addrs::ToSocketAddrs;

@@ -46,22 +46,10 @@ pub(crate) struct LockedBuffers {
 /// Reads `SO_BUF_LOCK` (Linux 5.14; earlier kernels report none).
 pub(crate) fn locked_buffers(socket: &Socket) -> io::Result<LockedBuffers> {
     const SO_BUF_LOCK: libc::c_int = 72;
-    let (mut flags, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the option's value is one int; both pointers are to live values, and `length` holds the size of the first.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_BUF_LOCK,
-            (&raw mut flags).cast(),
-            &raw mut length,
-        )
+    let flags = match get_int(socket, libc::SOL_SOCKET, SO_BUF_LOCK) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => 0,
+        result => result?,
     };
-    match io::Error::last_os_error() {
-        _ if result == 0 => {}
-        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => flags = 0,
-        error => return Err(error),
-    }
     // SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK.
     Ok(LockedBuffers { send: flags & 1 != 0, receive: flags & 2 != 0 })
 }
@@ -117,6 +105,26 @@ pub(crate) fn set_recv_traffic_class(socket: &impl AsFd, is_ipv6: bool, on: bool
     // `udpv6_recvmsg`).
     set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, on.into())?;
     if is_ipv6 { set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into()) } else { Ok(()) }
+}
+
+/// With how many bytes a socket is readable (`SO_RCVLOWAT`).
+pub(crate) fn receive_low_water(socket: &Socket) -> io::Result<libc::c_int> {
+    get_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+}
+
+/// Sets with how many bytes a socket is readable.
+pub(crate) fn set_receive_low_water(socket: &Socket, bytes: libc::c_int) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// Reads an option whose value is an `int`.
+fn get_int(socket: &Socket, level: libc::c_int, option: libc::c_int) -> io::Result<libc::c_int> {
+    let (mut value, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: both pointers are to live values; the kernel writes at most `length` bytes to the first, which is its size.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sets an option whose value is an `int`.

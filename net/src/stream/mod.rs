@@ -5,9 +5,11 @@ mod connect;
 mod generic;
 mod halves;
 mod into_std;
+mod read_exact;
 mod socket_io;
 
 pub(crate) use self::connect::{connect, connect_socket};
 pub use self::generic::Stream;
 pub use self::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use self::into_std::IntoStdError;
+pub use self::read_exact::ReadExactError;

@@ -26,7 +26,7 @@ pub(super) struct SocketIo<K> {
 }
 
 #[derive(Debug)]
-enum SocketBackend {
+pub(super) enum SocketBackend {
     /// System calls, after the driver has reported readiness.
     Readiness(AsyncFd<Arc<Socket>>),
     /// Operations of the worker's ring.
@@ -56,6 +56,10 @@ impl<K> SocketIo<K> {
             SocketBackend::Readiness(fd) => fd.get_ref(),
             SocketBackend::Ring(_, socket) => socket,
         }
+    }
+
+    pub(super) fn backend(&self) -> &SocketBackend {
+        &self.backend
     }
 
     /// Reads what is buffered, else from the socket.

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use super::driver::UringDriver;
 use super::send::ZERO_COPY;
 use super::socket_state::{
-    Received, SendBuffer, SendState, SocketState, copy_error, runtime_has_ended, store_waker,
+    Received, SendBuffer, SendState, SocketState, UNREAD_LIMIT, copy_error, runtime_has_ended, store_waker,
 };
 use crate::coop;
 
@@ -36,6 +36,8 @@ pub struct RingSocket {
 impl RingSocket {
     /// The smallest send for which zero-copy is tried, in bytes: 64 KiB.
     pub const ZERO_COPY: usize = ZERO_COPY;
+    /// How many bytes [`RingSocket::poll_received`] waits for at most: 64 KiB, half of what is received ahead of the reader.
+    pub const MOST_AWAITED: usize = UNREAD_LIMIT / 2;
 
     pub(crate) fn new(driver: Rc<UringDriver>, descriptor: Arc<dyn AsFd>, in_napi: bool) -> io::Result<Self> {
         if in_napi {
@@ -56,7 +58,7 @@ impl RingSocket {
                 Poll::Ready(result)
             }
             None => {
-                store_waker(&mut self.state.receive.borrow_mut().waker, context);
+                self.state.receive.borrow_mut().wait(context, 1);
                 self.ensure_receiving();
                 Poll::Pending
             }
@@ -78,13 +80,20 @@ impl RingSocket {
     /// Waits until [`RingSocket::try_receive`] has something to return: bytes, the end of the stream, or an error. One task
     /// may wait at a time, here or in [`RingSocket::poll_receive`].
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.poll_received(context, 1)
+    }
+
+    /// Waits until this many bytes have come, at least 1 and at most [`RingSocket::MOST_AWAITED`], or the stream has ended. One
+    /// task may wait at a time, here or in [`RingSocket::poll_receive`].
+    pub fn poll_received(&self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
         ready!(coop::poll_budget(context));
+        let bytes = bytes.clamp(1, Self::MOST_AWAITED);
         let mut receive = self.state.receive.borrow_mut();
-        if receive.has_unread() || receive.ended || self.driver.is_closed() {
+        if receive.unread() >= bytes || receive.ended || self.driver.is_closed() {
             coop::spend();
             return Poll::Ready(());
         }
-        store_waker(&mut receive.waker, context);
+        receive.wait(context, bytes);
         drop(receive);
         self.ensure_receiving();
         Poll::Pending
@@ -102,8 +111,8 @@ impl RingSocket {
         length
     }
 
-    /// What has come: bytes, the end of the stream, or an error. `None`: nothing yet.
-    fn take_received(&self) -> Option<io::Result<Option<Received>>> {
+    /// Like [`RingSocket::try_receive`], but doesn't start the receive. `None`: nothing has come.
+    pub fn take_received(&self) -> Option<io::Result<Option<Received>>> {
         let mut receive = self.state.receive.borrow_mut();
         // Bytes that came before the end of the runtime can still be read.
         if let Some(received) = receive.pop() {
@@ -138,19 +147,72 @@ impl RingSocket {
             store_waker(&mut self.state.send.borrow_mut().waker, context);
             return Poll::Pending;
         }
+        ready!(self.poll_set_aside(context));
+        let failed = self.state.receive.borrow().failed.as_ref().map(copy_error);
+        Poll::Ready(failed.map_or(Ok(()), Err))
+    }
+
+    /// Sets the receive aside: cancels it, and waits until it takes nothing more from the socket. What it has brought is still
+    /// to be taken. Bytes after that come by [`RingSocket::receive_directly`], until a call that receives or waits for bytes
+    /// starts the receive again. One task may wait at a time.
+    pub fn poll_set_aside(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut receive = self.state.receive.borrow_mut();
-        let Some(operation) = receive.operation else {
-            let failed = receive.failed.as_ref().map(copy_error);
-            return Poll::Ready(failed.map_or(Ok(()), Err));
+        // That of a reader which has gone: it would let a lack of buffers arm the receive again.
+        let stale = receive.waker.take();
+        let operation = receive.operation.filter(|_| !self.driver.is_closed());
+        let Some(operation) = operation else {
+            drop(receive);
+            drop(stale);
+            return Poll::Ready(());
         };
-        store_waker(&mut receive.waker, context);
+        receive.wait(context, 1);
         receive.stopping = true;
         let cancel = !std::mem::replace(&mut receive.cancelled, true);
         drop(receive);
+        drop(stale);
         if cancel {
             self.driver.cancel(operation.get());
         }
         Poll::Pending
+    }
+
+    /// Receives into the caller's buffer (`recv(2)`), without waiting, after the receive was set aside and what it has brought
+    /// was taken. 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// Those of `recv(2)`; `WouldBlock` also while the receive is not set aside, or has brought bytes that are not taken; and
+    /// `NotConnected` if the runtime has ended.
+    pub fn receive_directly(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.check_open()?;
+        let mut receive = self.state.receive.borrow_mut();
+        if receive.operation.is_some() || receive.unread() > 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if receive.ended {
+            return receive.failed.take().map_or(Ok(0), Err);
+        }
+        drop(receive);
+        let (length, _) = rustix::net::recv(self.state.fd(), buffer, rustix::net::RecvFlags::DONTWAIT)?;
+        self.driver.received_bytes.set(self.driver.received_bytes.get() + length as u64);
+        Ok(length)
+    }
+
+    /// Whether the receive has seen the end of the stream, or an error. What came before may still have to be taken.
+    pub fn has_ended(&self) -> bool {
+        self.state.receive.borrow().ended
+    }
+
+    /// Whether the socket's runtime goes on.
+    ///
+    /// # Errors
+    /// `NotConnected` if the runtime has ended.
+    pub fn check_open(&self) -> io::Result<()> {
+        if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
+    }
+
+    /// How many bytes have been received and not taken.
+    pub fn unread(&self) -> usize {
+        self.state.receive.borrow().unread()
     }
 
     /// Takes all bytes that were received and not read.

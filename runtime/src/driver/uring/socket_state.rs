@@ -13,7 +13,7 @@ use super::buffers::BufferSlice;
 
 /// Unread bytes of one connection above which its receive is cancelled: then TCP's window stops the peer,
 /// as a full socket buffer would.
-const UNREAD_LIMIT: usize = 128 << 10;
+pub(super) const UNREAD_LIMIT: usize = 128 << 10;
 
 /// Received bytes: in the kernel's buffer if they are read soon, else in a copy. Dereferences to the bytes.
 pub struct Received(ReceivedBytes);
@@ -96,6 +96,8 @@ pub(super) struct ReceiveState {
     /// The error that it ended with; returned once.
     pub(super) failed: Option<io::Error>,
     pub(super) waker: Option<Waker>,
+    /// How many unread bytes that one waits for.
+    wanted: usize,
     /// The receive ended for lack of buffers, and will be armed again.
     pub(super) starved: bool,
     /// The receive is cancelled for good: a lack of buffers does not arm it again.
@@ -127,12 +129,14 @@ impl ReceiveState {
         (!self.copied.is_empty()).then(|| Received(ReceivedBytes::Copy(std::mem::take(&mut self.copied))))
     }
 
-    /// Whether there is something to read.
-    pub(super) fn has_unread(&self) -> bool {
-        self.unread() > 0
+    /// Stores who is to be woken when this many bytes are unread, or the receive has ended.
+    pub(super) fn wait(&mut self, context: &Context<'_>, wanted: usize) {
+        store_waker(&mut self.waker, context);
+        self.wanted = wanted;
     }
 
-    fn unread(&self) -> usize {
+    /// The number of bytes to be read.
+    pub(super) fn unread(&self) -> usize {
         self.slice.as_ref().map_or(0, |slice| slice.len()) + self.copied.len()
     }
 
@@ -169,8 +173,10 @@ impl ReceiveState {
         }
     }
 
+    /// Who is to be woken now, after a completion.
     pub(super) fn take_waker(&mut self) -> Option<Waker> {
-        self.waker.take()
+        let wakes = self.unread() >= self.wanted || self.ended || self.operation.is_none();
+        if wakes { self.waker.take() } else { None }
     }
 }
 
