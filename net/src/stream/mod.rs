@@ -7,9 +7,11 @@ mod halves;
 mod into_std;
 mod read_exact;
 mod socket_io;
+mod splice;
 
 pub(crate) use self::connect::{connect, connect_socket};
 pub use self::generic::Stream;
 pub use self::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use self::into_std::IntoStdError;
 pub use self::read_exact::ReadExactError;
+pub use self::splice::copy;
