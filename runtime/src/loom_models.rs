@@ -16,8 +16,8 @@ use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
 use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
 use crate::task::join_set::Ended;
-use crate::worker::inbox::Inbox;
-use crate::worker::park_state::ParkState;
+use crate::worker::waking::inbox::Inbox;
+use crate::worker::waking::park_state::ParkState;
 use crate::worker::worker_handle::{Message, WorkerHandle};
 
 type TaskRef = GenericTaskRef<WorkerHandle>;

@@ -27,7 +27,7 @@ use slab::Slab;
 use super::epoll_sys::{self, Event};
 use super::readiness::{Readiness, SourceKind};
 use super::wait::{Wait, WaitOutcome};
-use crate::worker::wake_handle::WakeHandle;
+use crate::worker::waking::wake_handle::WakeHandle;
 
 /// The token of the worker's eventfd.
 const WAKE: usize = usize::MAX - 1;

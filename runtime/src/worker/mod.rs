@@ -2,17 +2,15 @@
 //!
 //! - [`event_loop`]: one turn runs tasks, waits in the driver, fires timers;
 //! - [`run_queue`]: the tasks to poll;
-//! - [`worker_handle`]: what other threads see of a worker, with its [`inbox`] and its [`wake_handle`];
-//! - [`wake_task`]: what a waker does;
+//! - [`worker_handle`]: what other threads see of a worker;
+//! - [`waking`]: its inbox, and how they wake it;
 //! - [`worker_thread`]: pins the thread, and gives it back; [`thread_settings`]: what it gives back;
 //! - [`startup`]: opens the driver, finds out which policy is in effect.
 
 pub(crate) mod adaptive_spin;
 pub(crate) mod current;
 pub(crate) mod event_loop;
-pub(crate) mod inbox;
 pub(crate) mod napi_map;
-pub(crate) mod park_state;
 pub(crate) mod queue_control;
 pub(crate) mod report;
 mod run_queue;
@@ -20,8 +18,7 @@ pub(crate) mod stall;
 pub(crate) mod startup;
 pub(crate) mod thread_settings;
 pub(crate) mod wait_strategy;
-pub(crate) mod wake_handle;
-mod wake_task;
+pub(crate) mod waking;
 pub(crate) mod worker_handle;
 pub(crate) mod worker_thread;
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use policies::Cpus;
 use policies::law::QueueSettings;
 
-use super::inbox::Inbox;
 use super::report::WorkerReport;
-use super::wake_handle::WakeHandle;
+use super::waking::inbox::Inbox;
+use super::waking::wake_handle::WakeHandle;
 use crate::metrics::worker_counters::{Metrics, WorkerCounters};
 use crate::task::cell::{NewTask, TaskRef};
 use crate::time::clock::monotonic_nanos;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::task::RawWakerVTable;
 
-use super::current;
-use super::worker_handle::{Message, WorkerHandle};
 use crate::coop;
 use crate::task::cell::{Schedule, TaskRef, waker_vtable};
+use crate::worker::current;
+use crate::worker::worker_handle::{Message, WorkerHandle};
 
 impl Schedule for WorkerHandle {
     fn schedule(task: &TaskRef<Self>) {
