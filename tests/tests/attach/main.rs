@@ -2,6 +2,7 @@
 
 mod attached;
 mod commands;
+mod control_groups;
 mod cycles;
 mod kills;
 mod left_alone;

@@ -29,6 +29,10 @@ pub use run::{RunArguments, run};
 
 /// How often a command that waits looks whether it has to end.
 const TICK: Duration = Duration::from_millis(50);
+/// How often a unit or control group without an epoll instance is looked at before it is refused, and the time between:
+/// its service may have been started at the same moment.
+const LOOKS: u32 = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 #[group(multiple = false)]
@@ -118,6 +122,24 @@ pub fn explain(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Looks at a server, and at that of a unit or control group until it has an epoll instance, for some seconds.
+fn observe_started(
+    target: &Target,
+    interface: Option<&str>,
+    journals: &JournalDir,
+) -> Result<Observation, policies::Error> {
+    let mut observation = observe(target, interface, journals)?;
+    for _ in 1..LOOKS {
+        let may_have_just_started = matches!(target, Target::Unit(_) | Target::Cgroup(_));
+        if !may_have_just_started || observation.instances().next().is_some() {
+            break;
+        }
+        thread::sleep(BETWEEN_LOOKS);
+        observation = observe(target, interface, journals)?;
+    }
+    Ok(observation)
+}
+
 /// Attaches until SIGINT or SIGTERM, until the server ends, or for a given time.
 pub fn attach(
     arguments: &AttachArguments,
@@ -127,7 +149,7 @@ pub fn attach(
     let target = arguments.target.target();
     // What a killed attachment has left would be taken for the server's own settings.
     print_left_journals(&policies::recover(journals)?);
-    match observe(&target, arguments.polling.interface.as_deref(), journals) {
+    match observe_started(&target, arguments.polling.interface.as_deref(), journals) {
         Ok(observation) if observation.is_prevented() => {
             refuse(&observation, format);
             return Ok(ExitCode::FAILURE);
