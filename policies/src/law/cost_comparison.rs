@@ -125,13 +125,8 @@ impl CostComparison {
     }
 
     /// Polling has cost more than the share `most` of the cost under interrupts, at this busy share.
-    pub(super) fn give_up(&mut self, case: Case, busy: f64, most: f64) {
+    pub(super) fn pause(&mut self, case: Case, busy: f64, most: f64) {
         self.given_up = self.median().map(|cost| GivenUp { case, plain_above: cost / most });
-        self.pause(case, busy);
-    }
-
-    /// A case is not tried for a while at this busy share.
-    pub(super) fn pause(&mut self, case: Case, busy: f64) {
         let shares = [busy, self.plain_busy.unwrap_or(busy)];
         let pause = &mut self.pauses[case as usize];
         (pause.left, pause.busy) = (pause.next, shares);

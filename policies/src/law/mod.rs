@@ -10,7 +10,6 @@ mod gaps;
 mod machine_costs;
 mod polling_law;
 mod queue_settings;
-mod rate_check;
 mod reason;
 
 pub use budget::{InvalidLatencyBudget, LatencyBudget};

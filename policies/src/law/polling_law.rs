@@ -8,7 +8,6 @@ use super::epoch::Epoch;
 use super::gaps::GapHistogram;
 use super::machine_costs::MachineCosts;
 use super::queue_settings::{QueueMode, QueueSettings};
-use super::rate_check::RateCheck;
 use super::reason::Reason;
 
 /// The shortest time over which the law judges.
@@ -123,7 +122,6 @@ pub struct PollingLaw {
     /// The busy share, smoothed.
     busy: Option<f64>,
     costs_of_modes: CostComparison,
-    rate_check: RateCheck,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
     since_change: Duration,
@@ -143,7 +141,6 @@ impl PollingLaw {
             window: Epoch::default(),
             busy: None,
             costs_of_modes: CostComparison::default(),
-            rate_check: RateCheck::default(),
             peak_rate: 0.0,
             since_change: DWELL,
             asked: (QueueMode::Plain, 0),
@@ -208,7 +205,7 @@ impl PollingLaw {
         let gives_up = self.gives_up(window);
         let wanted = self.permitted(self.choose(window, busy, gives_up));
         if let Some(case) = Case::of(self.settings.why).filter(|_| gives_up) {
-            self.costs_of_modes.give_up(case, busy, most_cost(case));
+            self.costs_of_modes.pause(case, busy, most_cost(case));
         }
         // Gaps of older load fade within some 100 ms.
         self.gaps.decay();
@@ -222,19 +219,6 @@ impl PollingLaw {
         let too_soon = self.since_change < DWELL || agreeing < AGREEING_WINDOWS;
         if too_soon && !gives_up {
             return None;
-        }
-        let polled = |settings: &QueueSettings| Case::of(settings.why).filter(|_| settings.polls());
-        let (before, next) = (polled(&self.settings), polled(&wanted));
-        if let Some(case) = next.filter(|_| next != before)
-            && self.limits.compares_costs
-            && self.rate_check.has_cut(case)
-        {
-            // From the next window on it is not among the choices.
-            self.costs_of_modes.pause(case, busy);
-            return None;
-        }
-        if let Some(case) = before.filter(|_| next != before && !gives_up) {
-            self.rate_check.leave(case);
         }
         self.since_change = Duration::ZERO;
         if wanted.mode != self.settings.mode {
@@ -263,7 +247,6 @@ impl PollingLaw {
         let now = window.busy_share();
         let busy = self.busy.map_or(now, |before| before + SMOOTHING * (now - before));
         self.busy = Some(busy);
-        self.rate_check.record(window.rate(), window.duration);
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         let polls = self.settings.polls();
         self.costs_of_modes.record(window.cost(), window.duration, (!polls).then_some(busy));

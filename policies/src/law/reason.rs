@@ -28,7 +28,7 @@ pub enum Reason {
         /// The share of the time in which the core would be busy under interrupts.
         busy: u8,
     },
-    /// The queue stays busy, but polling has cost more CPU time than interrupts lately, or served fewer requests.
+    /// The queue stays busy, but polling has cost more CPU time than interrupts lately.
     CostsMore {
         /// The share of the time in which the core is busy.
         busy: u8,
@@ -80,10 +80,7 @@ impl fmt::Display for Reason {
                 write!(f, "interrupts would saturate the core: {busy} %")
             }
             Reason::CostsMore { busy } => {
-                write!(
-                    f,
-                    "the core is busy {busy} % of the time, and polling has taken more CPU time or served fewer requests"
-                )
+                write!(f, "the core is busy {busy} % of the time, and polling has taken more CPU time")
             }
             Reason::WithinBudget { share } => {
                 write!(f, "after {share} % of empty polls a packet comes within the grace time")

@@ -111,33 +111,6 @@ fn polling_that_costs_more_on_a_saturated_core_is_tried_ever_less_often() {
     assert!(matches!(law.settings().why, Reason::CostsMore { .. }), "{:?}", law.settings().why);
 }
 
-/// Clients that wait for an answer, and ask less often where polling delays it.
-fn run_closed_loop(law: &mut PollingLaw, millis: u64) -> Vec<QueueSettings> {
-    let rate = |mode| if mode == QueueMode::Grace { 175_000.0 } else { 230_000.0 };
-    (0..millis / 10).flat_map(|_| run(law, CHEAP_POLLS, rate(law.settings().mode), 10)).collect()
-}
-
-#[test]
-fn polling_that_cuts_the_rate_of_waiting_clients_is_tried_ever_less_often() {
-    let mut law = law(0);
-    let changes = run_closed_loop(&mut law, 120_000);
-    let tries = changes.iter().filter(|settings| settings.mode == QueueMode::Grace).count();
-    assert!((2..=40).contains(&tries), "{tries} tries in 120 s");
-    // What delays nobody stays.
-    assert_eq!(law.settings().mode, QueueMode::InterruptFirst);
-}
-
-#[test]
-fn a_load_that_goes_on_and_off_is_polled_each_time() {
-    let mut law = law(0);
-    for _ in 0..50 {
-        run(&mut law, CHEAP_POLLS, 1e6, 200);
-        assert_eq!(law.settings().mode, QueueMode::Grace);
-        run(&mut law, CHEAP_POLLS, 1_000.0, 200);
-        assert_eq!(law.settings().mode, QueueMode::Plain);
-    }
-}
-
 #[test]
 fn after_a_failed_change_the_law_knows_that_the_queue_still_polls_and_ends_that() {
     let mut law = law(0);
