@@ -15,6 +15,9 @@ use super::class_tables::{by_class, class_title};
 use super::table::plain_table;
 use crate::Error;
 
+/// How far the rates of a share may differ, as after over before, for its latencies and its CPU time to be compared.
+const SAME_RATE: std::ops::RangeInclusive<f64> = 0.95..=1.05;
+
 /// Two saved reports of comparisons under a fleet, compared figure by figure.
 ///
 /// The ratio of two medians lies between the quotients of their intervals' ends with 90 % probability or more, as each
@@ -71,6 +74,11 @@ impl Figure {
             Self::P99Us => ("p99 µs", 0),
             Self::CpuUs => ("CPU µs/req", 2),
         }
+    }
+
+    /// Whether it is no ratio to the run's own reference.
+    fn has_unit(self) -> bool {
+        matches!(self, Self::Capacity | Self::P50Us | Self::P99Us | Self::CpuUs)
     }
 
     fn is_better_when_higher(self) -> bool {
@@ -135,18 +143,27 @@ impl ReportDiff {
                 notes.push(format!("{}: measured in the second report only", load.name()));
                 continue;
             };
-            rows.extend(load_rows(earlier, load));
+            let has_moved = earlier
+                .rate()
+                .zip(load.rate())
+                .is_some_and(|(before, after)| !SAME_RATE.contains(&(after / before)));
+            if has_moved {
+                let (before, after) = (&earlier.measured.load, &load.measured.load);
+                notes.push(format!(
+                    "{}: at {before}, then {after}: only its ratios are compared",
+                    load.name()
+                ));
+            }
+            rows.extend(
+                load_rows(earlier, load).into_iter().filter(|row| !(has_moved && row.figure.has_unit())),
+            );
         }
         for load in &before.result.loads {
             if !after.result.loads.iter().any(|it| it.name() == load.name()) {
                 notes.push(format!("{}: measured in the first report only", load.name()));
             }
         }
-        rows.retain(|row| {
-            let has_unit =
-                matches!(row.figure, Figure::Capacity | Figure::P50Us | Figure::P99Us | Figure::CpuUs);
-            with_units || !has_unit
-        });
+        rows.retain(|row| with_units || !row.figure.has_unit());
         if rows.is_empty() {
             notes.push("no server was measured in one class of distance in both reports".to_owned());
         }
@@ -214,6 +231,13 @@ fn differences(before: &SavedReport, after: &SavedReport) -> Vec<String> {
     differ("requests in flight", first.depth.to_string(), second.depth.to_string());
     let limit = |us: f64| format!("{us:.0} µs");
     differ("99th percentile of the capacity", limit(first.capacity_p99_us), limit(second.capacity_p99_us));
+    differ("think time", limit(first.think_us), limit(second.think_us));
+    if first.requests != second.requests {
+        differences.push("the requests differ".to_owned());
+    }
+    if first.contenders.first() != second.contenders.first() {
+        differences.push("the first server differs, of whose capacity rates are shares".to_owned());
+    }
     differences
 }
 
@@ -226,8 +250,10 @@ fn pairs<'a, R>(
     let mut pairs = Vec::new();
     for class in after {
         let Some(earlier) = before.iter().find(|it| it.class == class.class) else { continue };
-        for row in &class.rows {
-            let same_server = earlier.rows.iter().find(|it| name(it) == name(row));
+        for (index, row) in class.rows.iter().enumerate() {
+            // A policy may be named twice: its rows are paired in order.
+            let nth = class.rows[..index].iter().filter(|it| name(it) == name(row)).count();
+            let same_server = earlier.rows.iter().filter(|it| name(it) == name(row)).nth(nth);
             pairs.extend(same_server.map(|earlier| (class.class, earlier, row)));
         }
     }
@@ -257,6 +283,9 @@ fn load_rows(before: &SavedLoad<SavedRow>, after: &SavedLoad<SavedRow>) -> Vec<F
             (Figure::P99Us, before.p99_us, after.p99_us),
             (Figure::CpuUs, before.cpu_us, after.cpu_us),
         ];
+        // A ratio to another server is another figure.
+        let is_same_reference = before.reference == after.reference;
+        let figures = figures.into_iter().filter(|(figure, ..)| figure.has_unit() || is_same_reference);
         rows.extend(figures.map(|figure| FigureDiff::new(class, &load, &after.name, figure)));
     }
     rows
@@ -401,6 +430,42 @@ mod tests {
         assert!(notes.contains("90 %: measured in the second report only"), "{notes}");
         assert!(notes.contains("50 %: measured in the first report only"), "{notes}");
         assert!(notes.contains("no server was measured"), "{notes}");
+    }
+
+    #[test]
+    fn a_policy_that_was_compared_twice_is_paired_in_order() {
+        let mut twice = report();
+        let rows = &mut twice["result"]["capacity"]["classes"][0]["rows"];
+        rows[1]["name"] = rows[0]["name"].clone();
+        let diff = ReportDiff::new(&saved(&twice), &saved(&twice));
+        assert!(diff.rows.iter().all(|row| row.outcome == Outcome::NoDifference), "{}", diff.text());
+        let mut worse = twice.clone();
+        let ratio = serde_json::to_value(interval(1.4, 1.5, 1.6)).unwrap();
+        worse["result"]["capacity"]["classes"][0]["rows"][1]["ratio"] = ratio;
+        let diff = ReportDiff::new(&saved(&twice), &saved(&worse));
+        assert_eq!(outcomes(&diff, Figure::CapacityRatio), [Outcome::NoDifference, Outcome::Worse]);
+    }
+
+    #[test]
+    fn a_share_of_another_capacity_is_compared_by_ratios_only() {
+        let (mut slower, mut faster) = (report(), report());
+        slower["result"]["loads"][0]["measured"]["load"] = "50000/s".into();
+        faster["result"]["loads"][0]["measured"]["load"] = "60000/s".into();
+        let diff = ReportDiff::new(&saved(&slower), &saved(&faster));
+        assert_eq!((outcomes(&diff, Figure::P50Us).len(), outcomes(&diff, Figure::P50Ratio).len()), (0, 2));
+        assert!(diff.notes[0].contains("50 %: at 50000/s, then 60000/s"), "{:?}", diff.notes);
+    }
+
+    #[test]
+    fn ratios_to_another_reference_are_left_out() {
+        let mut other = report();
+        for row in 0..2 {
+            other["result"]["loads"][0]["classes"][0]["rows"][row]["reference"] = "tokio".into();
+        }
+        other["config"]["contenders"][0] = "another".into();
+        let diff = ReportDiff::new(&saved(&report()), &saved(&other));
+        assert_eq!((outcomes(&diff, Figure::P50Ratio).len(), outcomes(&diff, Figure::P50Us).len()), (0, 0));
+        assert!(diff.notes[0].contains("first server"), "{:?}", diff.notes);
     }
 
     #[test]

@@ -20,6 +20,12 @@ pub(super) struct SavedConfig {
     pub(super) connections: usize,
     pub(super) depth: usize,
     pub(super) capacity_p99_us: f64,
+    #[serde(default)]
+    pub(super) think_us: f64,
+    #[serde(default)]
+    pub(super) requests: serde_json::Value,
+    #[serde(default)]
+    pub(super) contenders: Vec<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -40,11 +46,16 @@ impl<R> SavedLoad<R> {
     pub(super) fn name(&self) -> String {
         self.share.map_or_else(|| self.measured.load.clone(), |share| format!("{:.0} %", share * 100.0))
     }
+
+    /// Requests per second of an open loop.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.measured.load.strip_suffix("/s")?.parse().ok()
+    }
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct SavedRounds {
-    load: String,
+    pub(super) load: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -63,6 +74,7 @@ pub(super) struct SavedCapacity {
 #[derive(Debug, Deserialize)]
 pub(super) struct SavedRow {
     pub(super) name: String,
+    pub(super) reference: String,
     pub(super) p50_us: SavedInterval,
     pub(super) p99_us: SavedInterval,
     pub(super) cpu_us: SavedInterval,
