@@ -16,6 +16,9 @@ use crate::buffers::ReadBuffer;
 use crate::sockopt;
 use crate::tcp::Tcp;
 
+/// How many bytes one poll receives, before other tasks get their turn: a fast sender would hold the worker otherwise.
+const MOST_AT_ONCE: usize = 1 << 20;
+
 /// [`TcpStream::read_exact_owned`](crate::TcpStream) has not filled its buffer.
 ///
 /// It converts to its [`io::Error`].
@@ -50,7 +53,7 @@ impl Stream<Tcp> {
     /// every packet, but when the last byte is there: for values whose length is known, the larger the better.
     ///
     /// What the socket's receive buffer can't hold at once wakes the task each time that it is full. The kernel enlarges it for
-    /// this read, up to half of `net.ipv4.tcp_rmem`'s maximum, unless its size was set.
+    /// the rest of the connection, up to half of `net.ipv4.tcp_rmem`'s maximum, unless its size was set.
     ///
     /// If the future is dropped before it is ready, what has come by then stays in the stream, and the next read returns it:
     /// a [`timeout`](runtime::timeout) around it loses nothing.
@@ -83,7 +86,10 @@ impl Stream<Tcp> {
 
     /// Waits until reads return this many bytes without waiting, and returns how many there are: fewer at the end of the stream
     /// and after an error, which the next reads return, and where the socket's receive window is full, so that some have to be
-    /// read before more can come. A new connection's window has 64 KiB, and grows.
+    /// read before more can come. A new connection's window has 64 KiB, and grows. Fewer, too, for more than half of
+    /// `net.ipv4.tcp_rmem`'s maximum, or of a receive buffer whose size was set.
+    ///
+    /// On io_uring drivers above 64 KiB, `try_read` may need another turn of the worker before it returns them.
     ///
     /// # Errors
     /// `NotConnected` if the runtime has ended.
@@ -149,14 +155,16 @@ impl<'a> Filling<'a> {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Receives until the buffer is full. Before it would wait, it raises the low-water mark to what is missing.
+    /// Receives until the buffer is full, or [`MOST_AT_ONCE`] have come. Before it would wait, it raises the low-water mark to
+    /// what is missing.
     fn receive(
         &mut self,
         low_water: &mut LowWater<'_>,
         mut receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<()> {
-        while self.missing() > 0 {
-            match receive(&mut self.buffer[self.filled..]) {
+        let end = self.buffer.len().min(self.filled + MOST_AT_ONCE);
+        while self.filled < end {
+            match receive(&mut self.buffer[self.filled..end]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(length) => self.filled += length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -173,20 +181,29 @@ impl<'a> Filling<'a> {
 
     async fn fill_when_ready(&mut self, fd: &AsyncFd<Arc<Socket>>) -> io::Result<()> {
         let mut low_water = LowWater::new(fd.get_ref());
-        let mut receive = |socket: &Socket| {
-            self.receive(&mut low_water, |rest| {
-                let (length, _) = rustix::net::recv(socket, rest, RecvFlags::DONTWAIT)?;
-                // Only counted: it goes on until nothing is left.
-                fd.record_read(length, length);
-                Ok(length)
-            })
-        };
-        // Before the first wait the mark has to be raised, also where nothing is ready.
-        match fd.try_io(Direction::Read, |socket| receive(socket)) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            result => return result,
+        loop {
+            {
+                let mut receive = |socket: &Socket| {
+                    self.receive(&mut low_water, |rest| {
+                        let (length, _) = rustix::net::recv(socket, rest, RecvFlags::DONTWAIT)?;
+                        // Only counted: it goes on until nothing is left.
+                        fd.record_read(length, length);
+                        Ok(length)
+                    })
+                };
+                // Before the first wait the mark has to be raised, also where nothing is ready.
+                match fd.try_io(Direction::Read, |socket| receive(socket)) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        fd.io(Direction::Read, |socket| receive(socket)).await?;
+                    }
+                    result => result?,
+                }
+            }
+            if self.missing() == 0 {
+                return Ok(());
+            }
+            runtime::yield_now().await;
         }
-        fd.io(Direction::Read, |socket| receive(socket)).await
     }
 
     /// The last 64 KiB are left to the ring's receive. For more it is set aside: the bytes are received into the buffer,
@@ -208,9 +225,12 @@ impl<'a> Filling<'a> {
         let mut low_water = LowWater::new(socket);
         loop {
             match self.receive(&mut low_water, |rest| ring.receive_directly(rest)) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => readable.poll(libc::POLLIN).await?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    readable.poll(libc::POLLIN).await?;
+                }
+                Ok(()) if self.missing() > 0 => runtime::yield_now().await,
                 result => return result,
-            };
+            }
         }
     }
 
@@ -287,7 +307,11 @@ impl Drop for LowWater<'_> {
 /// Whether the socket has as many bytes as its low-water mark, or has ended.
 fn is_readable(socket: &Socket) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    Ok(rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&now))? > 0)
+    // A signal that is pending interrupts it although it does not wait.
+    let ready = rustix::io::retry_on_intr(|| {
+        rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&now))
+    })?;
+    Ok(ready > 0)
 }
 
 /// How many bytes the socket holds.

@@ -105,8 +105,9 @@ impl Pipe<'_> {
     /// Moves what a socket has received into the empty pipe. Returns how many bytes, 0 at the end of the stream.
     async fn fill(&mut self, from: &SocketIo<Tcp>) -> io::Result<usize> {
         let moved = when_ready(from, Direction::Read, |socket| splice(socket, &self.writer, CHUNK)).await?;
-        if let SocketBackend::Readiness(fd) = from.backend() {
-            fd.record_read(moved, moved);
+        match from.backend() {
+            SocketBackend::Readiness(fd) => fd.record_read(moved, moved),
+            SocketBackend::Ring(ring, _) => ring.record_received(moved),
         }
         self.bytes = moved;
         Ok(moved)

@@ -193,8 +193,14 @@ impl RingSocket {
         }
         drop(receive);
         let (length, _) = rustix::net::recv(self.state.fd(), buffer, rustix::net::RecvFlags::DONTWAIT)?;
-        self.driver.received_bytes.set(self.driver.received_bytes.get() + length as u64);
+        self.record_received(length);
         Ok(length)
+    }
+
+    /// Counts bytes that the caller has taken from the socket itself, in
+    /// [`Metrics::received_bytes`](crate::Metrics::received_bytes).
+    pub fn record_received(&self, bytes: usize) {
+        self.driver.received_bytes.set(self.driver.received_bytes.get() + bytes as u64);
     }
 
     /// Whether the receive has seen the end of the stream, or an error. What came before may still have to be taken.
