@@ -5,6 +5,8 @@ use std::mem;
 use std::process::{ExitStatus, Output};
 use std::task::Poll;
 
+use rustix::io::Errno;
+
 use super::orphans;
 use super::pipes::{ChildStderr, ChildStdin, ChildStdout, DrainPipe};
 use super::watched_process::WatchedProcess;
@@ -38,7 +40,10 @@ impl Child {
     pub(super) fn new(mut child: std::process::Child, kill_on_drop: bool) -> io::Result<Self> {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let process = WatchedProcess::new(child).map_err(|(error, mut child)| {
-            let _ = child.kill();
+            // If it is gone, somebody else has reaped it, and its number may be another process's.
+            if error.raw_os_error() != Some(Errno::SRCH.raw_os_error()) {
+                let _ = child.kill();
+            }
             orphans::leave(child);
             error
         })?;
@@ -99,10 +104,10 @@ impl Child {
     /// Sends SIGKILL to the child, and doesn't wait for its end. Does nothing if it was waited for.
     ///
     /// # Errors
-    /// Those of `kill(2)`.
+    /// Those of `pidfd_send_signal(2)`: `ESRCH` if somebody else has waited for the child.
     #[doc(alias = "SIGKILL")]
     pub fn start_kill(&mut self) -> io::Result<()> {
-        match &mut self.state {
+        match &self.state {
             State::Running(process) => process.kill(),
             State::Reaped(_) => Ok(()),
         }
@@ -159,7 +164,7 @@ fn poll_drain(
 impl Drop for Child {
     fn drop(&mut self) {
         let state = mem::replace(&mut self.state, State::Reaped(ExitStatus::default()));
-        let State::Running(mut process) = state else { return };
+        let State::Running(process) = state else { return };
         if self.kill_on_drop {
             // Fails only if somebody else has waited for it.
             let _ = process.kill();

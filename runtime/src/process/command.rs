@@ -140,7 +140,8 @@ impl Command {
     }
 
     /// Starts the program, and collects what it writes to its standard output and error until it has ended. It starts with this
-    /// call, not with the first poll of the future. As with tokio, both are pipes, whatever was set.
+    /// call, not with the first poll of the future. As with tokio, both are pipes, whatever was set, and standard input is this
+    /// process's unless it was set; the standard library's `output` gives `/dev/null`.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn) and [`Child::wait_with_output`].

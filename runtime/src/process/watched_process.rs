@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::driver::readiness::{Direction, SourceKind};
 use crate::io::AsyncFd;
@@ -34,8 +34,9 @@ impl WatchedProcess {
         self.child.id()
     }
 
-    pub(super) fn kill(&mut self) -> io::Result<()> {
-        self.child.kill()
+    /// By the pidfd: the number may be another process's by now, if somebody else has reaped the child.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        Ok(pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL)?)
     }
 
     /// Reaps the process if it has ended.
