@@ -1,7 +1,7 @@
 //! A call that blocks, on a thread of the pool.
 
 use std::io;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::handle::spawn_blocking;
 
@@ -9,17 +9,17 @@ use crate::handle::spawn_blocking;
 /// dropping the handle of a task detaches the task.
 ///
 /// # Errors
-/// Those of the call. `Other` if the runtime ends before the call has.
+/// Those of the call. `Other` if the runtime ends before the call has begun, or no thread can be had.
 pub(super) async fn pool_call<T, F>(call: F) -> io::Result<T>
 where
     F: FnOnce() -> io::Result<T> + Send + 'static,
     T: Send + 'static,
 {
+    let call = move || catch_unwind(AssertUnwindSafe(call));
     match spawn_blocking(call).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            Err(_cancelled) => Err(io::Error::other("the runtime has ended")),
-        },
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => resume_unwind(panic),
+        // It was not run: the runtime has ended, or there is no thread to be had.
+        Err(error) => Err(io::Error::other(error.to_string())),
     }
 }
