@@ -86,7 +86,7 @@ impl<T: AsFd + 'static> RingFd<T> {
     }
 
     /// Reads at an offset in bytes, and appends to `buffer` as much as it has room for without growing. Returns how many
-    /// bytes were read, 0 at the end of the file, and the buffer.
+    /// bytes were read, and the buffer: 0 bytes at the end of the file, and if the buffer has no room.
     ///
     /// # Errors
     /// Those of `pread(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a ring. `buffer` is then as
@@ -103,6 +103,9 @@ impl<T: AsFd + 'static> RingFd<T> {
     }
 
     /// Like [`RingFd::read_at`], at the file's position, which it moves; for pipes, too.
+    ///
+    /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a ring, so that two at a time
+    /// may return the same bytes. Use offsets there.
     ///
     /// # Errors
     /// Those of `read(2)`, else as [`RingFd::read_at`].
@@ -144,6 +147,9 @@ impl<T: AsFd + 'static> RingFd<T> {
     }
 
     /// Like [`RingFd::write_at`], at the file's position, which it moves; for pipes, too.
+    ///
+    /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a ring, so that two at a time
+    /// may overwrite each other's bytes. Use offsets there, or `O_APPEND`.
     ///
     /// # Errors
     /// Those of `write(2)`, else as [`RingFd::write_at`].

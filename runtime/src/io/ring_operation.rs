@@ -66,6 +66,10 @@ pub fn has_ring() -> bool {
 ///   `keep` is moved: memory on the heap does, a field of `keep` itself does not.
 /// - Nobody else reads what the kernel may write, or writes what it may read, before the operation has ended.
 /// - The entry doesn't use the ring's provided buffers (`IOSQE_BUFFER_SELECT`), whose only group is the receives'.
+/// - Descriptors that the entry names belong to `keep`, or stay open until the operation has ended: the kernel looks them up
+///   at the next enter, when the number may be another file's.
+/// - It doesn't wait for the operations before it (`IOSQE_IO_DRAIN`): receives never end, so the ring would stand still. It is
+///   no message to a ring (`IORING_OP_MSG_RING`) of this crate.
 /// - It is not linked with the next entry (`IOSQE_IO_LINK`, `IOSQE_IO_HARDLINK`), which may be anybody's, and posts a
 ///   completion in any case (not `IOSQE_CQE_SKIP_SUCCESS`).
 pub unsafe fn submit<T: 'static>(entry: squeue::Entry, keep: T) -> Result<RingOperation<T>, (NoRing, T)> {

@@ -226,8 +226,9 @@ impl UringDriver {
     /// Queues an operation of the application for the next enter, and returns its id.
     ///
     /// # Safety
-    /// `operation` must own what the entry points to, and keep it valid until its last completion. The entry must not ask for
-    /// provided buffers, nor for no completion, nor be linked with the next one, which is somebody else's.
+    /// `operation` must own what the entry points to, and the descriptors that it names, and keep them valid until its last
+    /// completion. The entry must not ask for provided buffers, for draining or for no completion, nor be linked with the next
+    /// one, which is somebody else's, nor be a message to a ring of this crate.
     pub(crate) unsafe fn submit_application(
         &self,
         entry: squeue::Entry,
