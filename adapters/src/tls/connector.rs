@@ -12,7 +12,7 @@ use futures_rustls::rustls::ClientConfig;
 use futures_rustls::rustls::crypto::ring;
 
 use super::error::{Error, file_error, setup_error};
-use super::files::{Certificates, read_authorities};
+use super::files::{Certificates, read_authorities, read_usable_authorities};
 use super::handshake_error::HandshakeError;
 use super::stream::Stream;
 
@@ -68,8 +68,10 @@ impl ConnectorBuilder {
     /// # Errors
     /// If a file can't be read or used; the error names it.
     pub fn open(self) -> Result<Connector, Error> {
-        let authorities = self.authorities.or_else(system_authorities).ok_or(Error::NoAuthorities)?;
-        let roots = read_authorities(&authorities, "cannot use it to verify servers")?;
+        let roots = match self.authorities {
+            Some(path) => read_authorities(&path, "cannot use it to verify servers")?,
+            None => read_usable_authorities(&system_authorities().ok_or(Error::NoAuthorities)?)?,
+        };
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()

@@ -84,3 +84,13 @@ pub(super) fn read_authorities(path: &Path, unusable: &'static str) -> Result<Ro
     }
     Ok(roots)
 }
+
+/// Reads the certificates of authorities, without those that rustls can't use: a file of the system may have some.
+pub(super) fn read_usable_authorities(path: &Path) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    let (usable, _) = roots.add_parsable_certificates(read_certificates(path)?);
+    if usable == 0 {
+        return Err(Error::NoCertificate { path: path.to_owned() });
+    }
+    Ok(roots)
+}
