@@ -60,7 +60,7 @@ pub struct Answer {
 
 /// Software emulation boots in some ten seconds.
 const BOOT: Duration = Duration::from_secs(120);
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_secs(180);
 
 /// The folder with the kernel, the initramfs and QEMU. Prints that the test is skipped if there is none.
 pub fn prepared() -> Option<PathBuf> {
