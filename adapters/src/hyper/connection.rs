@@ -70,7 +70,7 @@ where
     M: MakeService,
 {
     let service = context.make.make(peer);
-    let (stream, undecided) = FirstBytes::new(stream);
+    let (stream, undecided) = FirstBytes::of(stream);
     let (lender, borrowed) = lend(stream);
     let shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.

@@ -1,12 +1,10 @@
-//! A stream that knows whether its client has said yet which HTTP it speaks.
+//! Finds out whether a client has said yet which HTTP it speaks.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
-use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
+use super::inspected_stream::{Inspect, InspectedStream};
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4). hyper-util tells the versions apart by it, and has no time
 /// limit until it has.
@@ -15,93 +13,40 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Whether the version of a connection is still unknown.
 pub(super) type Undecided = Rc<Cell<bool>>;
 
-/// A stream whose first bytes are compared with the preface of HTTP/2.
+/// Compares the first bytes of a stream with the preface of HTTP/2.
 #[derive(Debug)]
-pub(super) struct FirstBytes<S> {
-    stream: S,
-    /// How many bytes of the preface were read.
-    read: usize,
-    undecided: Undecided,
+pub(super) struct FirstBytes(Undecided);
+
+impl FirstBytes {
+    /// Has the reads of a stream compared.
+    pub(super) fn of<S>(stream: S) -> (InspectedStream<S, Self>, Undecided) {
+        let undecided = Rc::new(Cell::new(true));
+        (InspectedStream::new(stream, Self(Rc::clone(&undecided))), undecided)
+    }
 }
 
-impl<S> FirstBytes<S> {
-    pub(super) fn new(stream: S) -> (Self, Undecided) {
-        let undecided = Rc::new(Cell::new(true));
-        (Self { stream, read: 0, undecided: Rc::clone(&undecided) }, undecided)
-    }
-
-    /// Compares bytes that begin where the last read ended.
-    fn compare(read: usize, undecided: &Cell<bool>, bytes: &[u8]) {
-        let expected = &PREFACE[read.min(PREFACE.len())..];
+impl Inspect for FirstBytes {
+    fn inspect(&mut self, position: usize, bytes: &[u8]) -> io::Result<()> {
+        if !self.0.get() {
+            return Ok(());
+        }
+        let expected = &PREFACE[position.min(PREFACE.len())..];
         let length = bytes.len().min(expected.len());
         // At the end of the stream there are none.
         if bytes.is_empty() || bytes[..length] != expected[..length] || length == expected.len() {
-            undecided.set(false);
+            self.0.set(false);
         }
-    }
-}
-
-impl<S: AsyncBufRead + Unpin> AsyncBufRead for FirstBytes<S> {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let Self { stream, read, undecided } = self.get_mut();
-        let bytes = ready!(Pin::new(stream).poll_fill_buf(context))?;
-        if undecided.get() {
-            Self::compare(*read, undecided, bytes);
-        }
-        Poll::Ready(Ok(bytes))
-    }
-
-    fn consume(mut self: Pin<&mut Self>, amount: usize) {
-        self.read = self.read.saturating_add(amount);
-        Pin::new(&mut self.stream).consume(amount);
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for FirstBytes<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
-        let Self { stream, read, undecided } = self.get_mut();
-        let length = ready!(Pin::new(stream).poll_read(context, buffer))?;
-        if undecided.get() {
-            Self::compare(*read, undecided, &buffer[..length]);
-        }
-        *read = read.saturating_add(length);
-        Poll::Ready(Ok(length))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for FirstBytes<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, buffer)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_close(context)
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use futures_io::{AsyncBufRead, AsyncRead};
 
     use super::*;
 
@@ -122,7 +67,7 @@ mod tests {
                 Poll::Ready(Ok(0))
             }
         }
-        let (mut stream, undecided) = FirstBytes::new(Pieces(pieces));
+        let (mut stream, undecided) = FirstBytes::of(Pieces(pieces));
         let mut after = Vec::new();
         for piece in pieces {
             // Twice: hyper may look again without having taken any.

@@ -5,6 +5,7 @@ mod client;
 mod connection;
 mod executor;
 mod first_bytes;
+mod inspected_stream;
 mod listen;
 mod make_service;
 mod serve;

@@ -10,11 +10,12 @@ use ::hyper::Uri;
 use net::TcpStream;
 use runtime::JoinHandle;
 
-use super::expects_tls::WithoutTls;
+use super::expects_tls::AlertCheck;
 #[cfg(feature = "tls")]
 use super::https::Https;
 use super::resolve::resolve;
 use super::stream::HttpStream;
+use crate::hyper::inspected_stream::InspectedStream;
 use crate::hyper::turn_end_flush::TurnEndFlush;
 
 /// What is wrong with an `https` URI if this crate was built without TLS.
@@ -105,7 +106,7 @@ async fn connect(uri: Uri, connector: Connector) -> io::Result<HttpStream> {
         let (stream, negotiated_h2) = connector.https.handshake(host, stream).await?;
         return Ok(HttpStream::new(stream, address, negotiated_h2));
     }
-    Ok(HttpStream::new(WithoutTls::new(stream), address, false))
+    Ok(HttpStream::new(InspectedStream::new(stream, AlertCheck), address, false))
 }
 
 /// Whether connections are encrypted for URIs of a scheme. `tls`: whether they can be.
