@@ -16,7 +16,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower_layer::Layer;
 
-use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room};
+use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room, status_at_the_end};
 use crate::common::listener;
 
 fn start() -> (Server, ChatClient<Channel>) {
@@ -242,11 +242,6 @@ async fn a_stream_whose_connection_breaks_ends_with_unavailable() {
     assert_eq!(lines.next().await.unwrap().unwrap(), line("0"));
     // Drops the connection.
     server.shutdown(Duration::ZERO).await;
-    let status = loop {
-        match runtime::timeout(Duration::from_secs(20), lines.next()).await.unwrap().unwrap() {
-            Ok(_) => {}
-            Err(status) => break status,
-        }
-    };
+    let status = status_at_the_end(&mut lines).await;
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
 }

@@ -15,8 +15,8 @@ use net::TcpStream;
 use tonic::service::Routes;
 use tonic::{Code, Request, Status};
 
-use crate::authority::Authority;
-use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room};
+use crate::authority::{Authority, serve_tls_alerts};
+use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room, status_at_the_end};
 use crate::common::listener;
 
 /// A server whose certificate is for `localhost`, and its address.
@@ -91,19 +91,11 @@ async fn tls_on_one_side_only_is_unavailable() {
     server.shutdown(Duration::from_secs(5)).await;
 }
 
-/// A server whose connection stays open after its TLS alert, so that no reset overtakes it.
 #[runtime::test]
 async fn a_tls_alert_is_unavailable_and_the_message_says_what_the_server_expects() {
     let alerting = listener();
     let uri = format!("http://{}", alerting.local_addr().unwrap());
-    let _serving = alerting
-        .serve(async |mut stream: TcpStream| {
-            let _ = stream.read(&mut [0; 1024]).await;
-            let _ = stream.write_all(&[21, 3, 3, 0, 2, 2, 50]).await;
-            let _ = stream.flush().await;
-            while let Ok(1..) = stream.read(&mut [0; 1024]).await {}
-        })
-        .unwrap();
+    let _serving = serve_tls_alerts(alerting);
     let status = failure(&mut client(&Authority::new(), uri)).await;
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     assert!(status.message().contains("the server expects TLS"), "{status:?}");
@@ -148,12 +140,7 @@ async fn a_stream_over_tls_whose_connection_breaks_ends_with_unavailable() {
     assert_eq!(lines.next().await.unwrap().unwrap().text, "0");
     // Drops the connection.
     server.shutdown(Duration::ZERO).await;
-    let status = loop {
-        match runtime::timeout(Duration::from_secs(20), lines.next()).await.unwrap().unwrap() {
-            Ok(_) => {}
-            Err(status) => break status,
-        }
-    };
+    let status = status_at_the_end(&mut lines).await;
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
 }
 

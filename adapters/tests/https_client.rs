@@ -19,7 +19,7 @@ use hyper::{Request, Version};
 use hyper_util::client::legacy;
 use net::TcpStream;
 
-use crate::authority::Authority;
+use crate::authority::{Authority, serve_tls_alerts};
 use crate::common::listener;
 
 /// A server whose certificate is for `localhost`, and its address.
@@ -195,14 +195,7 @@ async fn a_server_without_tls_is_named_as_such() {
 async fn a_server_that_expects_tls_is_named_as_such() {
     let alerting = listener();
     let uri = format!("http://{}/", alerting.local_addr().unwrap());
-    let _serving = alerting
-        .serve(async |mut stream: TcpStream| {
-            let _ = stream.read(&mut [0; 1024]).await;
-            let _ = stream.write_all(&[21, 3, 3, 0, 2, 2, 50]).await;
-            let _ = stream.flush().await;
-            let _ = stream.read(&mut [0; 1024]).await;
-        })
-        .unwrap();
+    let _serving = serve_tls_alerts(alerting);
     let error = failure(&Client::new(), uri).await;
     let mut cause = error.source().unwrap();
     while let Some(next) = cause.source() {

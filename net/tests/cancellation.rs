@@ -4,7 +4,6 @@ mod common;
 
 use std::future::Future;
 use std::io::ErrorKind;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -14,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 
 use tests_macros::isolated;
 
-use common::{DRIVERS, local, one_worker, open_descriptors, pair, serve_echo};
+use common::{DRIVERS, local, one_worker, open_descriptors, pair, poll_times, serve_echo};
 
 /// The number of rounds of the randomized tests; `DROPS` in the environment sets it.
 fn drops() -> u32 {
@@ -42,19 +41,7 @@ impl Patience {
     async fn of<F: Future>(self, future: F) -> Option<F::Output> {
         match self {
             Self::Time(limit) => runtime::timeout(limit, future).await.ok(),
-            Self::Polls(mut left) => {
-                let mut future = std::pin::pin!(future);
-                std::future::poll_fn(|context| match future.as_mut().poll(context) {
-                    Poll::Ready(output) => Poll::Ready(Some(output)),
-                    Poll::Pending if left == 0 => Poll::Ready(None),
-                    Poll::Pending => {
-                        left -= 1;
-                        context.waker().wake_by_ref();
-                        Poll::Pending
-                    }
-                })
-                .await
-            }
+            Self::Polls(left) => poll_times(future, left).await,
         }
     }
 }

@@ -5,7 +5,6 @@ mod common;
 use std::future::Future;
 use std::io::{ErrorKind, Write};
 use std::pin::pin;
-use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use net::TcpStream;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use common::{pair, with_std_peer};
+use common::{pair, poll_times, with_std_peer};
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// Below and above what the ring's receive waits for, and more than the receive buffer holds at first.
@@ -232,21 +231,6 @@ async fn more_bytes_than_the_window_has_room_for_arrive_in_parts() {
     assert!(received == value);
     drop(writing.join().unwrap());
     assert_eq!(runtime::timeout(LIMIT, stream.arrived(1 << 20)).await.unwrap().unwrap(), 0);
-}
-
-/// Polls a future this many more times, one in each turn of the worker, and drops it then.
-async fn poll_times<F: Future>(future: F, mut left: u32) -> Option<F::Output> {
-    let mut future = pin!(future);
-    std::future::poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if left == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            left -= 1;
-            context.waker().wake_by_ref();
-            Poll::Pending
-        }
-    })
-    .await
 }
 
 async fn give_up<F: Future>(future: F, random: &mut SmallRng) -> Option<F::Output> {

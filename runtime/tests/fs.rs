@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use runtime::fs::{self, File, OpenOptions};
-use runtime::{Builder, DriverKind, Handle};
+use runtime::{Builder, DriverKind, Handle, Runtime};
 use rustix::io::Errno;
 
 const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
@@ -167,17 +167,15 @@ fn occupy_the_pool() -> (mpsc::Sender<()>, runtime::JoinHandle<()>) {
     (release, occupied)
 }
 
+fn with_one_blocking_thread(driver: DriverKind) -> Runtime {
+    Builder::new().ignore_environment().workers(1).driver(driver).max_blocking_threads(1).build().unwrap()
+}
+
 #[test]
 fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_same() {
     for driver in DRIVERS {
         let folder = Folder::new();
-        let mut runtime = Builder::new()
-            .ignore_environment()
-            .workers(1)
-            .driver(driver)
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
+        let mut runtime = with_one_blocking_thread(driver);
         runtime.block_on(async {
             let (first, second) = (folder.join("first"), folder.join("second"));
             fs::write(&first, "0123456789").await.unwrap();
@@ -202,13 +200,7 @@ fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_s
 fn a_dropped_file_stays_open_until_its_operation_has_ended() {
     for driver in DRIVERS {
         let folder = Folder::new();
-        let mut runtime = Builder::new()
-            .ignore_environment()
-            .workers(1)
-            .driver(driver)
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
+        let mut runtime = with_one_blocking_thread(driver);
         runtime.block_on(async {
             let (first, second) = (folder.join("first"), folder.join("second"));
             let file = File::create(&first).await.unwrap();

@@ -4,7 +4,21 @@
 use std::path::PathBuf;
 
 use adapters::tls::{Certificates, Connector};
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+use net::{Serving, TcpListener, TcpStream};
 use tempfile::TempDir;
+
+/// Has a listener answer each connection with a TLS alert, and keep it open, so that no reset overtakes the alert.
+pub fn serve_tls_alerts(listener: TcpListener) -> Serving {
+    listener
+        .serve(async |mut stream: TcpStream| {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(&[21, 3, 3, 0, 2, 2, 50]).await;
+            let _ = stream.flush().await;
+            while let Ok(1..) = stream.read(&mut [0; 1024]).await {}
+        })
+        .unwrap()
+}
 
 /// A folder with an authority, `ca.pem`, and certificates that it has signed.
 pub struct Authority {

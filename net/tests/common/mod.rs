@@ -1,6 +1,8 @@
 //! Helpers of the tests over loopback.
 #![allow(dead_code, reason = "each test binary uses its part of this")]
 
+use std::task::Poll;
+
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 use runtime::{Builder, DriverKind};
@@ -25,6 +27,21 @@ pub async fn with_std_peer() -> (TcpStream, std::net::TcpStream) {
     let (peer, _) = listener.accept().unwrap();
     peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
     (stream, peer)
+}
+
+/// Polls a future this many more times, one in each turn of the worker, and drops it then.
+pub async fn poll_times<F: Future>(future: F, mut left: u32) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 pub const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
