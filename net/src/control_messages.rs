@@ -13,7 +13,7 @@ pub(crate) struct ControlBuffer {
     length: usize,
 }
 
-/// One control message.
+/// One control message, as `cmsg(3)` describes it: level, type and data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ControlMessage<'a> {
     pub(crate) level: libc::c_int,

@@ -240,7 +240,7 @@ pub(crate) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Datag
     Ok(info)
 }
 
-/// Sends a datagram.
+/// Sends a datagram with `sendmsg(2)`, with the options as control messages.
 pub(crate) fn send(
     socket: &impl AsFd,
     datagram: &[u8],

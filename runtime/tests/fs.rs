@@ -15,7 +15,7 @@ use rustix::io::Errno;
 const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A folder of its own, removed when it is dropped.
+/// A new temporary folder. Dropping this removes it.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -63,7 +63,7 @@ impl Chat for Room {
 
     async fn count(&self, request: Request<Range>) -> Result<Response<Lines>, Status> {
         let Range { until, milliseconds } = request.into_inner();
-        // A task of its own, so that the stream is no more than a channel.
+        // The task sends the lines; the response's stream is the channel's receiver.
         let (mut sender, receiver) = futures_channel::mpsc::channel(1);
         drop(runtime::spawn(async move {
             for number in 0..until {

@@ -94,7 +94,7 @@ enum Outcome {
     Better,
     /// The intervals don't overlap, and the second is the worse one.
     Worse,
-    /// The intervals overlap.
+    /// The 95 % intervals overlap, so the reports show no difference.
     NoDifference,
     /// One of the figures has too few rounds for an interval, or was not measured.
     NoInterval,

@@ -10,8 +10,8 @@ use super::pool_call::pool_call;
 
 /// An open file. Each operation is a call on a thread of the pool ([module](super)).
 ///
-/// Reads and writes name their position, and the file has none of its own: any number may run at a time, also on several
-/// workers, and a cancelled one leaves no position that nobody knows. A buffer goes to the thread with the operation, and
+/// Reads and writes take an offset, as `pread(2)` and `pwrite(2)` do, and there is no file position. So any number of them
+/// may run at the same time, also on several workers, and cancelling one leaves no position in doubt. A buffer goes to the thread with the operation, and
 /// comes back with its result. An operation that fails, or is cancelled, drops it.
 ///
 /// An operation keeps the descriptor open until it has ended, also if the file was dropped meanwhile. Dropping the file after

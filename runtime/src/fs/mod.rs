@@ -5,10 +5,10 @@
 //! switches between threads. Where many files are read or written, put the whole loop into one closure of `spawn_blocking`,
 //! which is also the way to what this module doesn't have.
 //!
-//! Regular files are never "not ready": `epoll(7)` refuses them, and a read that misses the page cache blocks its thread. The
-//! `uring` and `hybrid` drivers could read and write through their rings, but the kernel hands buffered operations that would
-//! block to threads of its own, and a hit in the page cache would be copied within the worker's submission. Whether that is
-//! better than a thread of the pool was not measured here.
+//! Regular files are never "not ready": `epoll(7)` refuses them, and a read that misses the page cache blocks its thread. On the
+//! `uring` and `hybrid` drivers [`io::RingFd`](crate::io::RingFd) reads and writes through the ring: the kernel hands buffered
+//! operations that would block to threads of its own, and copies data that is in the page cache on the worker's thread. Which of
+//! the two is faster was not measured here.
 //!
 //! # Cancelling
 //! Dropping the future of a call doesn't stop the call. From the future's first poll on, the operation is done, also if it was

@@ -73,7 +73,7 @@ impl OpenOptions {
         self
     }
 
-    /// Opens a file.
+    /// Opens a file with these options, on a thread of the blocking pool.
     ///
     /// # Errors
     /// As [`std::fs::OpenOptions::open`].

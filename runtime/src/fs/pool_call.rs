@@ -19,7 +19,7 @@ where
     match spawn_blocking(call).await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => resume_unwind(panic),
-        // It was not run: the runtime has ended, or there is no thread to be had.
+        // The call never ran: the runtime has ended, or no thread could be started.
         Err(error) => Err(io::Error::other(error.to_string())),
     }
 }

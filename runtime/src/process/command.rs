@@ -24,13 +24,13 @@ impl Command {
         Self::from(std::process::Command::new(program))
     }
 
-    /// Adds an argument.
+    /// Adds one argument, after those that were added before; no shell splits or expands it.
     pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
         self.command.arg(argument);
         self
     }
 
-    /// Adds arguments.
+    /// Adds arguments, after those that were added before; no shell splits or expands them.
     pub fn args(&mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Self {
         self.command.args(arguments);
         self
@@ -106,11 +106,11 @@ impl Command {
         &mut self.command
     }
 
-    /// Starts the program.
+    /// Starts the program, and returns without waiting for its end.
     ///
     /// # Errors
-    /// As [`std::process::Command::spawn`]: `NotFound` if there is no such program. `ENOSYS` before Linux 5.3, and the errors of
-    /// `pidfd_open(2)` and `epoll_ctl(2)`; the child is killed then.
+    /// Those of [`std::process::Command::spawn`], such as `NotFound` if the program does not exist. Those of `pidfd_open(2)`
+    /// (`ENOSYS` before Linux 5.3) and `epoll_ctl(2)`, after which the child is killed.
     ///
     /// # Panics
     /// Outside of a runtime, and on a thread that has only [entered](crate::Handle::enter) one.

@@ -23,8 +23,8 @@
 //! ```
 //!
 //! # How a child is waited for
-//! Each child has a pidfd (`pidfd_open(2)`, Linux 5.3), which its worker's driver watches: there is no handler of SIGCHLD and
-//! no thread. A program that ignores SIGCHLD (`SIG_IGN`) has no children to wait for, as the kernel reaps them at once: waiting
+//! Each child has a pidfd (`pidfd_open(2)`, Linux 5.3), which its worker's driver polls. No SIGCHLD handler
+//! and no thread is used. A program that ignores SIGCHLD (`SIG_IGN`) has no children to wait for, as the kernel reaps them at once: waiting
 //! returns an error then.
 //!
 //! # A child that is dropped

@@ -17,8 +17,8 @@ pub(super) struct WatchedProcess {
 }
 
 impl WatchedProcess {
-    /// Has the calling worker's driver watch a child that was not waited for: until then its number is no other process's.
-    /// Gives the child back with the error.
+    /// Registers the child's pidfd with the calling worker's driver. The child must not have been waited for, as its process
+    /// id may have been reused then. On an error the child is returned, too.
     pub(super) fn new(child: Child) -> Result<Self, (io::Error, Child)> {
         let watch = |child: &Child| {
             let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
