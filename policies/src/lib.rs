@@ -60,6 +60,7 @@ pub mod law;
 pub mod netlink;
 mod plan;
 mod policy;
+pub mod prometheus_text;
 pub mod signals;
 mod supervise;
 

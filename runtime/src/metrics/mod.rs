@@ -24,7 +24,6 @@ pub(crate) mod counter;
 pub(crate) mod histogram;
 mod prometheus;
 pub(crate) mod snapshot;
-mod text_format;
 pub(crate) mod worker_counters;
 
 pub use self::histogram::Histogram;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use policies::law::QueueMode;
+use policies::prometheus_text::{Kind, Page, Seconds};
 use policies::status::QueueStatus;
 
 use super::histogram::Histogram;
 use super::snapshot::{Snapshot, WorkerSnapshot};
-use super::text_format::{Kind, Page, Seconds};
 use super::worker_counters::Metrics;
 use crate::worker::report::WorkerReport;
 
@@ -97,7 +97,7 @@ impl Snapshot {
             let mut family = page.family(name, Kind::Histogram, help);
             for (number, worker) in &workers {
                 if let Some(histogram) = value(&worker.metrics) {
-                    family.histogram(&[("worker", number)], histogram);
+                    family.histogram(&[("worker", number)], histogram.buckets(), histogram.sum());
                 }
             }
         }

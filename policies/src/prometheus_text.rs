@@ -1,39 +1,51 @@
-//! Prometheus' text exposition format, version 0.0.4.
+//! Pages in [Prometheus' text exposition format](https://prometheus.io/docs/instrumenting/exposition_formats/), version
+//! 0.0.4, as `policies watch --format prometheus` and the runtime's metrics print them.
+//!
+//! ```
+//! use policies::prometheus_text::{Kind, Page};
+//!
+//! let mut page = Page::default();
+//! page.family("requests_total", Kind::Counter, "Requests.").sample(&[("path", "/")], 7);
+//! assert!(page.into_text().ends_with("requests_total{path=\"/\"} 7\n"));
+//! ```
 
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
-use super::histogram::Histogram;
-
-/// A metric's labels: names, which the format must allow, and any values.
-pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+/// A metric's labels: names, which the format must allow, and any values, which are escaped.
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// What Prometheus calls a metric's type.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// Only grows, from 0 at the start.
     Counter,
+    /// Goes up and down.
     Gauge,
+    /// Counts by upper bounds, with a sum.
     Histogram,
 }
 
 /// A page in the text format.
 #[derive(Debug, Default)]
-pub(super) struct Page(String);
+pub struct Page(String);
 
 impl Page {
     /// Begins a metric: its name, which ends in the unit, and after it in `_total` for a counter; its type; what it says.
     /// Nothing is written until it has a sample. All samples of a name must be of one family.
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) -> Family<'_> {
+    pub fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) -> Family<'_> {
         Family { page: &mut self.0, name, kind, help, begun: false }
     }
 
-    pub(super) fn into_text(self) -> String {
+    /// The page.
+    pub fn into_text(self) -> String {
         self.0
     }
 }
 
 /// A metric whose samples are being written.
-pub(super) struct Family<'a> {
+#[derive(Debug)]
+pub struct Family<'a> {
     page: &'a mut String,
     name: &'static str,
     kind: Kind,
@@ -43,19 +55,25 @@ pub(super) struct Family<'a> {
 
 impl Family<'_> {
     /// Adds a sample of a counter or a gauge.
-    pub(super) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
+    pub fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
         self.write("", labels, None, value);
     }
 
-    /// Adds the samples of a histogram. Its buckets become cumulative.
-    pub(super) fn histogram(&mut self, labels: Labels<'_>, histogram: &Histogram) {
+    /// Adds the samples of a histogram of times: the count of each bucket alone, by ascending upper bounds, of which the last
+    /// is `None`, and the sum of all times. In the text buckets are cumulative.
+    pub fn histogram(
+        &mut self,
+        labels: Labels<'_>,
+        buckets: impl IntoIterator<Item = (Option<Duration>, u64)>,
+        sum: Duration,
+    ) {
         let mut cumulative = 0;
-        for (bound, count) in histogram.buckets() {
+        for (bound, count) in buckets {
             cumulative += count;
             let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| Seconds(bound).to_string());
             self.write("_bucket", labels, Some(&bound), cumulative);
         }
-        self.write("_sum", labels, None, Seconds(histogram.sum()));
+        self.write("_sum", labels, None, Seconds(sum));
         self.write("_count", labels, None, cumulative);
     }
 
@@ -106,8 +124,9 @@ fn push_escaped(page: &mut String, value: &str) {
     }
 }
 
-/// A time in seconds, to the nanosecond: a float would round it.
-pub(super) struct Seconds(pub(super) Duration);
+/// A time that is printed in seconds, to the nanosecond: a float would round it.
+#[derive(Debug, Clone, Copy)]
+pub struct Seconds(pub Duration);
 
 impl Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,7 +137,6 @@ impl Display for Seconds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::histogram::Recorder;
 
     #[test]
     fn a_label_escapes_backslashes_quotation_marks_and_line_feeds() {
@@ -140,13 +158,14 @@ mod tests {
 
     #[test]
     fn a_histogram_has_cumulative_buckets_in_seconds_and_its_sum_and_count() {
-        let recorder = Recorder::default();
-        for nanos in [100, 300, 301, 3_000_000_000] {
-            recorder.record(nanos);
-        }
+        let bound = |nanos| Some(Duration::from_nanos(nanos));
+        let buckets = [(bound(256), 1), (bound(512), 2), (bound(1_073_741_824), 0), (None, 1)];
         let mut page = Page::default();
-        page.family("lull_test_seconds", Kind::Histogram, "A test.")
-            .histogram(&[("worker", "0")], &recorder.read());
+        page.family("lull_test_seconds", Kind::Histogram, "A test.").histogram(
+            &[("worker", "0")],
+            buckets,
+            Duration::from_nanos(3_000_000_701),
+        );
         let page = page.into_text();
         for line in [
             "# TYPE lull_test_seconds histogram",
