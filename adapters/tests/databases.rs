@@ -10,6 +10,8 @@ use adapters::{Io, SendIo};
 use net::TcpStream;
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
 
 async fn connect_redis(address: SocketAddr) -> MultiplexedConnection {
     let stream = TcpStream::connect(address).await.unwrap();
@@ -84,6 +86,68 @@ fn tokio_postgres_queries_and_pipelines_and_reports_errors() {
         assert_eq!(client.query_one("select 7", &[]).await.unwrap().get::<_, i32>(0), 7);
         drop(client);
         driver.await.unwrap().unwrap();
+    });
+}
+
+/// What a pool of sqlx's does: its queries run on several connections at once, an error leaves a connection usable, and
+/// a query that is given up doesn't confuse the next.
+macro_rules! pool_works {
+    ($pool:expr, $slow:literal) => {{
+        let pool = $pool;
+        sqlx::query("create table if not exists notes (id int primary key, text text)")
+            .execute(&pool)
+            .await
+            .unwrap();
+        sqlx::query("delete from notes").execute(&pool).await.unwrap();
+        let inserts = (0..100_i32).map(|id| {
+            let insert = sqlx::query("insert into notes values ($1, $2)").bind(id).bind(format!("note {id}"));
+            let pool = pool.clone();
+            runtime::spawn(async move { insert.execute(&pool).await.unwrap().rows_affected() })
+        });
+        let inserts: Vec<_> = inserts.collect();
+        let mut rows = 0;
+        for insert in inserts {
+            rows += insert.await.unwrap();
+        }
+        assert_eq!(rows, 100);
+        let text =
+            sqlx::query_scalar::<_, String>("select text from notes where id >= $1 order by id").bind(97);
+        assert_eq!(text.fetch_all(&pool).await.unwrap(), ["note 97", "note 98", "note 99"]);
+        let again = sqlx::query("insert into notes values (5, 'again')").execute(&pool).await.unwrap_err();
+        assert!(again.as_database_error().unwrap().is_unique_violation());
+        for _ in 0..10 {
+            let slow = sqlx::query_scalar::<_, i64>($slow);
+            assert!(runtime::timeout(Duration::from_millis(2), slow.fetch_one(&pool)).await.is_err());
+        }
+        let count = sqlx::query_scalar::<_, i64>("select count(*) from notes");
+        assert_eq!(count.fetch_one(&pool).await.unwrap(), 100);
+        pool.close().await;
+    }};
+}
+
+#[test]
+fn a_pool_of_sqlx_queries_postgres_without_and_within_tokios_context() {
+    let Some(server) = common::require("PostgreSQL's server", servers::postgres().unwrap()) else { return };
+    let url = format!("postgres://postgres@{}/postgres", server.address);
+    let pool = async || PgPoolOptions::new().max_connections(3).connect(&url).await.unwrap();
+    on_each_driver(async || {
+        pool_works!(pool().await, "select count(*) from pg_sleep(0.05)");
+        let _tokio = adapters::tokio_context::start().await.unwrap();
+        pool_works!(pool().await, "select count(*) from pg_sleep(0.05)");
+    });
+}
+
+#[test]
+fn a_pool_of_sqlx_queries_sqlite() {
+    on_each_driver(async || {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("notes").display());
+        let pool = SqlitePoolOptions::new().max_connections(3).connect(&url).await.unwrap();
+        pool_works!(
+            pool,
+            "with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < 300000)
+             select count(*) from numbers"
+        );
     });
 }
 
