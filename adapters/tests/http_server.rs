@@ -164,6 +164,75 @@ async fn a_client_that_sends_no_request_is_cut_off() {
 }
 
 #[runtime::test]
+async fn a_client_that_still_sends_its_body_gets_the_response_that_refuses_it() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, |_: &Peer| {
+        service_fn(async |_: Request<Incoming>| {
+            let refused = Response::builder().status(StatusCode::PAYLOAD_TOO_LARGE);
+            Ok::<_, Infallible>(refused.body(Empty::<Bytes>::new()).unwrap())
+        })
+    })
+    .start()
+    .unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..5 {
+        stream.write_all(&piece).await.unwrap();
+        runtime::sleep(Duration::from_millis(20)).await;
+    }
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
+    drop(stream);
+    assert_eq!(server.shutdown(Duration::from_secs(1)).await.aborted, 0);
+}
+
+#[runtime::test]
+async fn a_client_that_keeps_its_side_open_after_the_last_response_is_left_after_some_seconds() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let begin = std::time::Instant::now();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(1), "the end of the response came late");
+    // Bytes are taken, and begin no other request.
+    while begin.elapsed() < Duration::from_secs(10) {
+        if stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.is_err() {
+            break;
+        }
+        runtime::sleep(Duration::from_millis(50)).await;
+    }
+    let closed = begin.elapsed().as_secs_f64();
+    assert!((1.9..8.0).contains(&closed), "closed after {closed} s");
+    server.shutdown(Duration::from_secs(1)).await;
+}
+
+#[runtime::test]
+async fn a_shutdown_does_not_wait_for_clients_that_keep_their_side_open() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let idle = async || {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut begun = [0; 12];
+        stream.read_exact(&mut begun).await.unwrap();
+        stream
+    };
+    let clients = [idle().await, idle().await];
+    let begin = std::time::Instant::now();
+    assert_eq!(server.shutdown(Duration::from_secs(10)).await.aborted, 0);
+    assert!(begin.elapsed() < Duration::from_millis(1500), "{:?}", begin.elapsed());
+    drop(clients);
+}
+
+#[runtime::test]
 async fn a_unix_socket_is_served() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("http");

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use runtime::Sleep;
 use super::BoxError;
 use super::executor::Executor;
 use super::first_bytes::{FirstBytes, Undecided};
+use super::lingering_close::lingering_close;
 use super::listen::Peer;
 use super::make_service::MakeService;
 use super::shutdown::{Shutdown, ShutdownListener};
@@ -74,10 +76,16 @@ where
     let (lender, borrowed) = lend(stream);
     let shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.
-    let limit = context.first_bytes_limit.map(|limit| (runtime::sleep(limit), undecided));
-    run(&context.builder, borrowed, service, shutdown, limit).await?;
-    lender.returned().await;
-    Ok(())
+    let limit = context.first_bytes_limit.map(|limit| (runtime::sleep(limit), Rc::clone(&undecided)));
+    let ended = run(&context.builder, borrowed, service, shutdown, limit).await;
+    // A client that has sent no request waits for no response.
+    if let Some(stream) = lender.returned().await
+        && !undecided.get()
+    {
+        let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
+        lingering_close(stream, |task| shutdown.poll(task)).await;
+    }
+    ended
 }
 
 async fn run<I, S, B>(

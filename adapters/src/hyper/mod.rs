@@ -6,6 +6,7 @@ mod connection;
 mod executor;
 mod first_bytes;
 mod inspected_stream;
+mod lingering_close;
 mod listen;
 mod make_service;
 mod serve;

@@ -43,10 +43,11 @@ pub(crate) struct Lender<S> {
 }
 
 impl<S> Lender<S> {
-    /// Waits until the borrower is dropped.
-    pub(crate) async fn returned(mut self) {
+    /// Waits until the borrower is dropped, and gives its stream back.
+    pub(crate) async fn returned(mut self) -> Option<S> {
         // Dropped here, on the stream's worker.
         let _ = (&mut self.returned).await;
+        self.shared.stream.borrow_mut().take().map(Io::into_inner)
     }
 }
 
