@@ -15,6 +15,7 @@ use runtime::{Builder, DriverKind};
 use serde::{Deserialize, Serialize};
 
 use super::descriptor_limit;
+use super::dialogue::Dialogue;
 use super::request_shape::RequestShape;
 use super::service::PeerService;
 
@@ -83,9 +84,10 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
         });
         let mut streams = Vec::with_capacity(spec.connections);
         for _ in 0..spec.connections {
-            let stream = TcpStream::connect(spec.server).await?;
+            let mut stream = TcpStream::connect(spec.server).await?;
             stream.set_nodelay(true)?;
-            streams.push(stream);
+            let dialogue = Dialogue::open(spec.service, spec.shape, &mut stream).await?;
+            streams.push((stream, dialogue));
         }
         if spec.duration == 0.0 {
             // Leaves the server time to accept them.
@@ -95,7 +97,9 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
         }
         let tasks: Vec<_> = streams
             .into_iter()
-            .map(|stream| runtime::spawn(exchange(stream, spec.service, spec.shape, Rc::clone(&state))))
+            .map(|(stream, dialogue)| {
+                runtime::spawn(exchange(stream, dialogue, spec.shape.depth, Rc::clone(&state)))
+            })
             .collect();
         runtime::sleep(Duration::from_secs_f64(spec.warm_up)).await;
         begin()?;
@@ -114,30 +118,35 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
     })
 }
 
+fn too_much() -> io::Error {
+    io::Error::other("the server sent more than it was asked for")
+}
+
 /// Sends requests and awaits their replies until the load stops.
 async fn exchange(
     mut stream: TcpStream,
-    service: PeerService,
-    shape: RequestShape,
+    mut dialogue: Dialogue,
+    depth: usize,
     state: Rc<LoadState>,
 ) -> io::Result<()> {
-    let requests = service.request(shape).repeat(shape.depth);
     while !state.stop.get() {
         let sent = Instant::now();
-        stream.write_all(&requests).await?;
-        let mut left = shape.reply * shape.depth;
+        stream.write_all(dialogue.requests()?).await?;
+        let mut left = depth;
         while left > 0 {
-            let length = stream.fill_buf().await?.len();
+            let received = stream.fill_buf().await?;
+            let length = received.len();
             if length == 0 {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed a connection"));
             }
-            left = left
-                .checked_sub(length)
-                .ok_or_else(|| io::Error::other("the server sent more than it was asked for"))?;
+            left = left.checked_sub(dialogue.replies(received)?).ok_or_else(too_much)?;
             stream.consume_unpin(length);
         }
+        if dialogue.is_within_a_reply() {
+            return Err(too_much());
+        }
         if state.measuring.get() {
-            state.replies.set(state.replies.get() + shape.depth as u64);
+            state.replies.set(state.replies.get() + depth as u64);
             let nanos = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
             state.latencies.borrow_mut().saturating_record(nanos);
         }

@@ -1,11 +1,12 @@
 //! The same echo server on Lull and on the runtimes that a user would choose instead. Each server is a process on one
 //! core; one client on another core loads them over loopback.
 
-#[cfg(feature = "axum")]
-mod axum_hello;
+#[cfg(feature = "adapters")]
+mod applications;
 mod bare_epoll;
 mod compio;
 pub(crate) mod descriptor_limit;
+mod dialogue;
 mod echo_server_spec;
 mod load;
 mod lull;

@@ -33,8 +33,10 @@ pub fn serve(
         Peer::LullEpoll => Some(DriverKind::Epoll),
         _ => None,
     };
-    if spec.service == PeerService::Axum {
-        return serve_axum(listener, spec, lull_driver, |ran, steps_down| ready(address, ran, steps_down));
+    if spec.service != PeerService::Echo {
+        return serve_application(listener, spec, lull_driver, |ran, steps_down| {
+            ready(address, ran, steps_down)
+        });
     }
     if let Some(driver) = lull_driver {
         return lull::serve(listener, spec, driver, |ran, steps_down| ready(address, Some(ran), steps_down));
@@ -49,28 +51,28 @@ pub fn serve(
     }
 }
 
-#[cfg(feature = "axum")]
-fn serve_axum(
+#[cfg(feature = "adapters")]
+fn serve_application(
     listener: TcpListener,
     spec: &EchoServerSpec,
     lull_driver: Option<DriverKind>,
     ready: impl FnOnce(Option<String>, Vec<String>) -> io::Result<()>,
 ) -> io::Result<()> {
-    use super::axum_hello;
+    use super::applications;
     if let Some(driver) = lull_driver {
         let ready = |ran, steps_down| ready(Some(ran), steps_down);
-        return axum_hello::serve_on_lull(listener, spec, driver, ready);
+        return applications::serve_on_lull(listener, spec, driver, ready);
     }
     ready(None, Vec::new())?;
-    axum_hello::serve_on_tokio(listener)
+    applications::serve_on_tokio(listener, spec)
 }
 
-#[cfg(not(feature = "axum"))]
-fn serve_axum(
+#[cfg(not(feature = "adapters"))]
+fn serve_application(
     _: TcpListener,
     _: &EchoServerSpec,
     _: Option<DriverKind>,
     _: impl FnOnce(Option<String>, Vec<String>) -> io::Result<()>,
 ) -> io::Result<()> {
-    Err(io::Error::other("this lab was built without the feature `axum`"))
+    Err(io::Error::other("this lab was built without the feature `adapters`"))
 }

@@ -19,25 +19,43 @@ pub enum PeerService {
     Echo,
     /// Answers `GET /` with `Hello, World!`, by axum over HTTP/1.1.
     Axum,
+    /// Answers `grpc.health.v1.Health/Check`, a unary call, by tonic.
+    Grpc,
+    /// Echoes messages of a WebSocket, by axum.
+    WebSocket,
+    /// Forwards `GET /` to another server, by hyper's client and server over HTTP/1.1.
+    Proxy,
 }
 
 const HELLO_REQUEST: &str = "GET / HTTP/1.1\r\nhost: lull\r\n\r\n";
 /// The date differs, but not its length.
-const HELLO_RESPONSE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 13\r\ndate: Sun, 22 Nov 2026 16:00:00 GMT\r\n\r\nHello, World!";
+pub(super) const HELLO_RESPONSE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 13\r\ndate: Sun, 22 Nov 2026 16:00:00 GMT\r\n\r\nHello, World!";
+/// Bytes of a gRPC message without fields: its length alone.
+pub(super) const GRPC_REQUEST: usize = 5;
+/// Bytes of the gRPC message that says that the server serves.
+pub(super) const GRPC_REPLY: usize = 7;
+/// Bytes of a WebSocket's messages.
+const MESSAGE: usize = 64;
 /// How long a server may take to answer the request that checks it.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 impl PeerService {
-    /// Whether this build has it: axum is an optional dependency.
+    /// Whether this build has it: axum and tonic are optional dependencies.
     pub fn is_built(self) -> bool {
-        self != Self::Axum || cfg!(feature = "axum")
+        self == Self::Echo || cfg!(feature = "adapters")
+    }
+
+    /// Whether the fleet, whose requests and replies have fixed bytes and sizes from the first on, can ask for it. The
+    /// fleet's clients have no second server to forward to.
+    pub fn fleet_speaks_it(self) -> bool {
+        matches!(self, Self::Echo | Self::Axum)
     }
 
     /// Whether it runs on a runtime.
     pub fn runs_on(self, peer: Peer) -> bool {
         match self {
             Self::Echo => true,
-            Self::Axum => matches!(peer, Peer::LullUring | Peer::LullEpoll | Peer::Tokio),
+            _ => matches!(peer, Peer::LullUring | Peer::LullEpoll | Peer::Tokio),
         }
     }
 
@@ -45,18 +63,20 @@ impl PeerService {
     pub fn shape(self) -> Option<RequestShape> {
         match self {
             Self::Echo => None,
-            Self::Axum => {
+            Self::Axum | Self::Proxy => {
                 let (request, reply) = (HELLO_REQUEST.len(), HELLO_RESPONSE.len());
                 Some(RequestShape { request, reply, depth: 1 })
             }
+            Self::Grpc => Some(RequestShape { request: GRPC_REQUEST, reply: GRPC_REPLY, depth: 1 }),
+            Self::WebSocket => Some(RequestShape { request: MESSAGE, reply: MESSAGE, depth: 1 }),
         }
     }
 
     /// The text of its only request; `None` where any bytes are one.
     pub fn text(self) -> Option<&'static str> {
         match self {
-            Self::Echo => None,
-            Self::Axum => Some(HELLO_REQUEST),
+            Self::Echo | Self::Grpc | Self::WebSocket => None,
+            Self::Axum | Self::Proxy => Some(HELLO_REQUEST),
         }
     }
 
@@ -71,7 +91,8 @@ impl PeerService {
     /// # Errors
     /// If the server does not answer within 5 s, or answers something else.
     pub(crate) fn check(self, server: SocketAddr) -> io::Result<()> {
-        let Some(shape) = self.shape() else { return Ok(()) };
+        // The dialogues of the others end with an error.
+        let (Some(shape), Some(_)) = (self.shape(), self.text()) else { return Ok(()) };
         let mut stream = TcpStream::connect(server)?;
         stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
         stream.write_all(&self.request(shape))?;
@@ -91,6 +112,9 @@ impl std::fmt::Display for PeerService {
         f.write_str(match self {
             Self::Echo => "echo",
             Self::Axum => "axum, GET / over HTTP/1.1",
+            Self::Grpc => "tonic, a unary call",
+            Self::WebSocket => "axum, messages of a WebSocket",
+            Self::Proxy => "a proxy on hyper, GET / over HTTP/1.1",
         })
     }
 }

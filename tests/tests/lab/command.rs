@@ -49,9 +49,15 @@ fn lab_compares_the_policies_that_it_was_asked_for_and_prints_every_load() {
 
 #[test]
 #[serial]
-fn lab_compares_an_axum_application_on_lull_with_the_same_on_tokio() {
+fn lab_compares_applications_on_lull_with_the_same_on_tokio() {
+    for service in ["axum", "grpc", "websocket", "proxy"] {
+        compare_application(service);
+    }
+}
+
+fn compare_application(service: &str) {
     let output = Command::new(tests::own_program("lab"))
-        .args(["peers", "--service", "axum", "--loopback", "--quick", "--rounds", "1", "--format", "json"])
+        .args(["peers", "--service", service, "--loopback", "--quick", "--rounds", "1", "--format", "json"])
         .output()
         .unwrap();
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -69,6 +75,15 @@ fn lab_compares_an_axum_application_on_lull_with_the_same_on_tokio() {
         array(&report["runs"])[0]["contestants"],
         serde_json::json!(["lull uring", "lull epoll", "tokio"])
     );
+}
+
+#[test]
+fn services_that_the_fleet_can_not_ask_for_are_refused_without_loopback() {
+    let output =
+        Command::new(tests::own_program("lab")).args(["peers", "--service", "grpc", "--quick"]).output().unwrap();
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("can't ask for grpc: add --loopback"), "{error}");
 }
 
 #[test]

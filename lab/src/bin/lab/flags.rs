@@ -138,7 +138,8 @@ impl ComparisonFlags {
 
 #[derive(Args, Clone)]
 pub struct PeerFlags {
-    /// What the servers do: answer bytes with bytes, or `GET /` by axum (needs the feature `axum`)
+    /// What the servers do: answer bytes with bytes, `GET /` by axum, a unary call of tonic's, messages of a WebSocket, or
+    /// forward `GET /` to another server (all but echo need the feature `adapters`)
     #[arg(long, value_enum, default_value_t)]
     pub service: Service,
     #[command(flatten)]
@@ -150,20 +151,35 @@ pub enum Service {
     #[default]
     Echo,
     Axum,
+    Grpc,
+    Websocket,
+    Proxy,
 }
 
 impl PeerFlags {
     /// The service.
     ///
     /// # Errors
-    /// If this program was built without it.
-    pub fn service(&self) -> Result<PeerService, &'static str> {
+    /// If this program was built without it, or if it is loaded by loopback only and the testbed was asked for.
+    pub fn service(&self) -> Result<PeerService, String> {
         let service = match self.service {
             Service::Echo => PeerService::Echo,
             Service::Axum => PeerService::Axum,
+            Service::Grpc => PeerService::Grpc,
+            Service::Websocket => PeerService::WebSocket,
+            Service::Proxy => PeerService::Proxy,
         };
-        let missing = "this lab was built without axum: cargo run --release -p lab --features axum -- peers --service axum";
-        if service.is_built() { Ok(service) } else { Err(missing) }
+        let name = self.service.to_possible_value().map(|value| value.get_name().to_owned());
+        let name = name.unwrap_or_default();
+        if !service.is_built() {
+            return Err(format!(
+                "this lab was built without {name}: cargo run --release -p lab --features adapters -- peers --service {name}"
+            ));
+        }
+        if !self.comparison.loopback && !service.fleet_speaks_it() {
+            return Err(format!("the fleet can't ask for {name}: add --loopback"));
+        }
+        Ok(service)
     }
 }
 

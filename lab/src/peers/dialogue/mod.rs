@@ -1,0 +1,111 @@
+//! What a connection of the load says, and how it counts replies.
+
+mod http2_frames;
+mod websocket;
+
+use std::io;
+
+use futures_util::{AsyncBufReadExt, AsyncWriteExt};
+use net::TcpStream;
+
+use self::http2_frames::Http2Calls;
+use super::request_shape::RequestShape;
+use super::service::PeerService;
+
+/// The requests and replies of one connection.
+pub(super) enum Dialogue {
+    /// The same bytes each time, and replies of a fixed size.
+    Bytes {
+        /// As many requests as are in flight.
+        requests: Vec<u8>,
+        /// Bytes of a reply.
+        reply: usize,
+        /// Bytes of the reply that has begun.
+        partial: usize,
+    },
+    /// gRPC calls.
+    Calls(Box<Http2Calls>),
+}
+
+impl Dialogue {
+    /// Does what comes before the first request on a new connection.
+    ///
+    /// # Errors
+    /// If the connection fails, or if the server does not agree to the protocol.
+    pub(super) async fn open(
+        service: PeerService,
+        shape: RequestShape,
+        stream: &mut TcpStream,
+    ) -> io::Result<Self> {
+        let bytes = |request: Vec<u8>, reply| Self::Bytes {
+            requests: request.repeat(shape.depth),
+            reply,
+            partial: 0,
+        };
+        Ok(match service {
+            PeerService::Echo | PeerService::Axum | PeerService::Proxy => {
+                bytes(service.request(shape), shape.reply)
+            }
+            PeerService::WebSocket => {
+                stream.write_all(websocket::UPGRADE.as_bytes()).await?;
+                let head = read_head(stream).await?;
+                if !head.starts_with("HTTP/1.1 101 ") {
+                    return Err(io::Error::other(format!("the server opens no WebSocket: {head:?}")));
+                }
+                bytes(websocket::message(shape.request), websocket::echo_length(shape.reply))
+            }
+            PeerService::Grpc => {
+                let calls = Http2Calls::new(shape.depth);
+                stream.write_all(&calls.opening()).await?;
+                Self::Calls(Box::new(calls))
+            }
+        })
+    }
+
+    /// The bytes of as many requests as are in flight.
+    ///
+    /// # Errors
+    /// If the connection has had as many calls as it can have.
+    pub(super) fn requests(&mut self) -> io::Result<&[u8]> {
+        match self {
+            Self::Bytes { requests, .. } => Ok(requests),
+            Self::Calls(calls) => calls.requests(),
+        }
+    }
+
+    /// The number of replies that these bytes complete.
+    ///
+    /// # Errors
+    /// If they are no reply to the requests.
+    pub(super) fn replies(&mut self, received: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Bytes { reply, partial, .. } => {
+                *partial += received.len();
+                let complete = *partial / *reply;
+                *partial %= *reply;
+                Ok(complete)
+            }
+            Self::Calls(calls) => calls.replies(received),
+        }
+    }
+
+    /// Whether a reply has begun and not ended. Frames of HTTP/2 are no replies only.
+    pub(super) fn is_within_a_reply(&self) -> bool {
+        matches!(self, Self::Bytes { partial: 1.., .. })
+    }
+}
+
+/// Reads an HTTP/1.1 response without a body.
+async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+    const LONGEST: usize = 4096;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if stream.read_until(b'\n', &mut head).await? == 0 || head.len() > LONGEST {
+            return Err(io::Error::other(format!(
+                "the server answered {:?}",
+                String::from_utf8_lossy(&head)
+            )));
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
