@@ -64,7 +64,7 @@ pub struct WebSocketUpgrade {
 impl WebSocketUpgrade {
     /// Sets limits and buffer sizes. Defaults: received messages of 64 MiB and frames of 16 MiB, as tungstenite has them; and
     /// 17 MiB that wait to be sent, which a peer that sends pings and reads nothing fills. A larger message can't be sent;
-    /// tungstenite's default is no limit.
+    /// tungstenite's default is no limit. A connection has a buffer of 8 KiB to read into, instead of tungstenite's 128 KiB.
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
         self
@@ -125,8 +125,12 @@ impl WebSocketUpgrade {
 /// What waits to be sent, in bytes: at least a frame of the largest size that peers accept by default.
 const MOST_UNSENT: usize = 17 << 20;
 
+/// Bytes that a WebSocket reads at most at once, of the 16 KiB that a stream of `net` may have. tungstenite allocates them for
+/// each connection, and fills them with zeros before each read: its default, 128 KiB, costs more than the echo of a small message.
+const READ_BUFFER: usize = 8 << 10;
+
 fn default_config() -> WebSocketConfig {
-    WebSocketConfig::default().max_write_buffer_size(MOST_UNSENT)
+    WebSocketConfig::default().read_buffer_size(READ_BUFFER).max_write_buffer_size(MOST_UNSENT)
 }
 
 /// Whether a comma-separated header has a value, in any case.

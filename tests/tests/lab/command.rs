@@ -79,8 +79,10 @@ fn compare_application(service: &str) {
 
 #[test]
 fn services_that_the_fleet_can_not_ask_for_are_refused_without_loopback() {
-    let output =
-        Command::new(tests::own_program("lab")).args(["peers", "--service", "grpc", "--quick"]).output().unwrap();
+    let output = Command::new(tests::own_program("lab"))
+        .args(["peers", "--service", "grpc", "--quick"])
+        .output()
+        .unwrap();
     assert!(!output.status.success());
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("can't ask for grpc: add --loopback"), "{error}");
