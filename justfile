@@ -33,6 +33,10 @@ bench:
     cargo bench -p lab --bench executor
     cargo bench -p lull-servers --bench store
 
+# The spans of tasks, and what tokio-console is sent.
+console:
+    .ci/console
+
 # Try every order of the steps that threads do to each other (loom).
 loom:
     .ci/loom

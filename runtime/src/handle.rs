@@ -13,6 +13,7 @@ use crate::runtime_state::RuntimeState;
 use crate::spawn::{spawn_local, spawn_on_runtime};
 use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
+use crate::task::span::TaskSpan;
 use crate::worker::current;
 use crate::worker::report::WorkerReport;
 
@@ -82,19 +83,22 @@ impl Handle {
         T: Send + 'static,
     {
         let worker = self.0.next_worker();
-        let waiting = self.begin_blocking(work);
-        spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, move || waiting)
+        let identity = Identity::awaiting_closure(Location::caller());
+        let waiting = self.begin_blocking(&identity, work);
+        spawn_on_runtime(&self.0, identity, worker, move || waiting)
     }
 
     /// The closure finds the runtime entered on its thread.
-    fn begin_blocking<F, T>(&self, work: F) -> impl Future<Output = T> + Send + use<F, T>
+    fn begin_blocking<F, T>(&self, identity: &Identity, work: F) -> impl Future<Output = T> + Send + use<F, T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
         let handle = self.clone();
+        let span = TaskSpan::blocking(identity, size_of::<F>());
         self.0.blocking.spawn(move || {
             let _entered = handle.enter();
+            let _in_span = span.enter();
             work()
         })
     }
@@ -170,5 +174,7 @@ where
     if current::try_with(|_| ()).is_none() {
         return handle.spawn_blocking(work);
     }
-    spawn_local(Identity::new(Location::caller()), handle.begin_blocking(work))
+    let identity = Identity::awaiting_closure(Location::caller());
+    let waiting = handle.begin_blocking(&identity, work);
+    spawn_local(identity, waiting)
 }

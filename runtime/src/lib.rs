@@ -34,6 +34,10 @@
 //! descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers and a clock that tests can pause, and
 //! [`spawn_blocking`] runs what would block a worker. [`fs`] has files on its threads, [`process`] runs programs, and
 //! [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
+//!
+//! # Features
+//! - `task-spans` (off by default): each task is polled in a span of `tracing`, as tokio's tasks are, for tokio-console and
+//!   other subscribers.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

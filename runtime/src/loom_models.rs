@@ -16,6 +16,7 @@ use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
 use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
 use crate::task::join_set::Ended;
+use crate::task::span::TaskSpan;
 use crate::worker::waking::inbox::Inbox;
 use crate::worker::waking::park_state::ParkState;
 use crate::worker::worker_handle::{Message, WorkerHandle};
@@ -125,8 +126,12 @@ fn worker() -> Arc<WorkerHandle> {
 }
 
 fn adopt<F: Future + 'static>(worker: &Arc<WorkerHandle>, future: F) -> (TaskRef, JoinHandle<F::Output>) {
-    let (task, joiner) =
-        NewTask::local(Arc::clone(worker), Identity::new(std::panic::Location::caller()), future);
+    let (task, joiner) = NewTask::local(
+        Arc::clone(worker),
+        Identity::new(std::panic::Location::caller()),
+        TaskSpan::none(),
+        future,
+    );
     // SAFETY: the joiner's reference, of a future with this output.
     (task.adopt(), unsafe { JoinHandle::new(joiner) })
 }

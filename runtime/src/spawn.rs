@@ -9,6 +9,7 @@ use crate::runtime_state::RuntimeState;
 use crate::task::cell::NewTask;
 use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
+use crate::task::span::TaskSpan;
 use crate::worker::current;
 use crate::worker::worker_handle::Message;
 
@@ -48,7 +49,8 @@ where
     F::Output: 'static,
 {
     current::with(|worker| {
-        let (task, joiner) = NewTask::local(Arc::clone(&worker.handle), identity, future);
+        let span = TaskSpan::task(&identity, worker.handle.index, size_of::<F>());
+        let (task, joiner) = NewTask::local(Arc::clone(&worker.handle), identity, span, future);
         worker.adopt(task, worker.handle.wake_time());
         // SAFETY: the joiner's reference, of a future with this output.
         unsafe { JoinHandle::new(joiner) }
@@ -78,7 +80,8 @@ where
     let count = runtime.workers.len();
     assert!(worker < count, "there is no worker {worker}; there are {count}, from 0");
     let target = &runtime.workers[worker];
-    let (task, joiner) = NewTask::remote(Arc::clone(target), identity, make);
+    let span = TaskSpan::task(&identity, worker, size_of::<Fut>());
+    let (task, joiner) = NewTask::remote(Arc::clone(target), identity, span, make);
     // The worker is woken at once: the caller may block this thread until the task is done.
     target.send(Message::Adopt(task, target.wake_time()));
     // SAFETY: the joiner's reference, of a future with this output.

@@ -5,7 +5,7 @@
 //! - the header: everyone with a reference, on any thread;
 //! - the future: its worker's thread, from the first poll to the drop, which comes before `complete`.
 //!   A future made for another worker ([`NewTask::remote`]) is an async block that has not been polled: it
-//!   holds only what it captured, and that is `Send`;
+//!   holds only what it captured, and that is `Send`. So is the span beside it;
 //! - the result: the side to which `complete` or `detach` of the header gives it ([`ResultOwner`]).
 
 use std::future::Future;
@@ -20,6 +20,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use super::header::{Header, ROOT, ResultOwner, TaskVtable};
 use super::identity::Identity;
 use super::join_error::JoinError;
+use super::span::{SpanId, TaskSpan};
 use crate::coop;
 use crate::sync::{Ordering, UnsafeCell, contain_panic, fence};
 
@@ -41,7 +42,8 @@ struct TaskCell<F: Future, S: Schedule> {
 }
 
 enum Stage<F: Future> {
-    Future(F),
+    /// The span closes with the future, not with the last waker.
+    Future(F, TaskSpan),
     Result(Result<F::Output, JoinError>),
     Empty,
 }
@@ -72,11 +74,15 @@ unsafe fn with_stage<F: Future, S: Schedule, R>(
 unsafe fn poll<F: Future, S: Schedule>(task: NonNull<Header<S>>, context: &mut Context<'_>) -> Poll<()> {
     let poll = |stage: *mut Stage<F>| {
         // SAFETY: until the task is complete, only its worker touches the stage.
-        let Stage::Future(future) = (unsafe { &mut *stage }) else { return Poll::Ready(None) };
+        let Stage::Future(future, span) = (unsafe { &mut *stage }) else { return Poll::Ready(None) };
         // SAFETY: the future stays in the allocation until it is dropped in place.
         let future = unsafe { Pin::new_unchecked(future) };
         // AssertUnwindSafe: after a panic the future is dropped and never polled again.
-        match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+        let poll = || {
+            let _entered = span.enter();
+            future.poll(context)
+        };
+        match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Some(Ok(output))),
             Err(payload) => Poll::Ready(Some(Err(JoinError::panicked(payload)))),
@@ -152,7 +158,7 @@ unsafe fn drop_result<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
 }
 
 /// # Safety
-/// Called once, for the last reference. By then the stage is empty (a root's stage is a `Ready<()>`, which
+/// Called once, for the last reference. By then the stage is empty (a root's stage is a `Ready<()>` without a span, which
 /// any thread may drop): the worker drops its reference after the end of the task, and the joiner after it
 /// has taken the result or detached.
 unsafe fn free<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
@@ -171,19 +177,26 @@ unsafe impl<S: Schedule> Sync for TaskRef<S> {}
 
 impl<S: Schedule> TaskRef<S> {
     /// A task, with its worker's reference and its joiner's.
-    fn allocate<F: Future>(scheduler: Arc<S>, key: u32, identity: Identity, future: F) -> (Self, Self) {
+    fn allocate<F: Future>(
+        scheduler: Arc<S>,
+        key: u32,
+        identity: Identity,
+        (id, span): (SpanId, TaskSpan),
+        future: F,
+    ) -> (Self, Self) {
         let cell = TaskCell {
-            header: Header::new(scheduler, key, identity, vtable::<F, S>()),
-            stage: UnsafeCell::new(Stage::Future(future)),
+            header: Header::new(scheduler, key, identity, id, vtable::<F, S>()),
+            stage: UnsafeCell::new(Stage::Future(future, span)),
         };
         let task = NonNull::from(Box::leak(Box::new(cell))).cast::<Header<S>>();
         (Self(task), Self(task))
     }
 
     /// The task whose wakers wake a worker's root future. It is never polled itself: the root future is
-    /// polled where it is.
-    pub(crate) fn root(scheduler: Arc<S>, identity: Identity) -> Self {
-        Self::allocate(scheduler, ROOT, identity, std::future::ready(())).0
+    /// polled where it is, in `span`.
+    pub(crate) fn root(scheduler: Arc<S>, identity: Identity, span: &TaskSpan) -> Self {
+        let span = (span.id(), TaskSpan::none());
+        Self::allocate(scheduler, ROOT, identity, span, std::future::ready(())).0
     }
 
     /// Polls the future.
@@ -234,6 +247,7 @@ impl<S: Schedule> TaskRef<S> {
     }
 
     pub(crate) fn waker(&self) -> Waker {
+        self.span().record("waker.clone");
         let waker = raw_waker(Self::clone(self).into_raw());
         // SAFETY: the waker owns the reference that was just cloned, and the vtable keeps the contract.
         unsafe { Waker::from_raw(waker) }
@@ -276,10 +290,22 @@ impl<S: Schedule> Drop for TaskRef<S> {
 /// The vtable of the wakers of tasks on `S`, for [`Schedule::waker_vtable`].
 pub(crate) const fn waker_vtable<S: Schedule>() -> RawWakerVTable {
     RawWakerVTable::new(
-        |data| raw_waker(TaskRef::<S>::clone(&borrowed(data)).into_raw()),
-        |data| S::schedule(&owned(data)),
-        |data| S::schedule(&borrowed(data)),
-        |data| drop(owned::<S>(data)),
+        |data| {
+            let task = borrowed::<S>(data);
+            task.span().record("waker.clone");
+            raw_waker(TaskRef::clone(&task).into_raw())
+        },
+        |data| {
+            let task = owned(data);
+            task.span().record("waker.wake");
+            S::schedule(&task);
+        },
+        |data| {
+            let task = borrowed(data);
+            task.span().record("waker.wake_by_ref");
+            S::schedule(&task);
+        },
+        |data| owned::<S>(data).span().record("waker.drop"),
     )
 }
 
@@ -303,24 +329,35 @@ pub(crate) struct NewTask<S: Schedule>(Option<TaskRef<S>>);
 
 impl<S: Schedule> NewTask<S> {
     /// A task of this thread's worker, and the joiner's reference.
-    pub(crate) fn local<F>(scheduler: Arc<S>, identity: Identity, future: F) -> (Self, TaskRef<S>)
+    pub(crate) fn local<F>(
+        scheduler: Arc<S>,
+        identity: Identity,
+        span: TaskSpan,
+        future: F,
+    ) -> (Self, TaskRef<S>)
     where
         F: Future + 'static,
         F::Output: 'static,
     {
-        let (task, joiner) = TaskRef::allocate(scheduler, 0, identity, future);
+        let (task, joiner) = TaskRef::allocate(scheduler, 0, identity, (span.id(), span), future);
         (Self(Some(task)), joiner)
     }
 
     /// A task for another thread's worker, where `make` is called too, and the joiner's reference.
-    pub(crate) fn remote<M, F>(scheduler: Arc<S>, identity: Identity, make: M) -> (Self, TaskRef<S>)
+    pub(crate) fn remote<M, F>(
+        scheduler: Arc<S>,
+        identity: Identity,
+        span: TaskSpan,
+        make: M,
+    ) -> (Self, TaskRef<S>)
     where
         M: FnOnce() -> F + Send + 'static,
         F: Future + 'static,
         F::Output: Send + 'static,
     {
         // Holds only `make` until it is polled.
-        let (task, joiner) = TaskRef::allocate(scheduler, 0, identity, async move { make().await });
+        let (task, joiner) =
+            TaskRef::allocate(scheduler, 0, identity, (span.id(), span), async move { make().await });
         (Self(Some(task)), joiner)
     }
 

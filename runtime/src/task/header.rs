@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `references` | any thread | counts [`TaskRef`](super::cell::TaskRef)s; the last one frees the task |
 //! | `identity` | nobody | the task's number, name and place, for reports |
+//! | `span` | nobody | the number of the task's span, for what wakers record |
 //! | `key` | the worker | index into the worker's task slab |
 //! | `queued` | the worker, or the thread that drops a refused new task | the task is in the run queue, or finished: local wakes do nothing |
 //! | `remote_wake_pending` | any thread | a wake message is in the worker's inbox |
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::identity::Identity;
+use super::span::SpanId;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
 /// The key of a worker's root future, which is not in the slab.
@@ -54,6 +56,7 @@ pub(crate) struct Header<S: 'static> {
     pub(super) vtable: &'static TaskVtable<S>,
     scheduler: Arc<S>,
     identity: Identity,
+    span: SpanId,
     key: AtomicU32,
     /// Only the worker's thread reads and writes it, so a local wake needs no atomic read-modify-write.
     queued: AtomicBool,
@@ -69,6 +72,7 @@ impl<S> Header<S> {
         scheduler: Arc<S>,
         key: u32,
         identity: Identity,
+        span: SpanId,
         vtable: &'static TaskVtable<S>,
     ) -> Self {
         Self {
@@ -76,6 +80,7 @@ impl<S> Header<S> {
             vtable,
             scheduler,
             identity,
+            span,
             key: AtomicU32::new(key),
             queued: AtomicBool::new(false),
             remote_wake_pending: AtomicBool::new(false),
@@ -92,6 +97,10 @@ impl<S> Header<S> {
 
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    pub(super) fn span(&self) -> &SpanId {
+        &self.span
     }
 
     pub(crate) fn key(&self) -> u32 {

@@ -41,6 +41,11 @@ impl Id {
         Self(number.unwrap_or_else(|_| BLOCKS.fetch_add(1, Ordering::Relaxed) * BLOCK))
     }
 
+    #[cfg(feature = "task-spans")]
+    pub(super) fn as_u64(self) -> u64 {
+        self.0
+    }
+
     /// Makes it the number of the task that runs on this thread; returns that of the one before.
     pub(crate) fn enter(task: Option<Self>) -> Option<Self> {
         CURRENT.replace(task)
@@ -67,10 +72,28 @@ pub(crate) struct Identity {
     /// Boxed twice, as most tasks have none.
     #[expect(clippy::box_collection, reason = "most tasks have none: it is to be small")]
     pub(crate) name: Option<Box<String>>,
+    /// The task waits for a closure on another thread, and the closure has the span.
+    #[cfg(feature = "task-spans")]
+    pub(super) awaits_closure: bool,
 }
 
 impl Identity {
     pub(crate) fn new(spawned: &'static Location<'static>) -> Self {
-        Self { id: Id::next(), spawned, name: None }
+        Self {
+            id: Id::next(),
+            spawned,
+            name: None,
+            #[cfg(feature = "task-spans")]
+            awaits_closure: false,
+        }
+    }
+
+    /// The identity of a task that waits for blocking work.
+    pub(crate) fn awaiting_closure(spawned: &'static Location<'static>) -> Self {
+        Self {
+            #[cfg(feature = "task-spans")]
+            awaits_closure: true,
+            ..Self::new(spawned)
+        }
     }
 }

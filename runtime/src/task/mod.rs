@@ -10,6 +10,8 @@ pub(crate) mod join;
 mod join_error;
 pub(crate) mod join_set;
 mod local;
+#[cfg_attr(not(feature = "task-spans"), path = "no_span.rs")]
+pub(crate) mod span;
 
 pub use self::builder::Builder;
 pub use self::identity::{Id, id, try_id};

@@ -27,6 +27,7 @@ use crate::sync::contain_panic;
 use crate::task::cell::{NewTask, TaskRef};
 use crate::task::header::ROOT;
 use crate::task::identity::{Id, Identity};
+use crate::task::span::TaskSpan;
 use crate::time::clock::{coarse_nanos, monotonic_nanos};
 use crate::time::timer_clock::TimerClock;
 use crate::time::wheel::TimerWheel;
@@ -167,7 +168,11 @@ impl Worker {
         mut root: Option<Pin<&mut dyn Future<Output = R>>>,
         spawned: &'static Location<'static>,
     ) -> io::Result<Option<R>> {
-        let root_task = TaskRef::root(Arc::clone(&self.handle), Identity::new(spawned));
+        let identity = Identity::new(spawned);
+        let size = root.as_ref().map(|root| size_of_val(&**root));
+        let span =
+            size.map_or_else(TaskSpan::none, |size| TaskSpan::block_on(&identity, self.handle.index, size));
+        let root_task = TaskRef::root(Arc::clone(&self.handle), identity, &span);
         let waker = root_task.waker();
         self.push(&root_task);
         let counters = &self.handle.counters;
@@ -194,7 +199,9 @@ impl Worker {
                     self.count_poll(woken);
                     coop::begin_poll();
                     Id::enter(Some(root_task.identity().id));
+                    let entered = span.enter();
                     let polled = root.as_mut().poll(&mut Context::from_waker(&waker));
+                    drop(entered);
                     overran = self.poll_ended(root_task.identity());
                     if let Poll::Ready(output) = polled {
                         // What was written goes out also if nobody waits in this driver for a while.
