@@ -1,4 +1,4 @@
-//! Files on the threads of blocking work.
+//! Files on the threads of blocking work, and on the ring.
 
 use std::future::Future;
 use std::io::ErrorKind;
@@ -214,6 +214,164 @@ fn a_dropped_file_stays_open_until_its_operation_has_ended() {
             occupied.await.unwrap();
             assert_eq!(fs::read(&first).await.unwrap(), b"cancelled", "on {driver}");
             assert_eq!(other.metadata().unwrap().len(), 0, "on {driver}");
+        });
+    }
+}
+
+/// A file whose bytes at even and odd offsets say where they are.
+fn numbered_file(folder: &Folder, length: usize) -> (PathBuf, Vec<u8>) {
+    let content: Vec<u8> =
+        (0..length).map(|at| if at % 2 == 0 { at / 256 % 251 } else { at } as u8).collect();
+    let path = folder.join("numbered");
+    std::fs::write(&path, &content).unwrap();
+    // So that the page cache can drop it.
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    (path, content)
+}
+
+#[test]
+fn reads_of_all_lengths_return_the_same_bytes_on_all_drivers() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 300_000);
+        with_one_blocking_thread(driver).block_on(async {
+            let file = File::open(&path).await.unwrap();
+            for length in [0, 1, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 200_000, 400_000] {
+                for offset in [0, 1, 4097, 299_990, 300_000, 1 << 40] {
+                    let rest = content.get(offset..).unwrap_or(&[]);
+                    let expected = &rest[..rest.len().min(length)];
+                    let (read, buffer) = file.read_at(vec![7; length], offset as u64).await.unwrap();
+                    assert!(buffer[..read] == *expected, "{length} at {offset} on {driver}");
+                    assert!(buffer.len() == length && buffer[read..].iter().all(|byte| *byte == 7));
+                    let exact = file.read_exact_at(vec![7; length], offset as u64).await;
+                    match exact {
+                        Ok(buffer) => assert!(buffer == expected, "{length} at {offset} on {driver}"),
+                        Err(error) => {
+                            assert!(expected.len() < length);
+                            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn reads_of_unusual_files_are_those_of_the_system_call() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let code = |result: std::io::Result<(usize, [u8; 4])>| result.unwrap_err().raw_os_error();
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            std::io::Write::write_all(&mut writer, b"kept").unwrap();
+            let pipe = File::from_std(std::fs::File::from(std::os::fd::OwnedFd::from(reader)));
+            assert_eq!(code(pipe.read_at([0; 4], 0).await), Some(Errno::SPIPE.raw_os_error()), "on {driver}");
+            drop(writer);
+            let mut left = String::new();
+            let mut pipe = pipe.try_into_std().expect("no operation goes on");
+            std::io::Read::read_to_string(&mut pipe, &mut left).unwrap();
+            assert_eq!(left, "kept", "on {driver}");
+
+            let written = OpenOptions::new().write(true).open(&path).await.unwrap();
+            assert_eq!(code(written.read_at([0; 4], 0).await), Some(Errno::BADF.raw_os_error()));
+            let directory = File::open(&folder.0).await.unwrap();
+            assert_eq!(code(directory.read_at([0; 4], 0).await), Some(Errno::ISDIR.raw_os_error()));
+            let file = File::open(&path).await.unwrap();
+            assert_eq!(code(file.read_at([0; 4], u64::MAX).await), Some(Errno::INVAL.raw_os_error()));
+
+            // A page that is not in the cache would have to be waited for.
+            let file =
+                OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).await.unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let buffer = file.read_exact_at(vec![0; 8192], 0).await.unwrap();
+            assert!(buffer == content, "on {driver}");
+            let status = File::open("/proc/self/status").await.unwrap();
+            let (read, buffer) = status.read_at(vec![0; 4096], 0).await.unwrap();
+            assert!(buffer[..read].starts_with(b"Name:"), "on {driver}");
+        });
+    }
+}
+
+#[test]
+fn short_reads_need_no_thread_where_the_worker_waits_in_a_ring() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let file = File::open(&path).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            let read =
+                runtime::timeout(Duration::from_millis(200), file.read_exact_at(vec![0; 4096], 4096)).await;
+            assert_eq!(read.is_ok(), driver == DriverKind::Uring, "on {driver}");
+            if let Ok(read) = read {
+                assert!(read.unwrap() == content[4096..]);
+            }
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_cancelled_read_keeps_the_file_until_it_has_ended() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let mut file = File::open(&path).await.unwrap();
+            begin_and_cancel(file.read_at(vec![0; 4096], 0)).await;
+            let end = std::time::Instant::now() + LIMIT;
+            let file = loop {
+                match file.try_into_std() {
+                    Ok(file) => break file,
+                    Err(again) => file = again,
+                }
+                assert!(std::time::Instant::now() < end, "the read never ends on {driver}");
+                runtime::sleep(Duration::from_millis(1)).await;
+            };
+            let buffer = File::from_std(file).read_exact_at(vec![0; 4096], 0).await.unwrap();
+            assert!(buffer == content[..4096]);
+        });
+    }
+}
+
+#[test]
+fn a_read_that_has_begun_can_be_sent_to_another_worker() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        let mut runtime = Builder::new().ignore_environment().workers(2).driver(driver).build().unwrap();
+        runtime.block_on(async {
+            let file = std::sync::Arc::new(File::open(&path).await.unwrap());
+            let mut reading = Box::pin(async move { file.read_exact_at(vec![0; 8192], 0).await });
+            std::future::poll_fn(|context| {
+                assert!(reading.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            let read = runtime::spawn_on(1, move || reading);
+            let read = runtime::timeout(LIMIT, read).await.expect("the wake-up was lost").unwrap().unwrap();
+            assert!(read == content, "on {driver}");
+        });
+    }
+}
+
+#[test]
+fn a_paused_clock_waits_for_reads() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let file = File::open(&path).await.unwrap();
+            runtime::time::pause();
+            for _ in 0..20 {
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                let read =
+                    runtime::timeout(Duration::from_secs(1), file.read_exact_at(vec![0; 8192], 0)).await;
+                assert!(read.expect("the clock jumped").unwrap() == content, "on {driver}");
+            }
         });
     }
 }

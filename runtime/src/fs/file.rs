@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::pool_call::pool_call;
+use super::ring_read::{is_readable, ring_read};
 
-/// An open file. Each operation is a call on a thread of the pool ([module](super)).
+/// An open file. Each operation is a call on a thread of the pool, except short reads on the ring ([module](super)).
 ///
 /// Reads and writes take an offset, as `pread(2)` and `pwrite(2)` do, and there is no file position. So any number of them
 /// may run at the same time, also on several workers, and cancelling one leaves no position in doubt. A buffer goes to the thread with the operation, and
@@ -18,12 +19,16 @@ use super::pool_call::pool_call;
 /// that closes it on the calling thread, and returns no error: what has to be on the disk needs
 /// [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data).
 #[derive(Debug)]
-pub struct File(Arc<std::fs::File>);
+pub struct File {
+    file: Arc<std::fs::File>,
+    /// The ring may read it.
+    ring_reads: bool,
+}
 
 impl File {
     /// Takes an open file. Its position is not used.
     pub fn from_std(file: std::fs::File) -> Self {
-        Self(Arc::new(file))
+        Self { ring_reads: is_readable(&file), file: Arc::new(file) }
     }
 
     /// Returns the file of the standard library.
@@ -31,15 +36,28 @@ impl File {
     /// # Errors
     /// Returns the file unchanged while a cancelled operation goes on.
     pub fn try_into_std(self) -> Result<std::fs::File, Self> {
-        Arc::try_unwrap(self.0).map_err(Self)
+        let ring_reads = self.ring_reads;
+        Arc::try_unwrap(self.file).map_err(|file| Self { file, ring_reads })
     }
 
     async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&std::fs::File) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let file = Arc::clone(&self.0);
+        let file = Arc::clone(&self.file);
         pool_call(move || call(&file)).await
+    }
+
+    /// Reads into a buffer on the ring. `None`: nothing was read, and a thread has to.
+    async fn read_on_ring(&self, buffer: &mut (impl AsMut<[u8]> + Send), offset: u64) -> Option<usize> {
+        if !self.ring_reads {
+            return None;
+        }
+        let length = buffer.as_mut().len();
+        let bytes = ring_read(&self.file, length, offset).await?;
+        // As long as before, unless the caller's type has changed its mind.
+        buffer.as_mut().get_mut(..bytes.len())?.copy_from_slice(&bytes);
+        Some(bytes.len())
     }
 
     /// Reads at most as many bytes as the buffer is long (not its capacity) from an offset on, and returns their number and
@@ -55,6 +73,9 @@ impl File {
     where
         B: AsMut<[u8]> + Send + 'static,
     {
+        if let Some(read) = self.read_on_ring(&mut buffer, offset).await {
+            return Ok((read, buffer));
+        }
         self.call(move |file| Ok((file.read_at(buffer.as_mut(), offset)?, buffer))).await
     }
 
@@ -69,6 +90,11 @@ impl File {
     where
         B: AsMut<[u8]> + Send + 'static,
     {
+        let length = buffer.as_mut().len();
+        if self.read_on_ring(&mut buffer, offset).await == Some(length) {
+            return Ok(buffer);
+        }
+        // Where the file ends too early the system call finds that out, too.
         self.call(move |file| file.read_exact_at(buffer.as_mut(), offset).map(|()| buffer)).await
     }
 
@@ -159,6 +185,6 @@ impl From<std::fs::File> for File {
 
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }

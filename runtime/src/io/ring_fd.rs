@@ -80,6 +80,11 @@ impl<T: AsFd + 'static> RingFd<T> {
         Self(Arc::new(inner))
     }
 
+    /// Shares a descriptor with others.
+    pub(crate) fn shared(inner: Arc<T>) -> Self {
+        Self(inner)
+    }
+
     /// The owner of the descriptor.
     pub fn get_ref(&self) -> &T {
         &self.0
