@@ -83,7 +83,7 @@ impl Handle {
         T: Send + 'static,
     {
         let worker = self.0.next_worker();
-        let identity = Identity::awaiting_closure(Location::caller());
+        let identity = Identity::without_span(Location::caller());
         let waiting = self.begin_blocking(&identity, work);
         spawn_on_runtime(&self.0, identity, worker, move || waiting)
     }
@@ -174,7 +174,7 @@ where
     if current::try_with(|_| ()).is_none() {
         return handle.spawn_blocking(work);
     }
-    let identity = Identity::awaiting_closure(Location::caller());
+    let identity = Identity::without_span(Location::caller());
     let waiting = handle.begin_blocking(&identity, work);
     spawn_local(identity, waiting)
 }

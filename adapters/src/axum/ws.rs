@@ -64,7 +64,8 @@ pub struct WebSocketUpgrade {
 impl WebSocketUpgrade {
     /// Sets limits and buffer sizes. Defaults: received messages of 64 MiB and frames of 16 MiB, as tungstenite has them; and
     /// 17 MiB that wait to be sent, which a peer that sends pings and reads nothing fills. A larger message can't be sent;
-    /// tungstenite's default is no limit. A connection has a buffer of 8 KiB to read into, instead of tungstenite's 128 KiB.
+    /// tungstenite's default is no limit. A connection has a buffer of 8 KiB to read into, instead of tungstenite's 128 KiB:
+    /// set it again if the messages are large.
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
         self

@@ -212,7 +212,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// The number of open connections, with those that were upgraded.
+    /// The number of open connections, with those that were upgraded, and those that have had their last answer and whose
+    /// clients have not closed yet (for two seconds at most).
     pub fn connections(&self) -> usize {
         self.serving.connections()
     }

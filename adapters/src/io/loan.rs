@@ -5,7 +5,7 @@
 //! gets errors. When it is dropped, wherever that is, the stream is closed on its worker, and the task ends. When the
 //! task is dropped first, at the deadline of a shutdown, the borrower's reads and writes fail.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::mem;
 use std::pin::Pin;
@@ -20,7 +20,8 @@ use super::stream_io::Io;
 
 /// Makes the two sides of a loan.
 pub(crate) fn lend<S>(stream: S) -> (Lender<S>, SendIo<S>) {
-    let shared = Rc::new(Shared { stream: RefCell::new(Some(Io::new(stream))), waiting: RefCell::default() });
+    let stream = RefCell::new(Some(Io::new(stream)));
+    let shared = Rc::new(Shared { stream, closed: Cell::default(), waiting: RefCell::default() });
     let (home, returned) = oneshot::channel();
     let borrowed = SendIo { loan: Some((SendWrapper::new(Rc::clone(&shared)), home)) };
     (Lender { shared, returned }, borrowed)
@@ -29,6 +30,8 @@ pub(crate) fn lend<S>(stream: S) -> (Lender<S>, SendIo<S>) {
 struct Shared<S> {
     /// None after the lender has taken it back.
     stream: RefCell<Option<Io<S>>>,
+    /// The side that writes was closed, without an error.
+    closed: Cell<bool>,
     /// Who waits to read, and who to write.
     waiting: RefCell<[Option<Waker>; 2]>,
 }
@@ -43,11 +46,13 @@ pub(crate) struct Lender<S> {
 }
 
 impl<S> Lender<S> {
-    /// Waits until the borrower is dropped, and gives its stream back.
+    /// Waits until the borrower is dropped, and gives its stream back if the borrower has closed it. Otherwise the stream is
+    /// dropped: an answer that was broken off must not look complete, as a close makes it.
     pub(crate) async fn returned(mut self) -> Option<S> {
         // Dropped here, on the stream's worker.
         let _ = (&mut self.returned).await;
-        self.shared.stream.borrow_mut().take().map(Io::into_inner)
+        let stream = self.shared.stream.borrow_mut().take();
+        stream.filter(|_| self.shared.closed.get()).map(Io::into_inner)
     }
 }
 
@@ -174,7 +179,11 @@ macro_rules! impl_write {
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.poll_stream(context, WRITING, <Io<S> as $trait>::poll_shutdown)
+                let ended = self.poll_stream(context, WRITING, <Io<S> as $trait>::poll_shutdown);
+                if let (Poll::Ready(Ok(())), Some((shared, _))) = (&ended, &self.loan) {
+                    shared.closed.set(true);
+                }
+                ended
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -200,5 +209,27 @@ impl_write!(tokio::io::AsyncWrite);
 impl<S> std::fmt::Debug for SendIo<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SendIo").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::io::Cursor;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[runtime::test]
+    async fn only_a_stream_that_the_borrower_has_closed_comes_back() {
+        let (lender, mut borrowed) = lend(Cursor::new(Vec::new()));
+        borrowed.write_all(b"whole").await.unwrap();
+        AsyncWriteExt::shutdown(&mut borrowed).await.unwrap();
+        drop(borrowed);
+        assert_eq!(lender.returned().await.unwrap().into_inner(), b"whole");
+
+        let (lender, mut borrowed) = lend(Cursor::new(Vec::new()));
+        borrowed.write_all(b"half").await.unwrap();
+        drop(borrowed);
+        assert!(lender.returned().await.is_none());
     }
 }

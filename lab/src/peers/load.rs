@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::descriptor_limit;
 use super::dialogue::Dialogue;
 use super::request_shape::RequestShape;
-use super::service::PeerService;
+use super::service::{ANSWERS_WITHIN, PeerService};
 
 /// The load of an echo server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -86,7 +86,8 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
         for _ in 0..spec.connections {
             let mut stream = TcpStream::connect(spec.server).await?;
             stream.set_nodelay(true)?;
-            let dialogue = Dialogue::open(spec.service, spec.shape, &mut stream).await?;
+            let dialogue = Dialogue::open(spec.service, spec.shape, &mut stream);
+            let dialogue = runtime::timeout(ANSWERS_WITHIN, dialogue).await.map_err(|_| no_answer())??;
             streams.push((stream, dialogue));
         }
         if spec.duration == 0.0 {
@@ -110,12 +111,17 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
         let (seconds, cpu) = (begun.elapsed().as_secs_f64(), thread_cpu_time(thread)? - cpu);
         state.stop.set(true);
         for task in tasks {
-            task.await.map_err(|error| io::Error::other(error.to_string()))??;
+            let ended = runtime::timeout(ANSWERS_WITHIN, task).await.map_err(|_| no_answer())?;
+            ended.map_err(|error| io::Error::other(error.to_string()))??;
         }
         let p99_us = state.latencies.borrow().value_at_quantile(0.99) as f64 / 1e3;
         let replies = state.replies.get();
         Ok(EchoMeasurement { replies, seconds, p99_us, busy: cpu.as_secs_f64() / seconds })
     })
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the server has not answered within 5 s")
 }
 
 fn too_much() -> io::Error {

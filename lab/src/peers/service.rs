@@ -37,7 +37,7 @@ pub(super) const GRPC_REPLY: usize = 7;
 /// Bytes of a WebSocket's messages.
 const MESSAGE: usize = 64;
 /// How long a server may take to answer the request that checks it.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 impl PeerService {
     /// Whether this build has it: axum and tonic are optional dependencies.

@@ -6,7 +6,8 @@
 //! which is also the way to what this module doesn't have.
 //!
 //! On the `uring` driver, reads of at most 4 KiB of an open regular [`File`] are operations of the worker's ring. They need no
-//! thread, and took 0.13 to 0.67 of the CPU time; longer reads, writes and opens were not clearly better there. Reads are calls
+//! thread, and took 0.13 to 0.67 of the CPU time of a call on a thread (ext4 on a shared virtual machine, a program without
+//! optimization); longer reads, writes and opens were not clearly better there. Reads are calls
 //! on threads also if the file is open for direct I/O (`O_DIRECT`), and while [`time::pause`](crate::time::pause) has stopped the
 //! clock. [`io::RingFd`](crate::io::RingFd) reads and writes by the ring in any case.
 //!

@@ -1,13 +1,15 @@
 //! Reads on the worker's ring, where that is faster than a thread ([module](super)).
 
 use std::fs::File;
+use std::panic::Location;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 
 use crate::driver::uring::driver::Mode;
 use crate::io::RingFd;
-use crate::spawn::spawn;
+use crate::spawn::spawn_local;
+use crate::task::identity::Identity;
 use crate::worker::current;
 
 /// The longest read that the ring does, in bytes. One worker submits all of them, and copies what is in the page cache: many
@@ -41,7 +43,8 @@ pub(super) async fn ring_read(file: &Arc<File>, length: usize, offset: u64) -> O
         return None;
     }
     let file = RingFd::shared(Arc::clone(file));
-    let reading = spawn(async move {
+    // Not a task of the application's.
+    let reading = spawn_local(Identity::without_span(Location::caller()), async move {
         let (read, bytes) = file.read_at(Vec::with_capacity(length), offset).await;
         read.ok().map(|_| bytes)
     });

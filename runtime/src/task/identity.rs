@@ -72,9 +72,9 @@ pub(crate) struct Identity {
     /// Boxed twice, as most tasks have none.
     #[expect(clippy::box_collection, reason = "most tasks have none: it is to be small")]
     pub(crate) name: Option<Box<String>>,
-    /// The task waits for a closure on another thread, and the closure has the span.
+    /// The task waits for a closure on another thread, which has the span, or is this crate's own.
     #[cfg(feature = "task-spans")]
-    pub(super) awaits_closure: bool,
+    pub(super) has_no_span: bool,
 }
 
 impl Identity {
@@ -84,15 +84,15 @@ impl Identity {
             spawned,
             name: None,
             #[cfg(feature = "task-spans")]
-            awaits_closure: false,
+            has_no_span: false,
         }
     }
 
-    /// The identity of a task that waits for blocking work.
-    pub(crate) fn awaiting_closure(spawned: &'static Location<'static>) -> Self {
+    /// The identity of a task that subscribers don't see: it waits for blocking work, or is this crate's own.
+    pub(crate) fn without_span(spawned: &'static Location<'static>) -> Self {
         Self {
             #[cfg(feature = "task-spans")]
-            awaits_closure: true,
+            has_no_span: true,
             ..Self::new(spawned)
         }
     }

@@ -41,7 +41,7 @@ impl TaskSpan {
 
     /// The span of a task with a future of `size` bytes.
     pub(crate) fn task(identity: &Identity, worker: usize, size: usize) -> Self {
-        if identity.awaits_closure {
+        if identity.has_no_span {
             return Self::none();
         }
         task_span!("tokio::task", "task", identity, size, worker = worker)
