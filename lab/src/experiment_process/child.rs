@@ -95,6 +95,12 @@ impl ExperimentProcess {
         }
     }
 
+    /// Asks one of Lull's echo servers for the number of its system calls so far that wait, poll or submit.
+    pub(crate) fn echo_waits(&mut self) -> Result<u64, Error> {
+        self.command(STATUS)?;
+        self.receive()
+    }
+
     /// The process's id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()

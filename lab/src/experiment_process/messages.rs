@@ -197,6 +197,10 @@ pub struct ServerMeasurement {
     pub kernel_thread_elsewhere: f64,
     /// CPU seconds of the worker's thread.
     pub thread_cpu: f64,
+    /// CPU seconds of the kernel threads that poll its queue, on any core.
+    pub kernel_thread_cpu: f64,
+    /// System calls of its worker that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
+    pub waits: u64,
     /// Packets that its interface received.
     pub rx_packets: u64,
     /// Packets per interrupt, wake-up of the kernel thread or softirq; `per` says which. `None` if there was none.

@@ -9,8 +9,8 @@ use policies::counters::{
     CpuTime, Delta, PerfCounters, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
 };
 use policies::{Cpus, host};
-use runtime::Builder;
 use runtime::io::{AsyncFd, Direction, SourceKind};
+use runtime::{Builder, Handle};
 use servers::memcached::{Config, Server};
 
 use super::grace_time_turns::GraceTimeTurns;
@@ -63,9 +63,10 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
             applied: serde_json::to_value(&applied)?,
         })?;
         let observed = Arc::clone(&server);
+        let handle = Handle::current();
         // On a second thread, because the worker's CPU time is to be the server's alone.
         let observing = thread::spawn(move || {
-            let outcome = observer.follow_commands(&observed, worker);
+            let outcome = observer.follow_commands(&observed, worker, &handle);
             drop(stop);
             outcome
         });
@@ -84,7 +85,7 @@ struct Observer {
 
 impl Observer {
     /// Reads counters at each [`BEGIN`], and sends the difference at each [`END`].
-    fn follow_commands(&self, server: &Server, worker: i32) -> Result<(), Error> {
+    fn follow_commands(&self, server: &Server, worker: i32, handle: &Handle) -> Result<(), Error> {
         let interface = host::interface(&self.interface)?;
         let (mut begun, mut rounds) = (None, None);
         for line in io::stdin().lock().lines() {
@@ -92,19 +93,20 @@ impl Observer {
                 BEGIN => {
                     let perf = PerfCounters::start(PerfTarget::Cpu(self.core)).ok();
                     let cpu = thread_cpu_time(worker)?;
-                    begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf));
+                    begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf, waits(handle)));
                     if let Some(turns) = &self.turns {
                         rounds = Some(turns.measure(server, &self.interface)?);
                     }
                 }
                 END => {
-                    let Some((before, requests, cpu, perf)) = begun.take() else { continue };
+                    let Some((before, requests, cpu, perf, waits_before)) = begun.take() else { continue };
                     let delta = Snapshot::take(&interface)?.since(&before);
                     let requests = server.requests() - requests;
                     let thread_cpu = (thread_cpu_time(worker)? - cpu).as_secs_f64();
                     let perf = perf.and_then(|mut perf| perf.read().ok());
                     let model = PerformanceModel::new(requests, delta.elapsed, perf);
                     let mut measurement = self.measurement(server, &delta, requests, thread_cpu, model);
+                    measurement.waits = waits(handle) - waits_before;
                     measurement.grace_time_rounds = rounds.take();
                     send(&measurement)?;
                 }
@@ -131,6 +133,8 @@ impl Observer {
             core_busy: delta.cpus.get(self.core as usize).map_or(0.0, busy),
             kernel_thread_elsewhere: delta.napi_thread_time_beside(self.core).as_secs_f64(),
             thread_cpu,
+            kernel_thread_cpu: delta.napi_threads.iter().map(|it| it.cpu_time.as_secs_f64()).sum(),
+            waits: 0,
             rx_packets: delta.rx_packets.total(),
             packets_per_event: Some(packets.value).filter(|value| value.is_finite()),
             per: packets.name.to_owned(),
@@ -144,4 +148,9 @@ impl Observer {
             grace_time_rounds: None,
         }
     }
+}
+
+/// System calls of all workers that wait, poll or submit, since the runtime's start.
+fn waits(handle: &Handle) -> u64 {
+    handle.metrics().iter().map(|metrics| metrics.waits).sum()
 }

@@ -2,6 +2,7 @@
 
 mod contestant;
 mod core_assignment;
+pub mod crossing_model;
 pub mod fleet_comparison;
 pub mod generator_comparison;
 pub mod grace_time_calibration;

@@ -1,13 +1,13 @@
 //! The echo server on Lull.
 
-use std::io;
+use std::io::{self, BufRead, Write};
 use std::net::TcpListener as StdListener;
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 use policies::Cpus;
-use runtime::{Builder, DriverKind};
+use runtime::{Builder, DriverKind, Handle};
 
 use super::echo_server_spec::EchoServerSpec;
 use super::request_shape::RequestCounter;
@@ -35,6 +35,7 @@ pub(super) fn serve(
             }
         })?;
         report(ready)?;
+        report_waits(Handle::current());
         std::future::pending::<()>().await;
         drop(serving);
         Ok(())
@@ -59,6 +60,18 @@ pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) 
     let report = runtime::reports().into_iter().next();
     let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
     ready(report.running.to_string(), report.steps_down)
+}
+
+/// Answers each line on standard input with the number of system calls so far that wait, poll or submit. On a second
+/// thread, because the worker's CPU time is to be the server's alone.
+fn report_waits(handle: Handle) {
+    std::thread::spawn(move || {
+        for _ in io::stdin().lock().lines().map_while(Result::ok) {
+            let waits: u64 = handle.metrics().iter().map(|metrics| metrics.waits).sum();
+            // Fails if the lab has exited, and then this process is killed.
+            let _ = writeln!(io::stdout(), "{waits}");
+        }
+    });
 }
 
 /// Keeps the core busy for this long.

@@ -4,5 +4,6 @@ mod attach;
 mod command;
 mod failures;
 mod load;
+mod model;
 mod pacing;
 mod server;

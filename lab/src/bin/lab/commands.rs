@@ -163,7 +163,7 @@ pub fn new_comparison(
 }
 
 /// Creates the testbed, or returns `None` without the permission to create namespaces. Any other failure is an error.
-fn create_testbed() -> io::Result<Option<Testbed>> {
+pub fn create_testbed() -> io::Result<Option<Testbed>> {
     match Testbed::new(1) {
         Ok(testbed) => Ok(Some(testbed)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

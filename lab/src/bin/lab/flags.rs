@@ -46,6 +46,8 @@ pub enum Command {
     Generators(GeneratorFlags),
     /// Compare the CPU time per request of this project's memcached server with memcached's
     MemcachedCpu(MemcachedCpuFlags),
+    /// Measure what crossings between user space and kernel cost a request, and what avoiding them can save
+    Model(ModelFlags),
     /// Run a process of an experiment
     #[command(name = SUBCOMMAND, hide = true)]
     ExperimentProcess { role: String, namespace: Option<String> },
@@ -310,6 +312,28 @@ pub struct MemcachedCpuFlags {
     /// Print lines for people, or JSON with every turn for programs
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+#[derive(Args, Clone)]
+pub struct ModelFlags {
+    /// Take one minute instead of five
+    #[arg(long)]
+    pub quick: bool,
+    /// About how many seconds to take [default: 270, or 50 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(10..=3600))]
+    pub seconds: Option<u16>,
+    /// Print tables for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Also write JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Also write a plot to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Use loopback only, without the testbed
+    #[arg(long)]
+    pub loopback: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

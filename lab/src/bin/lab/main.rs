@@ -6,6 +6,7 @@ mod commands;
 mod flags;
 mod fleet_commands;
 mod ineffective_flags;
+mod model_command;
 mod output;
 mod progress_bar;
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Some(Command::Simulate(flags)) => commands::simulate(&flags),
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
+        Some(Command::Model(flags)) => model_command::run(&flags),
         Some(Command::Drivers(flags)) => fleet_commands::compare(&flags, Contestant::drivers()),
         None => fleet_commands::compare(&flags.compare, flags.compare.contestants()),
     };

@@ -14,6 +14,7 @@ use crate::Error;
 use crate::idle_cores::AwakeCores;
 pub use findings::{Finding, Level};
 pub use observation::Observation;
+pub(super) use system::vulnerabilities;
 
 /// What a check of the machine found.
 #[derive(Debug, Serialize)]

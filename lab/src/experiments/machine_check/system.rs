@@ -36,7 +36,7 @@ pub(super) fn findings(core: u32) -> Vec<Finding> {
     findings
 }
 
-fn vulnerabilities() -> Vec<(String, String)> {
+pub(in crate::experiments) fn vulnerabilities() -> Vec<(String, String)> {
     let entries = fs::read_dir("/sys/devices/system/cpu/vulnerabilities").into_iter().flatten().flatten();
     let mut states: Vec<(String, String)> = entries
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, read(entry.path())?)))

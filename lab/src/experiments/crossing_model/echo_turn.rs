@@ -1,0 +1,86 @@
+//! One turn of Lull's echo server on loopback, with its crossings counted.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use runtime::DriverKind;
+use serde::Serialize;
+
+use super::super::core_assignment::CoreAssignment;
+use crate::Error;
+use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
+use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, PeerService, RequestShape};
+
+/// The sizes that `lab peers` uses, too.
+pub const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
+const CONNECTIONS: usize = 32;
+
+/// What one request costs a server.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[non_exhaustive]
+pub struct RequestCost {
+    /// Requests answered.
+    pub requests: u64,
+    /// CPU time of the server's worker and of the kernel thread that receives for it, per request, µs.
+    pub cpu_us: f64,
+    /// System calls per request that wait, poll or submit, counted by the worker.
+    pub waits: f64,
+    /// System calls per request that receive and send a record directly.
+    pub transfers: f64,
+}
+
+impl RequestCost {
+    /// System calls per request.
+    pub fn crossings(&self) -> f64 {
+        self.waits + self.transfers
+    }
+}
+
+/// System calls per request beside the worker's waits. On epoll a record is received by one `recv(2)`, and its reply sent
+/// by one `send(2)`. On a ring both are operations, for which the waits submit.
+pub(super) fn transfers(driver: DriverKind) -> f64 {
+    if driver == DriverKind::Uring { 0.0 } else { 2.0 }
+}
+
+/// Measures the echo server in a closed loop.
+pub(super) fn measure(
+    driver: DriverKind,
+    cores: CoreAssignment,
+    warm_up: f64,
+    duration: f64,
+) -> Result<RequestCost, Error> {
+    let role = ProcessRole::EchoServer(EchoServerSpec {
+        peer: if driver == DriverKind::Uring { Peer::LullUring } else { Peer::LullEpoll },
+        core: cores.server,
+        service: PeerService::Echo,
+        shape: ECHO,
+        address: Ipv4Addr::LOCALHOST,
+        network: None,
+        work: Duration::ZERO,
+    });
+    let mut server = ExperimentProcess::start(&role, None)?;
+    let ready: EchoServerReady = server.receive()?;
+    let mut client = ExperimentProcess::start(
+        &ProcessRole::EchoLoad(EchoLoadSpec {
+            server: ready.address,
+            core: cores.client,
+            service: PeerService::Echo,
+            shape: ECHO,
+            connections: CONNECTIONS,
+            warm_up,
+            duration,
+        }),
+        None,
+    )?;
+    let EchoLoadReady {} = client.receive()?;
+    let (waits, cpu) = (server.echo_waits()?, server.cpu_nanos()?);
+    let measured: EchoMeasurement = client.receive()?;
+    let (cpu, waits) = (server.cpu_nanos()? - cpu, server.echo_waits()? - waits);
+    let requests = measured.replies.max(1) as f64;
+    Ok(RequestCost {
+        requests: measured.replies,
+        cpu_us: cpu as f64 / 1e3 / requests,
+        waits: waits as f64 / requests,
+        transfers: transfers(driver),
+    })
+}

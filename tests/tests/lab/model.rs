@@ -1,0 +1,87 @@
+//! The `lab model` command.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use serial_test::serial;
+use tests::isolated;
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Runs it, and checks what is true on any machine.
+fn model(arguments: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, plot) = (folder.path().join("model.json"), folder.path().join("model.svg"));
+    let begun = Instant::now();
+    let run = Command::new(tests::own_program("lab"))
+        .args(["model", "--quick", "--format", "json"])
+        .args(arguments)
+        .args(["--output", output.to_str().unwrap(), "--plot", plot.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{stderr}");
+    assert!(begun.elapsed() < Duration::from_secs(150), "{:?}", begun.elapsed());
+    assert!(std::fs::read_to_string(plot).unwrap().starts_with("<svg"));
+    let report: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("{stderr}"));
+    let saved: Value = serde_json::from_slice(&std::fs::read(output).unwrap()).unwrap();
+    assert_eq!(saved, report, "the file has what was printed");
+    for field in ["machine", "cores", "config", "verdict", "notes", "model", "measured"] {
+        assert!(!report[field].is_null(), "no {field}");
+    }
+    let (figures, measured) = (&report["model"], &report["measured"]);
+    assert!(measured["vulnerabilities"].is_array());
+    assert!(number(&measured["crossing"]["system_call"]["low"]) > 0.0, "{}", measured["crossing"]);
+    // A disturbed machine may have completed no round.
+    let rows =
+        || array(&figures["path"]["rows"]).iter().filter(|row| number(&row["potential"]["count"]) > 0.0);
+    for row in rows() {
+        assert!(number(&row["server_us"]["low"]) > 0.0 && number(&row["server_calls"]) >= 2.0, "{row}");
+        assert!(number(&row["both_us"]["median"]) > number(&row["server_us"]["median"]), "{row}");
+    }
+    let shares: Vec<f64> = rows().map(|row| number(&row["potential"]["median"])).collect();
+    assert!(shares.iter().all(|share| (0.0..1.0).contains(share)), "{shares:?}");
+    // Neighbours may change places by noise; 64 B and 1 MiB are far apart.
+    assert!(shares.is_empty() || shares[0] > shares[shares.len() - 1], "falls with the size: {shares:?}");
+    for server in array(&figures["servers"]) {
+        assert!(number(&server["waits"]) > 0.0, "{server}");
+        let [cpu, crossings, rest] =
+            ["cpu_us", "crossings_us", "rest_us"].map(|name| number(&server[name]["median"]));
+        assert!(crossings > 0.0 && rest > 0.0 && crossings < cpu && rest < cpu, "{server}");
+        let potential = number(&server["potential"]["median"]);
+        assert!(potential > 0.0 && potential < 1.0, "{server}");
+        let transfers = if server["name"].as_str().unwrap().ends_with("uring") { 0.0 } else { 2.0 };
+        assert_eq!(number(&server["transfers"]), transfers, "{server}");
+    }
+    for prediction in array(&figures["predictions"]) {
+        let has_interval = ["predicted_gain", "measured_gain"]
+            .iter()
+            .all(|gain| number(&prediction[gain]["confidence"]) >= 0.95);
+        assert_eq!(prediction["outcome"] != "no_interval", has_interval, "{prediction}");
+    }
+    report
+}
+
+fn memcached_network(report: &Value) -> &Value {
+    &report["measured"]["memcached_network"]
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn lab_model_measures_memcached_on_the_testbed() {
+    assert_eq!(memcached_network(&model(&[])), "testbed");
+}
+
+#[test]
+#[serial]
+fn lab_model_needs_no_testbed() {
+    assert_eq!(memcached_network(&model(&["--loopback", "--seconds", "15"])), "loopback");
+}
