@@ -19,6 +19,9 @@ pub enum Protocol {
 /// The least memory limit that the `cache_memlimit` command accepts, in bytes.
 pub const MIN_MEMORY_LIMIT: u64 = 8 << 20;
 
+/// When the kernel probes a silent client, by default.
+const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(300);
+
 /// What a server is started with. Each field names memcached's flag for it.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -55,6 +58,10 @@ pub struct Config {
     pub refuse_when_full: bool,
     /// How long a connection may be idle before it is closed (`-o idle_timeout`). Default: forever.
     pub idle_timeout: Option<Duration>,
+    /// The kernel probes a client after this time without traffic, as it may have vanished without closing the
+    /// connection; 1 s or more. How often it repeats that is the host's setting (`tcp(7)`, `tcp_keepalive_intvl` and
+    /// `tcp_keepalive_probes`, by default 11 minutes in all) (`--keepalive`). Default: 300 s.
+    pub keepalive: Duration,
     /// The size of the largest item, in bytes, with its key (`-I`). Default: 1 MiB.
     pub max_item: usize,
     /// The protocol of all connections (`-B`). Default: `None`, which detects it from the first byte.
@@ -100,6 +107,7 @@ impl Default for Config {
             max_connections: 1024,
             refuse_when_full: true,
             idle_timeout: None,
+            keepalive: DEFAULT_KEEPALIVE,
             max_item: 1 << 20,
             protocol: None,
             requests_per_turn: 20,

@@ -22,10 +22,6 @@ use super::udp::{self, UdpService};
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 const MAINTENANCE_TIME: Duration = Duration::from_millis(2);
 
-/// The kernel probes a client after this time without traffic, as it may have vanished without closing the connection.
-/// After 11 minutes of unanswered probes (by default: `tcp(7)`, `tcp_keepalive_intvl` and `_probes`) it is gone.
-const KEEPALIVE: Duration = Duration::from_secs(300);
-
 /// A running server. It continues to run when this is dropped; [`Server::shutdown`] ends it.
 #[derive(Debug)]
 pub struct Server {
@@ -129,7 +125,7 @@ impl Server {
                 // Replies are written in one piece, so Nagle's algorithm would only delay them. Both fail
                 // only if the client has disconnected.
                 let _ = stream.set_nodelay(true);
-                let _ = stream.set_keepalive(Some(KEEPALIVE));
+                let _ = stream.set_keepalive(Some(context.config.keepalive));
                 let peer =
                     stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
                 accept::handle(stream, context, peer, format!("tcp:{local}")).await;

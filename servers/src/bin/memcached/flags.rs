@@ -111,6 +111,9 @@ pub struct Flags {
     /// Execute all commands over UDP, not only gets
     #[arg(long)]
     udp_all_commands: bool,
+    /// Time without traffic after which the kernel probes whether a client still exists, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..=32_767))]
+    keepalive: u16,
     /// Listen on publicly reachable addresses although clients need not authenticate
     #[arg(long)]
     listen_unauthenticated: bool,
@@ -330,6 +333,7 @@ impl Flags {
             max_connections: self.connections as usize,
             refuse_when_full: options.maxconns_fast,
             idle_timeout: options.idle_timeout.map(Duration::from_secs),
+            keepalive: Duration::from_secs(self.keepalive.into()),
             max_item: self.max_item as usize,
             protocol: match self.protocol.as_str() {
                 "ascii" => Some(Protocol::Ascii),
