@@ -12,6 +12,7 @@
 
 mod book;
 pub mod capture;
+pub mod control_group;
 pub mod fake_server;
 pub mod isolated;
 pub mod kill_at_call;
@@ -21,6 +22,7 @@ pub mod memcached;
 pub mod poll_trace;
 mod requirements;
 pub mod seccomp;
+pub mod soak;
 pub mod testbed;
 
 pub use kill_on_drop::KillOnDrop;

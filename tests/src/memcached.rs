@@ -18,7 +18,7 @@ pub struct Memcached {
     /// The TCP address that it listens on.
     pub address: SocketAddr,
     /// Checked after the child has ended.
-    _log: Log,
+    log: Log,
 }
 
 /// What a server writes to standard error. A test fails at its end if the server has panicked: panics of a connection
@@ -122,7 +122,7 @@ impl Memcached {
         let log = Log::new().expect("a file in memory");
         let stderr = log.0.try_clone().expect("a descriptor");
         let child = command.stderr(stderr).spawn().expect("the server's command").into();
-        let server = Self { child, address, _log: log };
+        let server = Self { child, address, log };
         wait_until("the server listens", || TcpStream::connect(address).is_ok());
         server
     }
@@ -160,6 +160,36 @@ impl Memcached {
         let prefix = format!("STAT {name} ");
         let value = answer.lines().find_map(|line| line.strip_prefix(&prefix)?.trim().parse().ok());
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))
+    }
+
+    /// What it has written to standard error so far.
+    pub fn standard_error(&self) -> String {
+        self.log.read()
+    }
+
+    /// How many descriptors it has open.
+    ///
+    /// # Panics
+    /// If the process is gone.
+    pub fn descriptors(&self) -> u64 {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        open.expect("descriptors of the server").count() as u64
+    }
+
+    /// The CPU time that it has used, in user space and in the kernel.
+    ///
+    /// # Panics
+    /// If the process is gone.
+    pub fn cpu_time(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // Fields 14 and 15 of proc_pid_stat(5); the second field, a name, may contain spaces.
+        let after_name = text.rsplit_once(')').expect("stat of the server").1;
+        let field = |number: usize| -> u64 {
+            let word = after_name.split_whitespace().nth(number - 3);
+            word.and_then(|word| word.parse().ok()).expect("a field of stat")
+        };
+        // Each tick is 10 ms (USER_HZ is 100 on every architecture that Lull runs on).
+        Duration::from_millis((field(14) + field(15)) * 10)
     }
 
     /// Its resident memory in KiB.

@@ -27,14 +27,17 @@ pub fn root() -> Option<()> {
     require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", held.then_some(()))
 }
 
-/// The path of one of the workspace's binaries, in the build that the running test belongs to.
+/// The path of one of the workspace's binaries, in the build that the running test or command belongs to.
 ///
 /// # Panics
 /// If it was not built.
 pub fn own_program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
-    let folder = test.parent().and_then(Path::parent).unwrap_or(Path::new("."));
-    let program = folder.join(name);
+    // A test is in the folder `deps` beside the binaries.
+    let beside = test.parent().unwrap_or(Path::new("."));
+    let above = beside.parent().unwrap_or(Path::new("."));
+    let program = [above, beside].map(|folder| folder.join(name)).into_iter().find(|file| file.is_file());
+    let program = program.unwrap_or_else(|| above.join(name));
     assert!(program.is_file(), "build the {name} command first: cargo build --workspace");
     program
 }

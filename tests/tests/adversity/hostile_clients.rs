@@ -1,0 +1,158 @@
+//! Ten thousand connections, half of them hostile: the others hardly wait longer.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serial_test::serial;
+use tests::memcached::{Memcached, expect, wait_until};
+
+/// For each kind.
+const THREADS: usize = 5;
+const CONNECTIONS: usize = 1000;
+const ROUNDS: usize = 3;
+const ROUND: Duration = Duration::from_millis(1500);
+/// The p99 below which no ratio is computed: the hypervisor, and the load itself, which has the server's two cores, make
+/// the figures differ by that.
+const FLOOR: Duration = Duration::from_millis(50);
+
+const QUIET: u8 = 0;
+const HOSTILE: u8 = 1;
+const OVER: u8 = 2;
+/// Hostile clients come or go, at full speed, which takes the cores. Nothing is measured.
+const COMING: u8 = 3;
+const GOING: u8 = 4;
+/// Between two requests of a hostile thread. Faster ones would measure only that they take the server's cores.
+const HOSTILE_PACE: Duration = Duration::from_millis(5);
+
+/// What a hostile client sends next. It never waits for an answer.
+fn hostile(stream: &mut TcpStream, kind: usize, turn: usize) {
+    let garbage: Vec<u8> = (0..200).map(|index| (index * 37 + turn * 101) as u8).collect();
+    let request: &[u8] = match kind % 5 {
+        0 => b"set half 0 0 5000\r\nhalf a va",
+        // Pipelined, and the answers are not read.
+        1 => &b"get large\r\n".repeat(20),
+        2 => &garbage,
+        3 => &[b"get ".to_vec(), vec![b'k'; 3000]].concat(),
+        _ => &b"get other\r\nset other2 0 0 1\r\nx\r\n".repeat(50),
+    };
+    let broken = |error: std::io::Error| error.kind() != std::io::ErrorKind::WouldBlock;
+    // Where the server has closed the connection, another takes its place.
+    let closed = stream.write(request).is_err_and(broken) || matches!(stream.peek(&mut [0]), Ok(0));
+    if closed && let Ok(new) = stream.peer_addr().and_then(TcpStream::connect) {
+        new.set_nonblocking(true).unwrap();
+        *stream = new;
+    }
+}
+
+fn misbehave(server: &Memcached, phase: &AtomicU8) {
+    let mut turn = 0;
+    while phase.load(Ordering::Relaxed) != OVER {
+        let mut connections: Vec<TcpStream> = Vec::new();
+        while matches!(phase.load(Ordering::Relaxed), COMING | HOSTILE) {
+            if connections.len() < CONNECTIONS {
+                let stream = server.connect();
+                stream.set_nonblocking(true).unwrap();
+                connections.push(stream);
+            }
+            // The newest first, then each in turn.
+            let index =
+                if connections.len() < CONNECTIONS { connections.len() - 1 } else { turn % CONNECTIONS };
+            hostile(&mut connections[index], index, turn);
+            turn += 1;
+            if connections.len() == CONNECTIONS {
+                std::thread::sleep(HOSTILE_PACE);
+            }
+        }
+        drop(connections);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Requests of the well-behaved, on each connection in turn. Returns their times without and with hostile clients.
+fn behave(server: &Memcached, phase: &AtomicU8) -> [Vec<Duration>; 2] {
+    let mut times = [Vec::new(), Vec::new()];
+    let mut connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+    connections.iter().for_each(|stream| stream.set_nodelay(true).unwrap());
+    for index in (0..CONNECTIONS).cycle() {
+        let stream = &mut connections[index];
+        let now = phase.load(Ordering::Relaxed);
+        if now == OVER {
+            break;
+        }
+        let start = Instant::now();
+        stream.write_all(b"get other\r\n").unwrap();
+        expect(stream, b"VALUE other 0 5\r\nvalue\r\nEND\r\n").unwrap();
+        // Not those in which the phase has changed.
+        if now <= HOSTILE && phase.load(Ordering::Relaxed) == now {
+            times[usize::from(now)].push(start.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    times
+}
+
+fn p99(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
+}
+
+#[test]
+#[serial]
+fn half_of_ten_thousand_connections_are_hostile_and_the_others_do_not_wait_twice_as_long() {
+    let limit = getrlimit(Resource::Nofile).maximum;
+    let able = limit.is_none_or(|most| most > 11_000).then_some(());
+    let Some(()) = tests::require("11,000 descriptors (ulimit -n)", able) else { return };
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
+    let server = Memcached::start(&["-c", "12000", "-m", "64"]);
+    let large = [b"set large 0 0 100000\r\n".to_vec(), vec![b'v'; 100_000], b"\r\n".to_vec()].concat();
+    assert_eq!(
+        server.talk(&[&large, &b"set other 0 0 5\r\nvalue\r\n"[..]].concat()),
+        b"STORED\r\nSTORED\r\n"
+    );
+    let phase = AtomicU8::new(GOING);
+    let mut times = [Vec::new(), Vec::new()];
+    std::thread::scope(|scope| {
+        let behaved: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| behave(&server, &phase))).collect();
+        (0..THREADS).for_each(|_| drop(scope.spawn(|| misbehave(&server, &phase))));
+        let connections = |least: usize, most: usize| {
+            wait_until("connections come and go", || {
+                (least..=most).contains(&(server.stat("curr_connections") as usize))
+            });
+        };
+        let half = THREADS * CONNECTIONS;
+        for _ in 0..ROUNDS {
+            phase.store(GOING, Ordering::Relaxed);
+            connections(half, half + 10);
+            phase.store(QUIET, Ordering::Relaxed);
+            std::thread::sleep(ROUND);
+            phase.store(COMING, Ordering::Relaxed);
+            // The server closes some of them at once: those that send too long a line.
+            connections(2 * half - half / 4, 2 * half + 10);
+            std::thread::sleep(Duration::from_millis(300));
+            phase.store(HOSTILE, Ordering::Relaxed);
+            std::thread::sleep(ROUND);
+        }
+        phase.store(OVER, Ordering::Relaxed);
+        for thread in behaved {
+            let [quiet, with_hostile] = thread.join().unwrap();
+            times[0].extend(quiet);
+            times[1].extend(with_hostile);
+        }
+    });
+    println!("{} requests without hostile clients, {} with them", times[0].len(), times[1].len());
+    let [quiet, with_hostile] = times.map(p99);
+    println!("p99 {quiet:?} without hostile clients, {with_hostile:?} with 5000");
+    assert!(
+        with_hostile <= (2 * quiet).max(FLOOR),
+        "p99 {with_hostile:?}, without hostile clients {quiet:?}"
+    );
+    wait_until("all connections are closed", || server.stat("curr_connections") <= 1);
+    let mut last = server.connect();
+    last.write_all(b"mn\r\n").unwrap();
+    let mut answer = [0; 4];
+    last.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"MN\r\n");
+}
