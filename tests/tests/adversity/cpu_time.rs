@@ -17,7 +17,7 @@ fn with_a_fifth_of_a_core_values_are_right_and_afterwards_it_is_fast_again() {
     group.add(server.child.id());
     let load = ["-s", &address, "-c", "32", "-d", "4", "-r", "2000", "-u", "0.3", "-V", "1000", "-w", "0"];
     let mut child = loadgen(&load);
-    child.args(["--verify", "--churn", "0.2", "-t", "5", "--format", "json"]);
+    child.args(["--verify", "--churn", "0.2", "-t", "3", "--format", "json"]);
     let output = child.output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     println!(

@@ -10,7 +10,7 @@ use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
 
 /// Of the server, some twenty of them for itself.
 const DESCRIPTORS: u64 = 80;
-const SLOW_READERS: usize = 200;
+const SLOW_READERS: usize = 120;
 /// Replies of 12 MiB, more than a connection's buffers take.
 const REPLIES: usize = 12;
 

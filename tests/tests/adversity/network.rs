@@ -16,8 +16,8 @@ use tests::testbed::enter;
 
 use super::tunnel::{SERVER, Tunnel};
 
-/// A vanished client is gone after this time at most: 1 s without traffic and 3 probes, or 4 retransmissions, the last
-/// after 3 s or so; more on a busy machine.
+/// A vanished client is gone after this time at most: 1 s without traffic and 2 probes, or 3 retransmissions, the last
+/// after 2 s or so; more on a busy machine.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Makes the tunnel, and a server behind it. The kernel gives clients up soon.
@@ -25,7 +25,7 @@ fn start() -> Option<(Testbed, Tunnel, Memcached)> {
     tests::require("/dev/net/tun", std::fs::metadata("/dev/net/tun").ok())?;
     tests::program("ip")?;
     let testbed = enter(1);
-    for (name, value) in [("tcp_keepalive_intvl", "1"), ("tcp_keepalive_probes", "3"), ("tcp_retries2", "4")]
+    for (name, value) in [("tcp_keepalive_intvl", "1"), ("tcp_keepalive_probes", "2"), ("tcp_retries2", "3")]
     {
         std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
     }
@@ -71,7 +71,7 @@ fn values_are_right_over_a_network_that_loses_repeats_and_reorders() {
     tunnel.impairment.lost.store(20, Ordering::Relaxed);
     tunnel.impairment.repeated.store(20, Ordering::Relaxed);
     tunnel.impairment.delayed.store(100, Ordering::Relaxed);
-    let report = report(load(&testbed, &server, "6"));
+    let report = report(load(&testbed, &server, "4"));
     let counts = tunnel.impairment.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
     println!("{} requests; packets lost, repeated, delayed, reset: {counts:?}", report["requests"]);
     assert!(counts[..3].iter().all(|count| *count > 20), "{counts:?}");
@@ -135,7 +135,7 @@ fn resets_in_the_middle_of_requests_leave_no_wrong_value_and_no_connection() {
     let address = SocketAddr::new(SERVER.parse().unwrap(), server.address.port());
     tunnel.impairment.reset.store(20, Ordering::Relaxed);
     let requests: u64 = std::thread::scope(|scope| {
-        let (testbed, over) = (&testbed, Instant::now() + Duration::from_secs(4));
+        let (testbed, over) = (&testbed, Instant::now() + Duration::from_secs(3));
         let client = move |key| testbed.client.run(|| Ok(set_and_get(address, key, over))).unwrap();
         let clients: Vec<_> = (0..8).map(|key| scope.spawn(move || client(key))).collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
