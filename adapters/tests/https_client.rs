@@ -11,8 +11,9 @@ use std::time::Duration;
 use adapters::hyper::{Client, Connector, Server};
 use adapters::tls::{Acceptor, AcceptorBuilder, HandshakeError};
 use axum::Router;
+use axum::body::Body;
 use axum::routing::{get, post};
-use futures_util::{AsyncReadExt, AsyncWriteExt};
+use futures_util::{AsyncReadExt, AsyncWriteExt, stream};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Request, Version};
@@ -32,7 +33,8 @@ fn start(
     let address = listener.local_addr().unwrap();
     let app = Router::new()
         .route("/large", get(async || vec![b'x'; 3 << 20]))
-        .route("/length", post(async |body: Bytes| body.len().to_string()));
+        .route("/length", post(async |body: Bytes| body.len().to_string()))
+        .route("/broken", get(async || Body::from_stream(stream::iter([Ok("half"), Err("broken off")]))));
     (adapters::axum::serve(listener, app).tls(acceptor).start().unwrap(), address)
 }
 
@@ -202,4 +204,41 @@ async fn a_server_that_expects_tls_is_named_as_such() {
         cause = next;
     }
     assert!(cause.to_string().starts_with("the server expects TLS"), "{error:?}");
+}
+
+/// A connection of TLS, for requests by hand.
+async fn connect(authority: &Authority, address: SocketAddr) -> adapters::tls::Stream<TcpStream> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    authority.connector().connect("localhost", stream).await.unwrap()
+}
+
+#[runtime::test]
+async fn a_client_that_still_sends_its_body_gets_the_response_that_refuses_it() {
+    let authority = Authority::new();
+    let (server, address) = start(&authority, |acceptor| acceptor);
+    let mut stream = connect(&authority, address).await;
+    let head = "POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..5 {
+        stream.write_all(&piece).await.unwrap();
+        stream.flush().await.unwrap();
+        runtime::sleep(Duration::from_millis(20)).await;
+    }
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
+    server.shutdown(Duration::ZERO).await;
+}
+
+#[runtime::test]
+async fn a_response_whose_end_is_the_connections_does_not_look_complete_when_it_breaks_off() {
+    let authority = Authority::new();
+    let (server, address) = start(&authority, |acceptor| acceptor);
+    let mut stream = connect(&authority, address).await;
+    stream.write_all(b"GET /broken HTTP/1.0\r\n\r\n").await.unwrap();
+    stream.flush().await.unwrap();
+    let error = stream.read_to_end(&mut Vec::new()).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    server.shutdown(Duration::ZERO).await;
 }
