@@ -56,7 +56,6 @@ mod to_socket_addrs;
 mod udp;
 mod udp_message;
 mod unix;
-mod unix_datagram;
 
 pub use bind_options::BindOptions;
 pub use bytes::Bytes;
@@ -73,5 +72,7 @@ pub use tcp_socket::TcpSocket;
 pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
 pub use udp_message::{DatagramInfo, Ecn, SendOptions};
-pub use unix::{PeerCredentials, Unix, UnixListener, UnixStream};
-pub use unix_datagram::UnixDatagram;
+pub use unix::{
+    PeerCredentials, ReceivedDescriptors, Unix, UnixDatagram, UnixListener, UnixSeqpacket,
+    UnixSeqpacketListener, UnixStream,
+};
