@@ -11,12 +11,12 @@ use adapters::tonic::{Channel, DeadlineLayer, serve};
 use futures_util::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use net::TcpStream;
 use tonic::service::Routes;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower_layer::Layer;
 
-use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room, status_at_the_end};
+use crate::chat::{Chat, ChatClient, ChatServer, Line, Name, Range, Room, status_at_the_end};
 use crate::common::listener;
 
 fn start() -> (Server, ChatClient<Channel>) {
@@ -244,4 +244,67 @@ async fn a_stream_whose_connection_breaks_ends_with_unavailable() {
     server.shutdown(Duration::ZERO).await;
     let status = status_at_the_end(&mut lines).await;
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+}
+
+/// Sends the status that ends the requests of `join`.
+struct Listening(futures_channel::mpsc::UnboundedSender<Status>);
+
+#[tonic::async_trait]
+impl Chat for Listening {
+    async fn greet(&self, _: Request<Name>) -> Result<Response<Line>, Status> {
+        Err(Status::unimplemented("only join"))
+    }
+
+    type CountStream = futures_util::stream::Pending<Result<Line, Status>>;
+
+    async fn count(&self, _: Request<Range>) -> Result<Response<Self::CountStream>, Status> {
+        Err(Status::unimplemented("only join"))
+    }
+
+    async fn collect(&self, _: Request<Streaming<Line>>) -> Result<Response<Range>, Status> {
+        Err(Status::unimplemented("only join"))
+    }
+
+    type JoinStream = futures_util::stream::Pending<Result<Line, Status>>;
+
+    async fn join(&self, request: Request<Streaming<Line>>) -> Result<Response<Self::JoinStream>, Status> {
+        let (mut lines, sender) = (request.into_inner(), self.0.clone());
+        drop(runtime::spawn(async move {
+            let status = loop {
+                match lines.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break Status::ok("the end"),
+                    Err(status) => break status,
+                }
+            };
+            sender.unbounded_send(status).unwrap();
+        }));
+        Ok(Response::new(futures_util::stream::pending()))
+    }
+}
+
+#[runtime::test]
+async fn a_handler_does_not_take_requests_that_break_off_for_all() {
+    let (sender, mut ends) = futures_channel::mpsc::unbounded();
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, Routes::new(ChatServer::new(Listening(sender)))).start().unwrap();
+    let join = async |address: SocketAddr| {
+        let mut client = ChatClient::new(Channel::new(format!("http://{address}").parse().unwrap()).unwrap());
+        let lines = futures_util::stream::once(async { Line { text: "x".to_owned() } });
+        let answers = client.join(lines.chain(futures_util::stream::pending())).await.unwrap();
+        (client, answers)
+    };
+    let between = net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let through = between.local_addr().unwrap();
+    let relay = runtime::spawn(async move {
+        let (mut client, _) = between.accept().await.unwrap();
+        let mut upstream = TcpStream::connect(address).await.unwrap();
+        let _ = net::copy_bidirectional(&mut client, &mut upstream).await;
+    });
+    let _joined = join(through).await;
+    relay.abort();
+    let status = runtime::timeout(Duration::from_secs(20), ends.next()).await.unwrap().unwrap();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    server.shutdown(Duration::ZERO).await;
 }
