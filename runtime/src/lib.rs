@@ -48,16 +48,12 @@ compile_error!(
 #[path = "macro_support.rs"]
 pub mod __private;
 mod blocking;
-mod builder;
-mod config;
 mod context;
 mod coop;
 mod driver;
 mod error;
 pub mod fs;
 mod handle;
-mod hooks;
-mod host_policy;
 pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -65,6 +61,7 @@ pub mod metrics;
 pub mod process;
 mod runtime;
 mod runtime_state;
+mod setup;
 pub mod signal;
 mod spawn;
 mod sync;
@@ -81,7 +78,6 @@ pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Polic
 pub use runtime_macros::{main, test};
 
 pub use crate::blocking::BlockingMetrics;
-pub use crate::builder::Builder;
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
 pub use crate::coop::unconstrained;
 pub use crate::driver::{DriverKind, UnknownDriver};
@@ -90,6 +86,7 @@ pub use crate::handle::{EnterGuard, Handle, spawn_blocking};
 pub use crate::io::AsyncFd;
 pub use crate::metrics::Metrics;
 pub use crate::runtime::Runtime;
+pub use crate::setup::builder::Builder;
 pub use crate::spawn::{spawn, spawn_on, yield_now};
 pub use crate::task::{AbortHandle, JoinError, JoinHandle};
 pub use crate::time::{

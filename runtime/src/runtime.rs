@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
-use crate::config::Config;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
 use crate::handle::Handle;
-use crate::hooks::Hooks;
-use crate::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
 use crate::metrics::worker_counters::{Metrics, WorkerCounters};
 use crate::runtime_state::{HostState, RuntimeState};
+use crate::setup::config::Config;
+use crate::setup::hooks::Hooks;
+use crate::setup::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
 use crate::worker::current::{self, ShutDown};
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use policies::{Applied, QueueRequests, host};
 
 use crate::blocking::BlockingPool;
-use crate::config::Config;
-use crate::hooks::Hooks;
 use crate::metrics::worker_counters::Metrics;
+use crate::setup::config::Config;
+use crate::setup::hooks::Hooks;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::worker_handle::WorkerHandle;

@@ -14,7 +14,7 @@ use serial_test::serial;
 use tests::isolated;
 use tests::testbed::{self, receive_on_client_core, server_builder};
 
-use super::echo_server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
+use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
 
 const CONNECTIONS: usize = 16;
 /// What the server computes for a request: several times what the client takes for one, so that the server is the

@@ -16,7 +16,7 @@ use tests::memcached::{Memcached, command, free_port, wait_until};
 use tests::testbed::enter;
 
 use super::crash_recovery::settings;
-use super::echo_server::{Exchange, Load};
+use super::echo::server::{Exchange, Load};
 
 /// Eight requests at once, so that the server is busy and the clients are not.
 const MISSES: Exchange = Exchange {

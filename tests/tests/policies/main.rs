@@ -5,7 +5,6 @@ mod client;
 mod crash_recovery;
 mod delays;
 mod echo;
-mod echo_server;
 mod guardian;
 mod journals;
 mod kernel_polling;

@@ -12,7 +12,7 @@ use tests::poll_trace::{PollTrace, Polls};
 use tests::testbed::{enter, server_builder};
 use tests::{isolated, require};
 
-use super::echo_server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
+use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
 
 /// The time between two requests of the sparse load.
 const PAUSE: Duration = Duration::from_millis(5);

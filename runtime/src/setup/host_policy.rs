@@ -10,8 +10,8 @@ use policies::{
     SupervisorHooks,
 };
 
-use crate::config::Config;
 use crate::runtime_state::RuntimeState;
+use crate::setup::config::Config;
 use crate::worker::worker_handle::WorkerHandle;
 
 /// Called on each change of the interface.

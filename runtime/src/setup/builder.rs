@@ -8,12 +8,12 @@ use std::time::Duration;
 use policies::law::LatencyBudget;
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
-use crate::config::{Attribute, CodeSettings, Config, settings_table};
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
-use crate::hooks::Hooks;
-use crate::host_policy::{HostChangeHook, HostHooks};
 use crate::runtime::Runtime;
+use crate::setup::config::{Attribute, CodeSettings, Config, settings_table};
+use crate::setup::hooks::Hooks;
+use crate::setup::host_policy::{HostChangeHook, HostHooks};
 use crate::worker::stall::Stall;
 use crate::worker::wait_strategy::WaitStrategy;
 

@@ -1,5 +1,7 @@
 //! An echo service on the server's side of the testbed, and clients of it.
 
+pub mod server;
+
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
