@@ -102,7 +102,7 @@ fn the_console_sees_names_places_busy_time_and_wakes() {
     assert_eq!(field(task, "kind").unwrap(), "task");
     assert_eq!(field(task, "worker").unwrap(), "1");
     assert!(field(task, "task.id").is_some());
-    assert!(task.location.as_ref().unwrap().file().ends_with("tests/console.rs"));
+    assert!(task.location.as_ref().unwrap().file().ends_with("tests/spans/console.rs"));
     let polls = stats.poll_stats.as_ref().unwrap();
     assert_eq!(polls.polls, 4);
     let busy = Duration::try_from(polls.busy_time.unwrap()).unwrap();
