@@ -2,8 +2,7 @@
 //!
 //! One worker of the `uring` driver reads and writes files, one operation or 32 at a time. Each case runs in rounds, and in
 //! each round once with every way, in turns: `pool` is one system call on a thread of `spawn_blocking`, `ring` a `RingFd`,
-//! `fs` is `runtime::fs`. A task of its own sleeps for 1 ms all the time, and its lateness says what the operations do to
-//! other tasks.
+//! `fs` is `runtime::fs`. Another task sleeps for 1 ms in a loop; its lateness shows what the operations cost other tasks.
 //!
 //! Arguments: the number of rounds (9), the milliseconds of a turn (150), a folder (the one for temporary files), and the
 //! beginning of the cases to measure, as they are printed (all).

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> Result<(), runtime::BuildError> {
-    // The spans have the level trace, and what is done with wakers a target of its own.
+    // Spans have the level TRACE. Operations on wakers are events with another target, which is left out here.
     let tasks = Targets::new()
         .with_target("tokio::task", LevelFilter::TRACE)
         .with_target("tokio::task::waker", LevelFilter::OFF);

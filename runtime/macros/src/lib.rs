@@ -179,8 +179,9 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
                 #(#attrs)*
                 #vis #sig {
                     #krate::__private::on_each_driver(#attribute, |mut runtime| {
-                        async fn body() #output #block
-                        runtime.block_on(body())
+                        // Items have no hygiene: the test may call a function of its file whose name is the same.
+                        async fn __runtime_test_body() #output #block
+                        runtime.block_on(__runtime_test_body())
                     })
                 }
             }

@@ -4,10 +4,10 @@ use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::pool_call::pool_call;
-use super::ring_read::{is_readable, ring_read};
+use super::ring_read::{is_readable, ring_read, ring_takes};
 
 /// An open file. Each operation is a call on a thread of the pool, except short reads on the ring ([module](super)).
 ///
@@ -21,14 +21,14 @@ use super::ring_read::{is_readable, ring_read};
 #[derive(Debug)]
 pub struct File {
     file: Arc<std::fs::File>,
-    /// The ring may read it.
-    ring_reads: bool,
+    /// Whether the ring may read it. Unknown until a worker with a ring wants to.
+    ring_reads: OnceLock<bool>,
 }
 
 impl File {
     /// Takes an open file. Its position is not used.
     pub fn from_std(file: std::fs::File) -> Self {
-        Self { ring_reads: is_readable(&file), file: Arc::new(file) }
+        Self { file: Arc::new(file), ring_reads: OnceLock::new() }
     }
 
     /// Returns the file of the standard library.
@@ -50,10 +50,10 @@ impl File {
 
     /// Reads into a buffer on the ring. `None`: nothing was read, and a thread has to.
     async fn read_on_ring(&self, buffer: &mut (impl AsMut<[u8]> + Send), offset: u64) -> Option<usize> {
-        if !self.ring_reads {
+        let length = buffer.as_mut().len();
+        if !ring_takes(length) || !*self.ring_reads.get_or_init(|| is_readable(&self.file)) {
             return None;
         }
-        let length = buffer.as_mut().len();
         let bytes = ring_read(&self.file, length, offset).await?;
         // As long as before, unless the caller's type has changed its mind.
         buffer.as_mut().get_mut(..bytes.len())?.copy_from_slice(&bytes);

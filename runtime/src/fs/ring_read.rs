@@ -28,20 +28,21 @@ pub(super) fn is_readable(file: &File) -> bool {
     regular().unwrap_or(false)
 }
 
-/// Reads bytes on the calling worker's ring, fewer where the file ends. `None`: it has to be read by a system call, because
-/// the worker waits in no ring, or there are too many bytes, or because this read has failed, for which the system call
-/// has the error.
-///
-/// The read goes on if the future is dropped. A task of the worker waits for it, so that this future may be sent.
-pub(super) async fn ring_read(file: &Arc<File>, length: usize, offset: u64) -> Option<Vec<u8>> {
+/// Whether the calling worker has a ring that takes reads of this length.
+pub(super) fn ring_takes(length: usize) -> bool {
     // A paused clock waits for threads of blocking work, not for the ring.
     let has_ring = current::try_with(|worker| {
         let in_ring = worker.driver.ring().is_some_and(|ring| ring.mode() == Mode::Uring);
         in_ring && !worker.clock.is_paused()
     });
-    if !(1..=MAX_LENGTH).contains(&length) || has_ring != Some(true) {
-        return None;
-    }
+    (1..=MAX_LENGTH).contains(&length) && has_ring == Some(true)
+}
+
+/// Reads bytes on the calling worker's ring, which [takes](ring_takes) so many; fewer where the file ends. `None`: this read has
+/// failed, and a system call has the error.
+///
+/// The read goes on if the future is dropped. A task of the worker waits for it, so that this future may be sent.
+pub(super) async fn ring_read(file: &Arc<File>, length: usize, offset: u64) -> Option<Vec<u8>> {
     let file = RingFd::shared(Arc::clone(file));
     // Not a task of the application's.
     let reading = spawn_local(Identity::without_span(Location::caller()), async move {
