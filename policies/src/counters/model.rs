@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_model_is_consistent_with_its_equation() {
-        let perf = PerfReading { cycles: 3_000_000, instructions: 1_500_000 };
+        let perf = PerfReading { cycles: 3_000_000, instructions: 1_500_000, cache_misses: None };
         let model = PerformanceModel::new(1000, Duration::from_millis(10), Some(perf));
         let right = model.cpt.unwrap() * model.ipc.unwrap() / model.ipq.unwrap();
         assert!((model.qpt - right).abs() / model.qpt < 1e-9);

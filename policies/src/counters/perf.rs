@@ -1,4 +1,4 @@
-//! CPU cycles and instructions from `perf_event_open(2)`.
+//! CPU cycles, instructions and cache misses from `perf_event_open(2)`.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 use serde::Serialize;
 
-/// Where to count cycles and instructions.
+/// Where to count cycles, instructions and cache misses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PerfTarget {
@@ -23,6 +23,8 @@ pub enum PerfTarget {
 pub struct PerfCounters {
     cycles: Counter,
     instructions: Counter,
+    /// `None` where the machine counts no cache misses.
+    cache_misses: Option<Counter>,
 }
 
 /// Hardware counters since their start.
@@ -33,6 +35,8 @@ pub struct PerfReading {
     pub cycles: u64,
     /// Instructions retired, user and kernel.
     pub instructions: u64,
+    /// Accesses that missed the last-level cache; `None` on a machine that does not count them.
+    pub cache_misses: Option<u64>,
 }
 
 impl PerfCounters {
@@ -56,7 +60,11 @@ impl PerfCounters {
             io::Result::Ok(counter)
         };
         let counters = (|| {
-            Ok(Self { cycles: open(Hardware::CPU_CYCLES)?, instructions: open(Hardware::INSTRUCTIONS)? })
+            Ok(Self {
+                cycles: open(Hardware::CPU_CYCLES)?,
+                instructions: open(Hardware::INSTRUCTIONS)?,
+                cache_misses: open(Hardware::CACHE_MISSES).ok(),
+            })
         })();
         counters.map_err(|error: io::Error| match error.raw_os_error() {
             Some(errno::ENOENT | errno::EOPNOTSUPP | errno::ENODEV) => io::Error::new(
@@ -72,7 +80,11 @@ impl PerfCounters {
     /// # Errors
     /// The error of `read(2)` on a counter.
     pub fn read(&mut self) -> io::Result<PerfReading> {
-        Ok(PerfReading { cycles: self.cycles.read()?, instructions: self.instructions.read()? })
+        Ok(PerfReading {
+            cycles: self.cycles.read()?,
+            instructions: self.instructions.read()?,
+            cache_misses: self.cache_misses.as_mut().map(Counter::read).transpose()?,
+        })
     }
 }
 
