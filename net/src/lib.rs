@@ -64,8 +64,8 @@ pub use listener::Listener;
 pub use names::lookup_host;
 pub use serve::{Alignment, ListenerFailure, Serving, ShutdownReport};
 pub use stream::{
-    IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadExactError, ReadHalf, Stream, WriteHalf,
-    copy,
+    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadExactError, ReadHalf, Stream,
+    WriteHalf, copy,
 };
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;

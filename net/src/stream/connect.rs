@@ -18,13 +18,13 @@ pub(crate) async fn connect<K>(address: &SockAddr, domain: Domain) -> io::Result
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LAST_RETRY: Duration = Duration::from_millis(32);
 
-/// Connects a non-blocking socket.
-pub(crate) async fn connect_socket<K>(socket: Socket, address: &SockAddr) -> io::Result<Stream<K>> {
+/// Begins to connect a non-blocking socket. Returns whether it is connected; otherwise that is in progress.
+pub(crate) async fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<bool> {
     let mut pause = FIRST_RETRY;
     loop {
         match socket.connect(address) {
-            Ok(()) => return Stream::from_socket(Arc::new(socket)),
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => break,
+            Ok(()) => return Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => return Ok(false),
             // Only of Unix domain sockets: the listener's backlog is full. A blocking connect would wait, and no readiness
             // says when there is room (net/unix/af_unix.c, unix_stream_connect).
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -33,6 +33,13 @@ pub(crate) async fn connect_socket<K>(socket: Socket, address: &SockAddr) -> io:
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Connects a non-blocking socket.
+pub(crate) async fn connect_socket<K>(socket: Socket, address: &SockAddr) -> io::Result<Stream<K>> {
+    if begin_connect(&socket, address).await? {
+        return Stream::from_socket(Arc::new(socket));
     }
     // Its NAPI is not known until the first packet has come in.
     let connecting = AsyncFd::new(socket, SourceKind::Other)?;

@@ -3,17 +3,13 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::descriptors::{self, ReceivedDescriptors};
-
-/// How long a connect waits until it tries again, while the listener's backlog is full.
-const BACKLOG_INTERVAL: Duration = Duration::from_millis(1);
-/// The length of a listener's backlog; `net.core.somaxconn` may be lower.
-const BACKLOG: i32 = 4096;
+use crate::listener::BACKLOG;
+use crate::stream::begin_connect;
 
 /// A connection whose messages arrive whole and in order. It uses readiness and system calls on every driver. Any number of
 /// tasks may wait on one socket.
@@ -40,17 +36,9 @@ impl UnixSeqpacket {
     /// Outside of a runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         let (socket, address) = (new_socket()?, SockAddr::unix(path)?);
-        loop {
-            match socket.connect(&address) {
-                Ok(()) => return Self::new(socket),
-                // No readiness says when there is room (net/unix/af_unix.c, unix_stream_connect).
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    runtime::sleep(BACKLOG_INTERVAL).await;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        // A Unix domain socket is connected at once (net/unix/af_unix.c, unix_stream_connect).
+        begin_connect(&socket, &address).await?;
+        Self::new(socket)
     }
 
     /// Two sockets that are connected to each other.
