@@ -42,7 +42,7 @@ fn failed(error: sqlx::Error) -> (StatusCode, String) {
 
 #[runtime::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Each connection to `:memory:` would be a database of its own.
+    // Every connection to `:memory:` opens a new, empty database, so the pool has only one.
     let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
     sqlx::query("create table notes (id integer primary key, text text not null)").execute(&pool).await?;
 

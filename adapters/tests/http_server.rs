@@ -12,7 +12,7 @@ use std::time::Duration;
 use adapters::HyperIo;
 use adapters::hyper::{Client, Peer, serve};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, UPGRADE};
 use hyper::service::service_fn;
@@ -369,4 +369,53 @@ async fn connections_are_spread_over_the_workers_and_all_shut_down() {
     for mut client in clients {
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
     }
+}
+
+#[runtime::test]
+async fn idle_connections_of_http2_end_and_busy_ones_go_on() {
+    let limit = Duration::from_millis(150);
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let slow = |_: Request<Incoming>| async {
+        runtime::sleep(Duration::from_millis(700)).await;
+        Ok::<_, Infallible>(Response::new("late".to_owned()))
+    };
+    let server = serve(listener, move |_: &Peer| service_fn(slow)).idle_timeout(Some(limit)).start().unwrap();
+    let client = Client::<Empty<Bytes>>::http2();
+    // It takes longer than the limit, but its client answers.
+    let response = client.get().get(format!("http://{address}/").parse().unwrap()).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "late");
+    // One that says nothing at all after its preface.
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut received = Vec::new();
+    runtime::timeout(Duration::from_secs(5), silent.read_to_end(&mut received)).await.unwrap().unwrap();
+    while server.connections() > 0 {
+        runtime::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[runtime::test]
+async fn a_client_that_takes_nothing_of_a_response_is_cut() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let large = |_: Request<Incoming>| async {
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(vec![0; 32 << 20]))))
+    };
+    let limit = Duration::from_millis(300);
+    let server =
+        serve(listener, move |_: &Peer| service_fn(large)).stall_timeout(Some(limit)).start().unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    client.flush().await.unwrap();
+    // Its kernel takes some; it reads none.
+    while server.connections() == 0 {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let ended = async {
+        while server.connections() > 0 {
+            runtime::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    runtime::timeout(Duration::from_secs(10), ended).await.expect("the connection stays open");
 }

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -18,12 +17,13 @@ use runtime::Sleep;
 
 use super::BoxError;
 use super::executor::Executor;
-use super::first_bytes::{FirstBytes, Undecided};
+use super::first_bytes::{FirstBytes, Spoken, SpokenCell};
+use super::http_socket::{HttpSocket, Reads};
+use super::idle_limit::{Idle, IdleLimit};
 use super::lingering_close::lingering_close;
 use super::listen::Peer;
 use super::make_service::MakeService;
 use super::shutdown::{Shutdown, ShutdownListener};
-use super::turn_end_flush::TurnEndFlush;
 use crate::io::lend;
 
 /// What all connections of a server share.
@@ -33,6 +33,10 @@ pub(super) struct ConnectionContext<M> {
     pub(super) shutdown: Arc<Shutdown>,
     /// How long a client may take for the bytes that tell HTTP/1 from HTTP/2.
     pub(super) first_bytes_limit: Option<Duration>,
+    /// How long nothing may come.
+    pub(super) idle_limit: Option<Duration>,
+    /// How long a write may wait.
+    pub(super) stall_limit: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
     #[cfg(feature = "tls")]
@@ -45,7 +49,8 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     peer: Peer,
     context: Arc<ConnectionContext<M>>,
 ) {
-    let stream = TurnEndFlush(stream);
+    let stream = HttpSocket::new(stream).with_stall_limit(context.stall_limit);
+    let reads = stream.reads();
     #[cfg(feature = "tls")]
     if let Some(acceptor) = &context.tls {
         // Boxed, so that connections without TLS don't reserve memory for its state.
@@ -54,46 +59,62 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
             if context.h2_required && stream.alpn_protocol() != Some(b"h2") {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
             }
-            serve_stream(stream, &peer, &context).await
+            serve_stream(stream, reads, &peer, &context).await
         });
         if let Err(error) = served.await {
             tracing::debug!(?peer, error, "a TLS connection has failed");
         }
         return;
     }
-    if let Err(error) = serve_stream(stream, &peer, &context).await {
+    if let Err(error) = serve_stream(stream, reads, &peer, &context).await {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }
 
-async fn serve_stream<S, M>(stream: S, peer: &Peer, context: &ConnectionContext<M>) -> Result<(), BoxError>
+async fn serve_stream<S, M>(
+    stream: S,
+    reads: Reads,
+    peer: &Peer,
+    context: &ConnectionContext<M>,
+) -> Result<(), BoxError>
 where
     S: AsyncBufRead + AsyncRead + AsyncWrite + Unpin + 'static,
     M: MakeService,
 {
     let service = context.make.make(peer);
-    let (stream, undecided) = FirstBytes::of(stream);
+    let (stream, spoken) = FirstBytes::of(stream);
     let (lender, borrowed) = lend(stream);
-    let shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
+    let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.
-    let limit = context.first_bytes_limit.map(|limit| (runtime::sleep(limit), Rc::clone(&undecided)));
-    let ended = run(&context.builder, borrowed, service, shutdown, limit).await;
+    let limit = context.first_bytes_limit.map(runtime::sleep);
+    let idle = context.idle_limit.map(|limit| IdleLimit::new(limit, reads));
+    let ended =
+        run(&context.builder, borrowed, service, &mut shutdown, &spoken, Limits { first_bytes: limit, idle })
+            .await;
     // A client that has sent no request waits for no response.
     if let Some(stream) = lender.returned().await
-        && !undecided.get()
+        && spoken.get() != Spoken::Unknown
     {
-        let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
         lingering_close(stream, |task| shutdown.poll(task)).await;
     }
     ended
+}
+
+/// How long a client may be silent.
+struct Limits {
+    /// Before it is known what it speaks.
+    first_bytes: Option<Sleep>,
+    /// Afterwards, on a connection of HTTP/2.
+    idle: Option<IdleLimit>,
 }
 
 async fn run<I, S, B>(
     builder: &auto::Builder<Executor>,
     stream: I,
     service: S,
-    shutdown: ShutdownListener,
-    mut limit: Option<(Sleep, Undecided)>,
+    shutdown: &mut ShutdownListener,
+    spoken: &SpokenCell,
+    mut limits: Limits,
 ) -> Result<(), BoxError>
 where
     I: Read + Write + Unpin + Send + 'static,
@@ -112,11 +133,25 @@ where
         if let Poll::Ready(ended) = connection.as_mut().poll(task) {
             return Poll::Ready(ended);
         }
-        if let Some((sleep, undecided)) = &mut limit {
-            if !undecided.get() {
-                limit = None;
+        if let Some(sleep) = &mut limits.first_bytes {
+            if spoken.get() != Spoken::Unknown {
+                limits.first_bytes = None;
             } else if Pin::new(sleep).poll(task).is_ready() {
                 return Poll::Ready(Err("the client has not begun a request in time".into()));
+            }
+        }
+        // hyper itself limits the connections of HTTP/1.
+        if spoken.get() == Spoken::Http1 {
+            limits.idle = None;
+        }
+        // Also registers its timer again.
+        while let Some(Poll::Ready(idle)) = limits.idle.as_mut().map(|limit| limit.poll(task)) {
+            match idle {
+                Idle::Ask => connection.as_mut().graceful_shutdown(),
+                Idle::End => return Poll::Ready(Err("the client has been silent for too long".into())),
+            }
+            if let Poll::Ready(ended) = connection.as_mut().poll(task) {
+                return Poll::Ready(ended);
             }
         }
         Poll::Pending

@@ -10,31 +10,42 @@ use super::inspected_stream::{Inspect, InspectedStream};
 /// limit until it has.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Whether the version of a connection is still unknown.
-pub(super) type Undecided = Rc<Cell<bool>>;
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spoken {
+    /// Its first bytes may be of either.
+    Unknown,
+    Http1,
+    Http2,
+}
+
+/// What the client of a connection speaks, as it is found out.
+pub(super) type SpokenCell = Rc<Cell<Spoken>>;
 
 /// Compares the first bytes of a stream with the preface of HTTP/2.
 #[derive(Debug)]
-pub(super) struct FirstBytes(Undecided);
+pub(super) struct FirstBytes(SpokenCell);
 
 impl FirstBytes {
     /// Has the reads of a stream compared.
-    pub(super) fn of<S>(stream: S) -> (InspectedStream<S, Self>, Undecided) {
-        let undecided = Rc::new(Cell::new(true));
-        (InspectedStream::new(stream, Self(Rc::clone(&undecided))), undecided)
+    pub(super) fn of<S>(stream: S) -> (InspectedStream<S, Self>, SpokenCell) {
+        let spoken = Rc::new(Cell::new(Spoken::Unknown));
+        (InspectedStream::new(stream, Self(Rc::clone(&spoken))), spoken)
     }
 }
 
 impl Inspect for FirstBytes {
     fn inspect(&mut self, position: usize, bytes: &[u8]) -> io::Result<()> {
-        if !self.0.get() {
+        if self.0.get() != Spoken::Unknown {
             return Ok(());
         }
         let expected = &PREFACE[position.min(PREFACE.len())..];
         let length = bytes.len().min(expected.len());
         // At the end of the stream there are none.
-        if bytes.is_empty() || bytes[..length] != expected[..length] || length == expected.len() {
-            self.0.set(false);
+        if bytes.is_empty() || bytes[..length] != expected[..length] {
+            self.0.set(Spoken::Http1);
+        } else if length == expected.len() {
+            self.0.set(Spoken::Http2);
         }
         Ok(())
     }
@@ -50,8 +61,8 @@ mod tests {
 
     use super::*;
 
-    /// Reads `pieces` one after the other. Returns whether the version is unknown after each.
-    async fn undecided_after(pieces: &[&[u8]]) -> Vec<bool> {
+    /// Reads `pieces` one after the other. Returns what is known after each.
+    async fn spoken_after(pieces: &[&[u8]]) -> Vec<Spoken> {
         struct Pieces<'a>(&'a [&'a [u8]]);
         impl AsyncBufRead for Pieces<'_> {
             fn poll_fill_buf(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
@@ -67,7 +78,7 @@ mod tests {
                 Poll::Ready(Ok(0))
             }
         }
-        let (mut stream, undecided) = FirstBytes::of(Pieces(pieces));
+        let (mut stream, spoken) = FirstBytes::of(Pieces(pieces));
         let mut after = Vec::new();
         for piece in pieces {
             // Twice: hyper may look again without having taken any.
@@ -77,20 +88,20 @@ mod tests {
                     .unwrap();
             }
             Pin::new(&mut stream).consume(piece.len());
-            after.push(undecided.get());
+            after.push(spoken.get());
         }
         after
     }
 
     #[runtime::test]
     async fn the_version_is_unknown_until_the_preface_is_complete_or_differs() {
-        assert_eq!(undecided_after(&[b"GET / HTTP/1.1\r\n"]).await, [false]);
-        assert_eq!(undecided_after(&[b"P", b"OST / HTTP/1.1\r\n"]).await, [true, false]);
+        assert_eq!(spoken_after(&[b"GET / HTTP/1.1\r\n"]).await, [Spoken::Http1]);
+        assert_eq!(spoken_after(&[b"P", b"OST / HTTP/1.1\r\n"]).await, [Spoken::Unknown, Spoken::Http1]);
         assert_eq!(
-            undecided_after(&[b"PRI * HTTP/2.0\r\n", b"\r\nSM\r\n\r", b"\n"]).await,
-            [true, true, false]
+            spoken_after(&[b"PRI * HTTP/2.0\r\n", b"\r\nSM\r\n\r", b"\n"]).await,
+            [Spoken::Unknown, Spoken::Unknown, Spoken::Http2]
         );
-        assert_eq!(undecided_after(&[PREFACE]).await, [false]);
-        assert_eq!(undecided_after(&[b"PRI", b""]).await, [true, false]);
+        assert_eq!(spoken_after(&[PREFACE]).await, [Spoken::Http2]);
+        assert_eq!(spoken_after(&[b"PRI", b""]).await, [Spoken::Unknown, Spoken::Http1]);
     }
 }

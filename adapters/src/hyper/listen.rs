@@ -10,6 +10,7 @@ use net::{Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
 pub struct Peer {
     address: Option<SocketAddr>,
     napi: u32,
+    encrypted: bool,
 }
 
 impl Peer {
@@ -22,6 +23,16 @@ impl Peer {
     #[doc(alias = "SO_INCOMING_NAPI_ID")]
     pub fn incoming_napi_id(&self) -> u32 {
         self.napi
+    }
+
+    /// Whether the connection is encrypted ([`Serve::tls`](super::Serve::tls)).
+    pub fn is_encrypted(&self) -> bool {
+        self.encrypted
+    }
+
+    /// Whether the kernel may send files on it.
+    pub(super) fn takes_files(&self) -> bool {
+        !self.encrypted
     }
 }
 
@@ -43,7 +54,7 @@ pub(super) mod sealed {
             F: Future<Output = ()> + 'static;
 
         /// Sets the connection's options.
-        fn accepted(stream: &Stream<Self::Kind>) -> Peer;
+        fn accepted(stream: &Stream<Self::Kind>, encrypted: bool) -> Peer;
     }
 
     impl Listen for TcpListener {
@@ -57,11 +68,11 @@ pub(super) mod sealed {
             TcpListener::serve(self, handler)
         }
 
-        fn accepted(stream: &Stream<Tcp>) -> Peer {
+        fn accepted(stream: &Stream<Tcp>, encrypted: bool) -> Peer {
             // HTTP/2 and streamed bodies write in parts: the last must not wait for an acknowledgment. Fails if the
             // connection has broken, which its first read reports.
             let _ = stream.set_nodelay(true);
-            Peer { address: stream.peer_addr().ok(), napi: stream.incoming_napi_id() }
+            Peer { address: stream.peer_addr().ok(), napi: stream.incoming_napi_id(), encrypted }
         }
     }
 
@@ -76,8 +87,8 @@ pub(super) mod sealed {
             UnixListener::serve(self, handler)
         }
 
-        fn accepted(_: &Stream<Unix>) -> Peer {
-            Peer { address: None, napi: 0 }
+        fn accepted(_: &Stream<Unix>, encrypted: bool) -> Peer {
+            Peer { address: None, napi: 0, encrypted }
         }
     }
 }

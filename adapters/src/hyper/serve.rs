@@ -64,6 +64,8 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
         make,
         builder,
         first_bytes_limit: Some(FIRST_BYTES_LIMIT),
+        idle_limit: None,
+        stall_limit: None,
         signal: None,
         shutdown_limit: SHUTDOWN_LIMIT,
         #[cfg(feature = "tls")]
@@ -80,6 +82,8 @@ pub struct Serve<L, M> {
     make: M,
     builder: auto::Builder<Executor>,
     first_bytes_limit: Option<Duration>,
+    idle_limit: Option<Duration>,
+    stall_limit: Option<Duration>,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
     #[cfg(feature = "tls")]
@@ -111,10 +115,27 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
+    /// How long nothing may come from a client of HTTP/2 before its connection is asked to end (GOAWAY), after the requests in
+    /// progress. One that doesn't answer that is closed. It is looked at once in this time, so it may take twice as
+    /// long. Connections of HTTP/1 are limited by [`header_read_timeout`](Self::header_read_timeout). Default: `None`, any
+    /// time.
+    pub fn idle_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.idle_limit = limit;
+        self
+    }
+
+    /// How long a client may take nothing of what is sent to it, before its connection is closed. Of an HTTP/2 stream whose
+    /// window is empty nothing is sent, so that is not limited. Default: `None`, any time.
+    pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.stall_limit = limit;
+        self
+    }
+
     /// Sets anything else that hyper can be told: buffers, windows, keep-alive pings, limits. Timer and executor are set.
     ///
     /// Its `http1_only` and `http2_only` have no effect: connections may be upgraded, and hyper-util knows both only
-    /// for those that may not.
+    /// for those that may not. `writev` and `pipeline_flush` have none, either: a [`FileBody`](super::FileBody) needs the
+    /// former, and must not be copied as the latter does.
     pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<Executor>)) -> Self {
         configure(&mut self.builder);
         self
@@ -144,26 +165,34 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn start(self) -> io::Result<Server> {
+    pub fn start(mut self) -> io::Result<Server> {
+        // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the file only.
+        self.builder.http1().writev(true).pipeline_flush(false);
         #[cfg(feature = "tls")]
         if self.h2_required && self.tls.as_ref().is_some_and(|acceptor| !acceptor.offers("h2")) {
             let problem =
                 "gRPC needs HTTP/2: the server's TLS acceptor has to offer h2 (AcceptorBuilder::alpn)";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
+        #[cfg(feature = "tls")]
+        let encrypted = self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let encrypted = false;
         let shutdown = Arc::new(Shutdown::default());
         let context = Arc::new(ConnectionContext {
             make: self.make,
             builder: self.builder,
             shutdown: Arc::clone(&shutdown),
             first_bytes_limit: self.first_bytes_limit,
+            idle_limit: self.idle_limit,
+            stall_limit: self.stall_limit,
             #[cfg(feature = "tls")]
             tls: self.tls,
             #[cfg(feature = "tls")]
             h2_required: self.h2_required,
         });
         let serving = self.listener.serve(move |stream| {
-            let peer = L::accepted(&stream);
+            let peer = L::accepted(&stream, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;
         Ok(Server { serving, shutdown })

@@ -15,8 +15,8 @@ use super::expects_tls::AlertCheck;
 use super::https::Https;
 use super::resolve::resolve;
 use super::stream::HttpStream;
+use crate::hyper::http_socket::HttpSocket;
 use crate::hyper::inspected_stream::InspectedStream;
-use crate::hyper::turn_end_flush::TurnEndFlush;
 
 /// What is wrong with an `https` URI if this crate was built without TLS.
 pub(crate) const NEEDS_TLS: &str = "https needs the feature `tls` of lull-adapters";
@@ -100,7 +100,7 @@ async fn connect(uri: Uri, connector: Connector) -> io::Result<HttpStream> {
     let addresses = resolve(host, port).await?;
     let (stream, address) = connect_first(addresses, connector.connect_timeout).await?;
     stream.set_nodelay(true)?;
-    let stream = TurnEndFlush(stream);
+    let stream = HttpSocket::new(stream);
     #[cfg(feature = "tls")]
     if encrypted {
         let (stream, negotiated_h2) = connector.https.handshake(host, stream).await?;

@@ -1,0 +1,143 @@
+//! The socket under HTTP connections.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
+use net::{FileSender, Stream};
+use runtime::Sleep;
+
+use super::file_body::{FilePart, file_part};
+
+/// A socket as hyper needs it: its flush doesn't wait, it sends files, and it can limit how long the peer takes nothing.
+///
+/// hyper flushes after each response. On a ring the bytes are sent at the end of the turn anyway, and waiting for it
+/// would poll the connection once more for each response, and hold HTTP/2 up in between. An error of the send is
+/// returned by the next write or by the close, and the close does wait.
+///
+/// Where the bytes to write stand for those of a file, the file is sent.
+#[derive(Debug)]
+pub(super) struct HttpSocket<K> {
+    stream: Stream<K>,
+    /// What sends of files wait for. Boxed, and made for the first file: most connections have none.
+    file_sender: Option<Box<FileSender>>,
+    /// How long a write may wait for the peer, and the wait.
+    stall_limit: Option<Duration>,
+    stalled: Option<Box<Sleep>>,
+    reads: Reads,
+}
+
+/// Counts the reads of a connection that had bytes.
+pub(super) type Reads = Rc<Cell<u64>>;
+
+impl<K> HttpSocket<K> {
+    pub(super) fn new(stream: Stream<K>) -> Self {
+        Self { stream, file_sender: None, stall_limit: None, stalled: None, reads: Reads::default() }
+    }
+
+    /// Fails writes that wait for longer than `limit`.
+    pub(super) fn with_stall_limit(mut self, limit: Option<Duration>) -> Self {
+        self.stall_limit = limit;
+        self
+    }
+
+    pub(super) fn reads(&self) -> Reads {
+        Rc::clone(&self.reads)
+    }
+
+    /// Ends a write that has waited for too long.
+    fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            if self.stalled.is_some() {
+                self.stalled = None;
+            }
+            return written;
+        }
+        let Some(limit) = self.stall_limit else { return Poll::Pending };
+        let stalled = self.stalled.get_or_insert_with(|| Box::new(runtime::sleep(limit)));
+        ready!(Pin::new(&mut **stalled).poll(context));
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the peer takes nothing of what is sent to it")))
+    }
+
+    fn poll_send_file(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart,
+        length: usize,
+    ) -> Poll<io::Result<usize>> {
+        let sender = self.file_sender.get_or_insert_default();
+        let sent = ready!(sender.poll_send(context, &self.stream, &part.file, part.offset, length))?;
+        // A body that is too short can only be broken off. hyper would take 0 for a peer that takes no more.
+        match sent {
+            0 => Poll::Ready(Err(io::Error::new(ErrorKind::UnexpectedEof, "the file has become shorter"))),
+            _ => Poll::Ready(Ok(sent)),
+        }
+    }
+}
+
+impl<K> AsyncRead for HttpSocket<K> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let Self { stream, reads, .. } = self.get_mut();
+        let length = ready!(Pin::new(stream).poll_read(context, buffer))?;
+        reads.set(reads.get().wrapping_add(u64::from(length > 0)));
+        Poll::Ready(Ok(length))
+    }
+}
+
+impl<K> AsyncBufRead for HttpSocket<K> {
+    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let Self { stream, reads, .. } = self.get_mut();
+        let bytes = ready!(Pin::new(stream).poll_fill_buf(context))?;
+        reads.set(reads.get().wrapping_add(u64::from(!bytes.is_empty())));
+        Poll::Ready(Ok(bytes))
+    }
+
+    fn consume(self: Pin<&mut Self>, amount: usize) {
+        Pin::new(&mut self.get_mut().stream).consume(amount);
+    }
+}
+
+impl<K> AsyncWrite for HttpSocket<K> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        let socket = self.get_mut();
+        let written = match file_part(buffer) {
+            Some(part) => socket.poll_send_file(context, &part, buffer.len()),
+            None => Pin::new(&mut socket.stream).poll_write(context, buffer),
+        };
+        socket.limited(context, written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let file = buffers.iter().enumerate().find_map(|(index, buffer)| Some((index, file_part(buffer)?)));
+        let socket = self.get_mut();
+        let stream = Pin::new(&mut socket.stream);
+        let written = match file {
+            Some((0, part)) => socket.poll_send_file(context, &part, buffers[0].len()),
+            Some((index, _)) => stream.poll_write_vectored(context, &buffers[..index]),
+            None => stream.poll_write_vectored(context, buffers),
+        };
+        socket.limited(context, written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let socket = self.get_mut();
+        let closed = Pin::new(&mut socket.stream).poll_close(context);
+        socket.limited(context, closed)
+    }
+}
