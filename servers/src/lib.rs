@@ -1,4 +1,4 @@
-//! Servers on Lull's runtime: a memcached-compatible cache.
+//! Servers on Lull's runtime: a memcached-compatible cache and a web server.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -19,14 +19,15 @@
 //! }
 //! ```
 //!
-//! The `memcached` command of this crate runs the same server with memcached's flags.
+//! The `memcached` command of this crate runs the same server with memcached's flags, and `web` runs the [web server](web).
 //!
 //! # Cargo features
 //!
-//! Both are on by default.
+//! All are on by default.
 //!
-//! - `cli`: the `memcached` command. As a library the crate does not need it.
+//! - `cli`: the commands `memcached` and `web`. As a library the crate does not need it.
 //! - `tls`: TLS on TCP connections ([`memcached::TlsConfig`]).
+//! - `web`: the web server, [`web`].
 
 #![forbid(unsafe_code)]
 
@@ -35,4 +36,8 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+mod connection_limit;
+mod listen;
 pub mod memcached;
+#[cfg(feature = "web")]
+pub mod web;

@@ -6,7 +6,6 @@ use std::task::{Poll, Waker};
 
 use super::auth::Users;
 use super::config::Config;
-use super::connection::limit::ConnectionLimit;
 use super::connection::list::ConnectionList;
 use super::dump_slot::DumpSlot;
 use super::error::{ReloadError, StartError};
@@ -15,6 +14,7 @@ use super::stats::counters::Counters;
 use super::stats::prefixes::PrefixCounts;
 use super::store::{Store, StoreConfig};
 use super::tls::Tls;
+use crate::connection_limit::ConnectionLimit;
 
 /// The server's shared state.
 #[derive(Debug)]

@@ -1,14 +1,12 @@
-//! Checks before a server listens on an address or a path.
+//! Checks before the server listens on an address or a path.
 
 use std::fs::Metadata;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-use net::{BindOptions, TcpListener};
 
 use super::config::Config;
 use super::error::StartError;
@@ -17,26 +15,6 @@ use super::error::StartError;
 /// instance keeps the socket open.
 const STALE_SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 const STALE_SOCKET_RETRY: Duration = Duration::from_millis(5);
-
-/// How long the address of a killed server may take to become free, as its io_uring instance keeps the socket open:
-/// 5 to 9 ms were seen.
-const ADDRESS_FREE_WITHIN: Duration = Duration::from_millis(100);
-const BIND_RETRY: Duration = Duration::from_millis(2);
-
-/// Listens on an address. An IPv6 address takes IPv6 only, as memcached's do. It blocks the thread while the address
-/// is in use, which is harmless before the server serves.
-pub fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
-    let options = BindOptions::new().backlog(backlog).only_v6(true);
-    let deadline = Instant::now() + ADDRESS_FREE_WITHIN;
-    loop {
-        match TcpListener::bind_with(address, &options) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                std::thread::sleep(BIND_RETRY);
-            }
-            result => return result,
-        }
-    }
-}
 
 /// Refuses a publicly reachable address if clients need not authenticate.
 pub fn check_address(config: &Config, ip: IpAddr) -> Result<(), StartError> {

@@ -14,9 +14,10 @@ use super::config::Config;
 use super::connection::accept;
 use super::context::ServerContext;
 use super::error::{ReloadError, StartError};
-use super::listen::{BoundPath, bind, check_address, remove_stale_socket};
+use super::listen::{BoundPath, check_address, remove_stale_socket};
 use super::store::Store;
 use super::udp::{self, UdpService};
+use crate::listen::bind;
 
 /// How often the store is maintained, and for how long: at most about 2 % of a core, and at least one segment.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,9 +1,9 @@
-//! Runs in the background, and drops root privileges.
+//! Runs in the background.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::process::ExitCode;
 
-use nix::unistd::{ForkResult, Group, User, fork, initgroups, setgid, setsid, setuid};
+use nix::unistd::{ForkResult, fork, setsid};
 
 /// The background process's end of a pipe to the process that was started.
 pub struct Background(PipeWriter);
@@ -57,42 +57,5 @@ impl Background {
         // Fails without consequence if the process that was started has been killed.
         let _ = self.0.write_all(&[READY]);
         Ok(())
-    }
-}
-
-/// The user that the server runs as.
-pub struct RunAsUser {
-    user: User,
-}
-
-impl RunAsUser {
-    /// Looks up a user by name.
-    pub fn look_up(name: &str) -> Result<Self, String> {
-        match User::from_name(name) {
-            Ok(Some(user)) => Ok(Self { user }),
-            Ok(None) => Err(format!("-u: there is no user {name:?}")),
-            Err(error) => Err(format!("-u: cannot look up {name:?}: {error}")),
-        }
-    }
-
-    pub fn is_root(&self) -> bool {
-        self.user.uid.is_root()
-    }
-
-    /// Switches all threads to the user and its groups.
-    pub fn switch(&self) -> Result<(), String> {
-        let name = std::ffi::CString::new(self.user.name.as_str()).map_err(|error| error.to_string())?;
-        let failed =
-            |what: &'static str| move |error: nix::Error| format!("-u {}: {what}: {error}", self.user.name);
-        initgroups(&name, self.user.gid).map_err(failed("cannot set supplementary groups"))?;
-        setgid(self.user.gid).map_err(failed("cannot set the group"))?;
-        setuid(self.user.uid).map_err(failed("cannot set the user"))?;
-        Ok(())
-    }
-
-    /// `user:group`, for messages.
-    pub fn describe(&self) -> String {
-        let group = Group::from_gid(self.user.gid).ok().flatten().map(|group| group.name);
-        format!("{}:{}", self.user.name, group.unwrap_or_else(|| self.user.gid.to_string()))
     }
 }

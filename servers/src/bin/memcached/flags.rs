@@ -6,12 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser};
-use policies::law::LatencyBudget;
-use policies::{Cpus, GraceTime, Policy};
-use runtime::{DriverKind, WaitStrategy};
 use servers::memcached::{ClientCertificates, Config, Protocol, TlsConfig};
 
 use crate::extended_options::{self, ExtendedOptions};
+use crate::shared::network_flags::NetworkFlags;
 
 /// A memcached-compatible server that reduces the network card's interrupts under load
 #[derive(Debug, Parser)]
@@ -118,36 +116,8 @@ pub struct Flags {
     #[arg(long)]
     listen_unauthenticated: bool,
 
-    /// Policy: vanilla, packing, suppression, kernel-polling or kernel-thread [env: RUNTIME_POLICY]
-    #[arg(long, help_heading = "Network policy")]
-    pub policy: Option<Policy>,
-    /// Network interface of the clients; by default the one that has the first -l address
-    #[arg(long, value_name = "NAME", help_heading = "Network policy")]
-    pub interface: Option<String>,
-    /// How idle workers wait: block, spin, spin-then-block or spin-then-block:50us [env: RUNTIME_WAIT]
-    #[arg(long, help_heading = "Network policy")]
-    pub wait: Option<WaitStrategy>,
-    /// Driver: auto, epoll, uring or hybrid [env: RUNTIME_DRIVER]
-    #[arg(long, help_heading = "Network policy")]
-    pub driver: Option<DriverKind>,
-    /// Affinity of interrupts and workers: pin (move interrupts to their workers' cores and keep them there),
-    /// follow (move workers to their interrupts' cores) or none [env: RUNTIME_AFFINITY]
-    #[arg(long, value_name = "HOW", help_heading = "Network policy")]
-    pub affinity: Option<policies::Affinity>,
-    /// Cores to pin workers to, for example 0-3
-    #[arg(long, help_heading = "Network policy")]
-    pub cores: Option<Cpus>,
-    /// Cores that packing concentrates network processing on, and on which the threads of kernel-thread poll
-    #[arg(long, value_name = "CORES", help_heading = "Network policy")]
-    pub packing_cores: Option<Cpus>,
-    /// Median delay over vanilla that kernel-polling may cost in exchange for CPU time, in microseconds from 0 to
-    /// 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
-    #[arg(long, value_name = "US", help_heading = "Network policy")]
-    pub latency_budget: Option<LatencyBudget>,
-    /// Time from an empty busy poll to the timer's poll, in microseconds, or auto, which under kernel-polling adapts
-    /// it within the latency budget [env: RUNTIME_GRACE_TIME] [default: auto]
-    #[arg(long, value_name = "US", help_heading = "Network policy")]
-    pub gro_flush_timeout: Option<GraceTime>,
+    #[command(flatten)]
+    pub network: NetworkFlags,
 
     /// No effect: there are no slab classes
     #[arg(

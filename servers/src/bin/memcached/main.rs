@@ -6,24 +6,29 @@
 mod daemon;
 mod extended_options;
 mod flags;
-mod guardian;
 #[allow(unsafe_code)]
 mod heap;
 mod limits;
+#[path = "../shared/mod.rs"]
+mod shared;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use futures_util::future::{Either, select};
-use policies::{Change, host};
-use runtime::Builder;
 use servers::memcached::{Config, Server, VERSION, logging};
 
-use daemon::{Background, RunAsUser};
+use daemon::Background;
 use flags::Flags;
+use shared::descriptor_limit::raise_descriptor_limit;
+use shared::guardian;
+use shared::inherited_listeners::inherited_listeners;
+use shared::network_flags::interface_of;
+use shared::pid_file::PidFile;
+use shared::run_as_user::RunAsUser;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -93,11 +98,11 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     // By default there is at most one worker per core.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let workers = flags.threads.map_or(cores, u64::from);
-    limits::raise_descriptor_limit(u64::from(flags.connections), workers, config.listen.len() as u64);
+    raise_descriptor_limit(u64::from(flags.connections), workers, config.listen.len() as u64);
     if flags.coredumps {
         limits::remove_core_limit()?;
     }
-    config.interface = flags.interface.clone().or_else(|| serving_interface(&config));
+    config.interface = flags.network.interface.clone().or_else(|| serving_interface(&config));
     // Started while the process is still root: it restores the host's settings when this process no longer can.
     let guardian = match &user {
         Some(user) if !user.is_root() && rustix::process::geteuid().is_root() => {
@@ -105,7 +110,13 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
         }
         _ => None,
     };
-    let mut builder = builder(flags, &config);
+    let mut builder = flags.network.builder();
+    if let Some(threads) = flags.threads {
+        builder = builder.workers(threads.into());
+    }
+    if let Some(name) = &config.interface {
+        builder = builder.interface(name);
+    }
     if let Some(guardian) = &guardian {
         builder = builder.queue_delegate(guardian.delegate());
     }
@@ -115,45 +126,6 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     drop(runtime);
     drop(guardian);
     Ok(())
-}
-
-fn builder(flags: &Flags, config: &Config) -> Builder {
-    let mut builder = Builder::new();
-    if let Some(policy) = flags.policy {
-        builder = builder.policy(policy);
-    }
-    if let Some(threads) = flags.threads {
-        builder = builder.workers(threads.into());
-    }
-    if let Some(wait) = flags.wait {
-        builder = builder.wait(wait);
-    }
-    if let Some(driver) = flags.driver {
-        builder = builder.driver(driver);
-    }
-    if let Some(cores) = flags.cores.clone() {
-        builder = builder.cores(cores);
-    }
-    if let Some(affinity) = flags.affinity {
-        builder = builder.affinity(affinity);
-    }
-    builder = builder.on_host_change(|change| match change {
-        Change::QueueSettings { .. } => tracing::info!("{change}"),
-        _ => tracing::warn!("{change}"),
-    });
-    if let Some(cores) = flags.packing_cores.clone() {
-        builder = builder.packing_cores(cores);
-    }
-    if let Some(time) = flags.gro_flush_timeout {
-        builder = builder.grace_time(time);
-    }
-    if let Some(budget) = flags.latency_budget {
-        builder = builder.latency_budget(budget);
-    }
-    if let Some(name) = &config.interface {
-        builder = builder.interface(name);
-    }
-    builder
 }
 
 async fn serve(
@@ -226,20 +198,6 @@ async fn serve(
     Ok(())
 }
 
-/// The listening sockets that systemd passes (socket activation).
-fn inherited_listeners() -> Result<Vec<std::net::TcpListener>, Error> {
-    let mut passed = listenfd::ListenFd::from_env();
-    (0..passed.len())
-        .map(|index| match passed.take_tcp_listener(index) {
-            Ok(Some(listener)) => Ok(listener),
-            Ok(None) => Err("systemd passed a descriptor that is in use already".into()),
-            Err(error) => {
-                Err(format!("systemd passed a descriptor that is not a TCP socket: {error}").into())
-            }
-        })
-        .collect()
-}
-
 /// Writes the ports to the file that `MEMCACHED_PORT_FILENAME` names, as memcached does.
 fn write_ports(server: &Server) -> Result<(), Error> {
     let Some(path) = std::env::var_os(PORT_FILE) else { return Ok(()) };
@@ -256,39 +214,8 @@ fn write_ports(server: &Server) -> Result<(), Error> {
         .map_err(|error| format!("cannot write the ports to {}: {error}", path.display()).into())
 }
 
-/// A file with the process ID. Removed when it is dropped.
-struct PidFile(PathBuf);
-
-impl PidFile {
-    fn write(path: &Path) -> Result<Self, Error> {
-        // A daemon's working directory changes.
-        let path = &std::path::absolute(path)?;
-        if let Some(other) =
-            std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok())
-            && Path::new("/proc").join(other.to_string()).exists()
-        {
-            tracing::warn!("overwriting {}, which names a running process, {other}", path.display());
-        }
-        std::fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|error| format!("-P: cannot write {}: {error}", path.display()))?;
-        Ok(Self(path.to_owned()))
-    }
-}
-
-impl Drop for PidFile {
-    fn drop(&mut self) {
-        // A server that was started meanwhile may have taken the file over.
-        let named = std::fs::read_to_string(&self.0).ok().and_then(|text| text.trim().parse::<u32>().ok());
-        if named == Some(std::process::id()) {
-            // Fails if the user may not write to the directory. A leftover file does no harm.
-            let _ = std::fs::remove_file(&self.0);
-        }
-    }
-}
-
 /// The interface of the first address, except loopback, which has no queues to configure.
 fn serving_interface(config: &Config) -> Option<String> {
     let (address, _) = *config.listen.first().filter(|_| config.unix_socket.is_none())?;
-    let interface = host::interface_of_address(address).ok().flatten()?;
-    (interface.name != "lo").then_some(interface.name)
+    interface_of(address)
 }

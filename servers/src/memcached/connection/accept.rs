@@ -8,9 +8,9 @@ use futures_util::AsyncWriteExt;
 use futures_util::io::BufReader;
 use net::Stream;
 
-use super::limit::ConnectionPermit;
 use super::list::{ConnectionInfo, ListedConnection};
 use super::serve::serve;
+use crate::connection_limit::ConnectionPermit;
 use crate::memcached::context::ServerContext;
 use crate::memcached::logging;
 use crate::memcached::tls::Tls;

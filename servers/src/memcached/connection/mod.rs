@@ -1,7 +1,6 @@
 //! A client's connection, from its acceptance to its end.
 
 pub mod accept;
-pub mod limit;
 pub mod list;
 mod reply_buffers;
 mod serve;

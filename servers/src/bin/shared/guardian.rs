@@ -9,6 +9,8 @@ use std::time::Duration;
 use policies::{AdaptedQueue, JournalDir, Recovery, RestoreReport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+/// The command.
+const NAME: &str = env!("CARGO_BIN_NAME");
 /// The environment variable that makes the program run as the guardian.
 const GUARDIAN_VARIABLE: &str = "LULL_GUARDIAN";
 /// The server's pipe closes shortly before its process has ended, so restoring is retried.
@@ -103,11 +105,11 @@ fn restore() -> ExitCode {
     }
     match last {
         Ok(recovery) => {
-            recovery.left.iter().for_each(|left| eprintln!("memcached: {left}"));
+            recovery.left.iter().for_each(|left| eprintln!("{NAME}: {left}"));
             if recovery.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
         Err(error) => {
-            eprintln!("memcached: cannot restore the host's settings: {error}");
+            eprintln!("{NAME}: cannot restore the host's settings: {error}");
             ExitCode::FAILURE
         }
     }

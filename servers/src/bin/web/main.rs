@@ -1,0 +1,162 @@
+//! The `web` command: a web server and reverse proxy on Lull's runtime.
+
+#![deny(unsafe_code)]
+
+mod flags;
+#[path = "../shared/mod.rs"]
+mod shared;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use futures_util::future::{Either, select};
+use runtime::signal::{SignalKind, hangups, signal, terminated};
+use servers::web::{Config, Server};
+use tracing_subscriber::filter::LevelFilter;
+
+use flags::Flags;
+use shared::descriptor_limit::raise_descriptor_limit;
+use shared::guardian;
+use shared::inherited_listeners::inherited_listeners;
+use shared::network_flags::interface_of;
+use shared::pid_file::PidFile;
+use shared::run_as_user::RunAsUser;
+
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    if guardian::is_requested() {
+        return guardian::run();
+    }
+    let flags = Flags::parse();
+    log_to_stderr(flags.verbose);
+    match flags.config().map_err(Error::from).and_then(|config| run(&flags, config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("web: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log_to_stderr(verbosity: u8) {
+    let level = match verbosity {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
+    lines.with_target(false).without_time().with_ansi(false).init();
+}
+
+fn run(flags: &Flags, config: Config) -> Result<(), Error> {
+    let user = flags.user.as_deref().map(RunAsUser::look_up).transpose()?;
+    let first = config.listen.iter().chain(config.tls.iter().flat_map(|tls| &tls.listen)).next();
+    let interface =
+        flags.network.interface.clone().or_else(|| first.and_then(|address| interface_of(address.ip())));
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let workers = flags.workers.map_or(cores, u64::from);
+    // A connection may have one to an upstream.
+    let connections = (config.limits.connections as u64).saturating_mul(2);
+    // A file, and three that were compressed of it.
+    let files = config.files.as_ref().map_or(0, |files| files.cache_entries as u64).saturating_mul(4);
+    let descriptors = connections.saturating_add(files.saturating_mul(workers));
+    let addresses = config.listen.len() + config.tls.as_ref().map_or(0, |tls| tls.listen.len());
+    raise_descriptor_limit(descriptors, workers, addresses as u64);
+    // Started while the process is still root: it restores the host's settings when this process no longer can.
+    let is_root = rustix::process::geteuid().is_root();
+    let guardian = match &user {
+        Some(user) if !user.is_root() && is_root && !flags.check => {
+            interface.is_some().then(|| guardian::start(false)).transpose()?
+        }
+        _ => None,
+    };
+    let mut builder = flags.network.builder();
+    if let Some(workers) = flags.workers {
+        builder = builder.workers(workers.into());
+    }
+    if let Some(name) = &interface {
+        builder = builder.interface(name);
+    }
+    if flags.check {
+        // A check changes nothing.
+        builder = builder.policy(policies::Policy::Vanilla);
+    }
+    if let Some(guardian) = &guardian {
+        builder = builder.queue_delegate(guardian.delegate());
+    }
+    let mut runtime = builder.build()?;
+    runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
+    match flags.check {
+        true => runtime.block_on(check(&config))?,
+        false => runtime.block_on(serve(flags, &config, user))?,
+    }
+    drop(runtime);
+    drop(guardian);
+    Ok(())
+}
+
+async fn check(config: &Config) -> Result<(), Error> {
+    Server::check(config)?;
+    println!("the configuration can be used");
+    Ok(())
+}
+
+async fn serve(flags: &Flags, config: &Config, user: Option<RunAsUser>) -> Result<(), Error> {
+    let terminated = terminated()?;
+    let interrupted = runtime::signal::ctrl_c();
+    let mut hangups = hangups()?;
+    let mut log_moved = signal(SignalKind::user_defined1())?;
+    let mut server = Server::start_paused(config, inherited_listeners()?)?;
+    // Ports below 1024 need root, and so do the certificates' keys, mostly. Files are served without.
+    if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
+        user.switch()?;
+        tracing::info!("running as {}", user.describe());
+    }
+    server.resume().await?;
+    let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;
+    for report in runtime::reports() {
+        // A fallback to less than the requested policy is always logged.
+        match report.steps_down.is_empty() {
+            true => tracing::info!("{report}"),
+            false => tracing::warn!("{report}"),
+        }
+    }
+    server.addresses().iter().for_each(|address| println!("http://{address}"));
+    server.tls_addresses().iter().for_each(|address| println!("https://{address}"));
+    println!("ready");
+    // Fails without consequence if systemd does not supervise the process.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let mut stop = std::pin::pin!(select(Box::pin(terminated), Box::pin(interrupted)));
+    loop {
+        let event = select(Box::pin(hangups.next()), Box::pin(log_moved.recv()));
+        match select(&mut stop, event).await {
+            Either::Left(_) => break,
+            Either::Right((Either::Left(_), _)) => reload(flags, &mut server).await,
+            Either::Right((Either::Right(_), _)) => match server.reopen_log().await {
+                Ok(()) => tracing::info!("opened the access log again"),
+                Err(error) => tracing::warn!("cannot open the access log again: {error}"),
+            },
+        }
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let report = server.shutdown().await;
+    drop(pidfile);
+    match report.aborted {
+        0 => tracing::info!("stopped; {} connections closed", report.finished),
+        aborted => tracing::warn!("stopped; {} connections closed, {aborted} aborted", report.finished),
+    }
+    Ok(())
+}
+
+async fn reload(flags: &Flags, server: &mut Server) {
+    let reloaded = match flags.config() {
+        Ok(config) => server.reload(&config).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error),
+    };
+    match reloaded {
+        Ok(()) => tracing::info!("reloaded the configuration and the certificates"),
+        Err(error) => tracing::warn!("cannot reload, the present configuration stays in use: {error}"),
+    }
+}

@@ -1,0 +1,106 @@
+//! What all connections of a server share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::access_log::AccessLog;
+use super::config::{Config, Limits};
+use super::counters::Counters;
+use super::error::StartError;
+use super::proxy::ProxyRoute;
+use super::routing::Routes;
+use super::static_files::{Files, Root};
+use crate::connection_limit::ConnectionLimit;
+
+/// A server's state.
+#[derive(Debug)]
+pub struct ServerContext {
+    site: RwLock<Arc<Site>>,
+    pub counters: Counters,
+    pub connections: Arc<ConnectionLimit>,
+    /// Whether requests are answered.
+    answers: AtomicBool,
+}
+
+/// What a configuration says of requests. A reload replaces it; connections keep the one that they began with.
+#[derive(Debug)]
+pub struct Site {
+    pub files: Option<Arc<Files>>,
+    pub routes: Routes,
+    pub stats: Option<String>,
+    pub access_log: Option<Arc<AccessLog>>,
+    pub limits: Limits,
+}
+
+impl ServerContext {
+    pub fn new(config: &Config) -> Result<Self, StartError> {
+        let site = RwLock::new(Arc::new(Site::new(config, None)?));
+        Ok(Self {
+            site,
+            counters: Counters::new(runtime::workers()),
+            connections: Arc::new(ConnectionLimit::new(config.limits.connections, 0)),
+            answers: AtomicBool::new(false),
+        })
+    }
+
+    /// Waits until requests are answered.
+    pub async fn ready(&self) {
+        while !self.answers.load(Ordering::Acquire) {
+            runtime::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub async fn resume(&self) -> Result<(), StartError> {
+        self.site().start(None).await?;
+        self.answers.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub fn site(&self) -> Arc<Site> {
+        Arc::clone(&self.site.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn replace_site(&self, site: Site) {
+        let old = std::mem::replace(
+            &mut *self.site.write().unwrap_or_else(PoisonError::into_inner),
+            Arc::new(site),
+        );
+        drop(old);
+    }
+}
+
+impl Site {
+    /// `previous`: what is in use, whose log stays open if it is the same.
+    pub fn new(config: &Config, previous: Option<&Self>) -> Result<Self, StartError> {
+        config.check()?;
+        let files = match &config.files {
+            Some(files) => Some(Arc::new(Files::new(Root::open(&files.root)?, files))),
+            None => None,
+        };
+        let routes: Result<Vec<_>, _> =
+            config.proxy.iter().map(|route| ProxyRoute::new(route).map(Arc::new)).collect();
+        let routes = Routes::new(routes?);
+        let access_log = match (&config.access_log, previous.and_then(|site| site.access_log.as_ref())) {
+            (None, _) => None,
+            (Some(path), Some(log)) if log.path() == path => Some(Arc::clone(log)),
+            (Some(path), _) => Some(AccessLog::new(path)),
+        };
+        Ok(Self { files, routes, stats: config.stats.clone(), access_log, limits: config.limits.clone() })
+    }
+
+    /// Opens the access log, and starts the tasks that a site in use has. `previous` as in [`new`](Self::new).
+    pub async fn start(&self, previous: Option<&Self>) -> Result<(), StartError> {
+        if let Some(log) = &self.access_log {
+            let failed = |source| StartError::AccessLog { path: log.path().to_owned(), source };
+            log.reopen().await.map_err(failed)?;
+            let known = previous.and_then(|site| site.access_log.as_ref());
+            if !known.is_some_and(|known| Arc::ptr_eq(known, log)) {
+                log.start_writing();
+            }
+        }
+        self.files.iter().for_each(Files::start_sweeps);
+        self.routes.iter().for_each(ProxyRoute::start_health_checks);
+        Ok(())
+    }
+}

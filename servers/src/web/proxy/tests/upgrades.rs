@@ -1,0 +1,94 @@
+//! Upgraded connections.
+
+use std::time::Duration;
+
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+
+use super::{Proxy, read_head, script, until};
+
+const REQUEST: &[u8] =
+    b"GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
+    sec-websocket-key: x\r\n\r\n";
+
+#[runtime::test]
+async fn bytes_of_an_upgraded_connection_go_both_ways_until_both_sides_end() {
+    let upstream = script(|_, mut stream| async move {
+        let head = read_head(&mut stream).await.unwrap();
+        assert!(
+            head.contains("connection: upgrade\r\n") && head.contains("upgrade: websocket\r\n"),
+            "{head}"
+        );
+        assert!(head.contains("sec-websocket-key: x\r\n"), "{head}");
+        let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nsec-websocket-accept: y\r\n\r\nhello";
+        stream.write_all(switched.as_bytes()).await.unwrap();
+        let mut received = Vec::new();
+        loop {
+            let mut part = [0; 1000];
+            let length = stream.read(&mut part).await.unwrap();
+            if length == 0 {
+                break;
+            }
+            received.extend_from_slice(&part[..length]);
+            stream.write_all(&part[..length]).await.unwrap();
+        }
+        // The client's side has ended; this one has more to say.
+        stream.write_all(format!("; {} bytes", received.len()).as_bytes()).await.unwrap();
+        stream.close().await.unwrap();
+    });
+    let proxy = Proxy::start(&[upstream], |config| config.response_timeout = Duration::from_millis(50));
+    let mut client = proxy.connect().await;
+    client.write_all(REQUEST).await.unwrap();
+    let head = read_head(&mut client).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("upgrade: websocket\r\n"), "{head}");
+    assert!(head.contains("sec-websocket-accept: y\r\n"), "{head}");
+    let mut early = [0; 5];
+    client.read_exact(&mut early).await.unwrap();
+    assert_eq!(&early, b"hello");
+    // An idle one stays.
+    runtime::sleep(Duration::from_millis(100)).await;
+    client.write_all(b"ping").await.unwrap();
+    let mut echo = [0; 4];
+    client.read_exact(&mut echo).await.unwrap();
+    assert_eq!(&echo, b"ping");
+    assert_eq!(proxy.status(0).open, 1);
+    client.close().await.unwrap();
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(rest, "; 4 bytes");
+    until("the upstream's connection is closed", || proxy.status(0).open == 0).await;
+    assert_eq!(proxy.server.shutdown(Duration::from_secs(5)).await.aborted, 0);
+}
+
+#[runtime::test]
+async fn a_refused_upgrade_is_a_response() {
+    let upstream = script(|_, mut stream| async move {
+        while read_head(&mut stream).await.is_some() {
+            stream.write_all(b"HTTP/1.1 403 No\r\ncontent-length: 2\r\n\r\nno").await.unwrap();
+        }
+    });
+    let proxy = Proxy::start(&[upstream], |_| ());
+    let mut client = proxy.connect().await;
+    for _ in 0..2 {
+        client.write_all(REQUEST).await.unwrap();
+        assert!(read_head(&mut client).await.unwrap().starts_with("HTTP/1.1 403 "));
+        client.read_exact(&mut [0; 2]).await.unwrap();
+    }
+    assert_eq!(proxy.status(0).idle, 1);
+}
+
+#[runtime::test]
+async fn a_client_that_drops_an_upgraded_connection_ends_the_upstreams() {
+    let upstream = script(|_, mut stream| async move {
+        read_head(&mut stream).await;
+        let switched =
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        stream.write_all(switched.as_bytes()).await.unwrap();
+        assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
+    });
+    let proxy = Proxy::start(&[upstream], |_| ());
+    let mut client = proxy.connect().await;
+    client.write_all(REQUEST).await.unwrap();
+    read_head(&mut client).await.unwrap();
+    drop(client);
+    until("the upstream's connection is closed", || proxy.status(0).open == 0).await;
+}

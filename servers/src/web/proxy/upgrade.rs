@@ -1,0 +1,217 @@
+//! Upgraded connections: WebSockets and others.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use adapters::HyperIo;
+use bytes::{Buf, Bytes};
+use futures_util::{AsyncRead, AsyncWrite};
+use hyper::upgrade::OnUpgrade;
+
+use super::connection::Connection;
+use crate::connection_limit::ConnectionPermit;
+
+/// Bytes that are copied at a time.
+const COPIED: usize = 32 << 10;
+
+thread_local! {
+    /// Lent to a copy during a poll. So an idle connection holds no buffer.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; COPIED]);
+}
+
+/// Copies between the two sides of an upgraded connection until both have ended, in a task of this worker. The end of one is
+/// passed on to the other, which may still send.
+///
+/// If nothing comes from either for `limit` to twice of it, both are closed. `permit` is kept until the end: the client's
+/// connection is still one of the open ones.
+pub(super) fn copy_upgraded(
+    client: OnUpgrade,
+    upstream: Box<Connection>,
+    limit: Duration,
+    permit: Arc<ConnectionPermit>,
+) {
+    drop(runtime::spawn(async move {
+        let _permit = permit;
+        let Some((upstream, received, _open)) = upstream.into_upgraded().await else { return };
+        let client = match client.await {
+            Ok(client) => client,
+            Err(error) => return tracing::debug!(%error, "a client has gone before its upgrade"),
+        };
+        let copied = copy_both(HyperIo::new(client), HyperIo::new(upstream), received, limit).await;
+        if let Err(error) = copied {
+            tracing::debug!(%error, "an upgraded connection has broken");
+        }
+    }));
+}
+
+/// Copies both ways. `received`: bytes that were read from the upstream.
+async fn copy_both<C, U>(mut client: C, mut upstream: U, received: Bytes, limit: Duration) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut to_client = Direction { unsent: received, ..Direction::default() };
+    let mut to_upstream = Direction::default();
+    let mut sleep = runtime::sleep(limit);
+    let mut copied = 0;
+    std::future::poll_fn(|context| {
+        while Pin::new(&mut sleep).poll(context).is_ready() {
+            let now = to_client.transfers + to_upstream.transfers;
+            if std::mem::replace(&mut copied, now) == now {
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "nothing came for too long",
+                )));
+            }
+            sleep = runtime::sleep(limit);
+        }
+        let sent = to_upstream.poll(&mut client, &mut upstream, context)?;
+        let received = to_client.poll(&mut upstream, &mut client, context)?;
+        if sent.is_ready() && received.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// One way of a copy.
+#[derive(Debug, Default)]
+struct Direction {
+    /// What was read and not yet written.
+    unsent: Bytes,
+    unflushed: bool,
+    /// How often bytes were read or written.
+    transfers: u64,
+    /// The side that is read has ended.
+    ended: bool,
+    /// The end was passed on.
+    closed: bool,
+}
+
+impl Direction {
+    fn poll<R, W>(&mut self, from: &mut R, to: &mut W, context: &mut Context<'_>) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        if self.closed {
+            return Poll::Ready(Ok(()));
+        }
+        // Other tasks have their turn between bursts.
+        for _ in 0..16 {
+            while !self.unsent.is_empty() {
+                let written = ready!(Pin::new(&mut *to).poll_write(context, &self.unsent))?;
+                if written == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.unsent.advance(written);
+                self.transfers += 1;
+                self.unflushed = true;
+            }
+            if self.ended {
+                ready!(Pin::new(&mut *to).poll_close(context))?;
+                self.closed = true;
+                return Poll::Ready(Ok(()));
+            }
+            if let Poll::Ready(progress) = self.poll_transfer(from, to, context) {
+                progress?;
+                continue;
+            }
+            if self.unflushed {
+                ready!(Pin::new(&mut *to).poll_flush(context))?;
+                self.unflushed = false;
+            }
+            return Poll::Pending;
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads once, and writes what it can of that.
+    fn poll_transfer<R, W>(
+        &mut self,
+        from: &mut R,
+        to: &mut W,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        BUFFER.with_borrow_mut(|buffer| {
+            let read = ready!(Pin::new(from).poll_read(context, buffer))?;
+            self.transfers += 1;
+            if read == 0 {
+                self.ended = true;
+                return Poll::Ready(Ok(()));
+            }
+            let written = match Pin::new(to).poll_write(context, &buffer[..read]) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => 0,
+            };
+            self.unflushed |= written > 0;
+            if written < read {
+                self.unsent = Bytes::copy_from_slice(&buffer[written..read]);
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{AsyncReadExt, AsyncWriteExt};
+    use net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    #[runtime::test]
+    async fn a_side_that_has_ended_still_receives_what_the_other_sends() {
+        let (mut client, near) = pair().await;
+        let (far, mut upstream) = pair().await;
+        let copying =
+            runtime::spawn(copy_both(near, far, Bytes::from_static(b"early "), Duration::from_secs(60)));
+        let sent = vec![7; 1 << 20];
+        let sending = sent.clone();
+        let client = runtime::spawn(async move {
+            client.write_all(&sending).await.unwrap();
+            client.close().await.unwrap();
+            let mut received = String::new();
+            client.read_to_string(&mut received).await.unwrap();
+            received
+        });
+        let mut received = Vec::new();
+        upstream.read_to_end(&mut received).await.unwrap();
+        assert!(received == sent);
+        upstream.write_all(b"and late").await.unwrap();
+        upstream.close().await.unwrap();
+        assert_eq!(client.await.unwrap(), "early and late");
+        copying.await.unwrap().unwrap();
+    }
+
+    #[runtime::test]
+    async fn silence_ends_both_sides_and_traffic_one_way_keeps_them() {
+        let (mut client, near) = pair().await;
+        let (far, mut upstream) = pair().await;
+        let limit = Duration::from_millis(200);
+        let copying = runtime::spawn(copy_both(near, far, Bytes::new(), limit));
+        for _ in 0..15 {
+            runtime::sleep(Duration::from_millis(50)).await;
+            upstream.write_all(b".").await.unwrap();
+        }
+        assert!(!copying.is_finished());
+        assert_eq!(copying.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let mut received = Vec::new();
+        // Both ends are closed, or reset.
+        let _ = client.read_to_end(&mut received).await;
+        assert_eq!(received.len(), 15);
+    }
+}

@@ -1,0 +1,235 @@
+//! Starts a web server, reloads it, and shuts it down.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use adapters::hyper::{self, Peer, serve};
+use adapters::tls::{Acceptor, Certificates};
+use futures_util::future::join_all;
+use net::{Alignment, ShutdownReport, TcpListener};
+
+use super::config::{Config, Limits};
+use super::context::{ServerContext, Site};
+use super::counters::Totals;
+use super::error::StartError;
+use super::service::connection_service;
+use crate::listen::bind;
+
+/// A running web server. It continues to run when this is dropped; [`Server::shutdown`] ends it.
+#[derive(Debug)]
+pub struct Server {
+    context: Arc<ServerContext>,
+    acceptor: Option<Acceptor>,
+    config: Config,
+    servers: Vec<hyper::Server>,
+    addresses: Vec<SocketAddr>,
+    tls_addresses: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Starts to listen, on every worker of the current runtime.
+    ///
+    /// # Errors
+    /// If an address cannot be listened on, or something that the configuration names cannot be used.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let server = Self::start_paused(config, Vec::new())?;
+        server.resume().await?;
+        Ok(server)
+    }
+
+    /// As [`start`](Self::start), but requests wait until [`resume`](Self::resume) is called: between the two
+    /// the process can drop the privileges that ports and keys need.
+    ///
+    /// It takes listening sockets that the process inherited, as from systemd, if there are any. They
+    /// take the place of the configuration's addresses. TLS is spoken on those whose port is 443 or one of
+    /// [`TlsConfig::listen`](super::TlsConfig::listen).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn start_paused(config: &Config, inherited: Vec<std::net::TcpListener>) -> Result<Self, StartError> {
+        let acceptor = acceptor(config)?;
+        let context = Arc::new(ServerContext::new(config)?);
+        let (servers, addresses, tls_addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut server =
+            Self { context, acceptor, config: config.clone(), servers, addresses, tls_addresses };
+        if !inherited.is_empty() {
+            let failed = |source| StartError::Listen { address: "an inherited socket".to_owned(), source };
+            inherited
+                .into_iter()
+                .try_for_each(|listener| server.serve_inherited(listener))
+                .map_err(failed)?;
+            return Ok(server);
+        }
+        let encrypted = config.tls.iter().flat_map(|tls| &tls.listen).map(|address| (*address, true));
+        // All addresses are bound before any is served.
+        let mut listeners = Vec::new();
+        for (address, encrypted) in config.listen.iter().map(|address| (*address, false)).chain(encrypted) {
+            let failed = |source| StartError::Listen { address: address.to_string(), source };
+            listeners.push((address, bind(address, config.backlog).map_err(failed)?, encrypted));
+        }
+        for (address, listener, encrypted) in listeners {
+            let failed = |source| StartError::Listen { address: address.to_string(), source };
+            server.serve(listener, encrypted).map_err(failed)?;
+        }
+        Ok(server)
+    }
+
+    /// Begins to answer requests, after [`start_paused`](Self::start_paused).
+    ///
+    /// # Errors
+    /// If the access log cannot be opened, as the user that the process runs as now.
+    pub async fn resume(&self) -> Result<(), StartError> {
+        self.context.resume().await
+    }
+
+    /// Reads and opens everything that the configuration names, except addresses and the access log.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn check(config: &Config) -> Result<(), StartError> {
+        acceptor(config)?;
+        Site::new(config, None).map(drop)
+    }
+
+    fn serve_inherited(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
+        let port = listener.local_addr()?.port();
+        let mut tls_ports = self.config.tls.iter().flat_map(|tls| &tls.listen).map(SocketAddr::port);
+        let encrypted = self.acceptor.is_some() && (port == 443 || tls_ports.any(|it| it == port));
+        self.serve(TcpListener::from_std(listener)?, encrypted)
+    }
+
+    fn serve(&mut self, listener: TcpListener, encrypted: bool) -> io::Result<()> {
+        let address = listener.local_addr()?;
+        let context = Arc::clone(&self.context);
+        let Limits { header_timeout, stall_timeout, header_size, streams, .. } = self.config.limits;
+        let header_size = u32::try_from(header_size).unwrap_or(u32::MAX);
+        let server = serve(listener, move |peer: &Peer| connection_service(&context, peer))
+            .header_read_timeout(Some(header_timeout))
+            .idle_timeout(Some(header_timeout))
+            .stall_timeout(Some(stall_timeout))
+            .configure(|builder| {
+                builder.http1().max_buf_size(header_size as usize);
+                builder.http2().max_concurrent_streams(streams).max_header_list_size(header_size);
+            });
+        let server = match self.acceptor.as_ref().filter(|_| encrypted) {
+            Some(acceptor) => server.tls(acceptor.clone()),
+            None => server,
+        };
+        self.servers.push(server.start()?);
+        if encrypted { &mut self.tls_addresses } else { &mut self.addresses }.push(address);
+        Ok(())
+    }
+
+    /// The addresses without TLS, with the ports that were taken.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The addresses with TLS, with the ports that were taken.
+    pub fn tls_addresses(&self) -> &[SocketAddr] {
+        &self.tls_addresses
+    }
+
+    /// How many connections were accepted and which of them are aligned, summed over all listeners.
+    pub fn alignment(&self) -> Alignment {
+        self.servers.iter().map(hyper::Server::alignment).sum()
+    }
+
+    /// What was counted since the start.
+    pub fn totals(&self) -> Totals {
+        self.context.counters.totals()
+    }
+
+    /// Takes a new configuration: reads certificates again, opens the access log again, and uses the other values for later
+    /// connections.
+    ///
+    /// # Errors
+    /// If it cannot be used, or has other addresses or limits of the listeners. Then the present one stays in use.
+    pub async fn reload(&mut self, config: &Config) -> Result<(), StartError> {
+        let listeners = |config: &Config| {
+            let tls = config.tls.as_ref().map(|tls| tls.listen.clone());
+            (config.listen.clone(), tls, config.backlog)
+        };
+        if listeners(config) != listeners(&self.config) {
+            return Err(StartError::NeedsRestart("listen, tls.listen or backlog"));
+        }
+        let of_listeners = |limits: &Limits| {
+            (
+                limits.connections,
+                limits.header_timeout,
+                limits.stall_timeout,
+                limits.header_size,
+                limits.streams,
+            )
+        };
+        if of_listeners(&config.limits) != of_listeners(&self.config.limits) {
+            return Err(StartError::NeedsRestart(
+                "limits.connections, header-timeout, stall-timeout, header-size or streams",
+            ));
+        }
+        // Their addresses are the same.
+        if config.tls != self.config.tls {
+            return Err(StartError::NeedsRestart("the paths of certificates and keys, and require-tls13,"));
+        }
+        // Both are ready before one is used.
+        let loaded = self.acceptor.as_ref().map(Acceptor::load).transpose()?;
+        let present = self.context.site();
+        let site = Site::new(config, Some(&present))?;
+        site.start(Some(&present)).await?;
+        if let (Some(acceptor), Some(loaded)) = (&self.acceptor, loaded) {
+            acceptor.replace(loaded);
+        }
+        self.context.replace_site(site);
+        self.config = config.clone();
+        Ok(())
+    }
+
+    /// Opens the access log again, after it was moved away.
+    ///
+    /// # Errors
+    /// Those of `open(2)`. The file that is open stays in use.
+    pub async fn reopen_log(&self) -> io::Result<()> {
+        match &self.context.site().access_log {
+            Some(log) => log.reopen().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Accepts no more, answers the requests in progress, and ends. What has not ended after
+    /// [`Limits::shutdown_timeout`](super::Limits) is aborted.
+    pub async fn shutdown(self) -> ShutdownReport {
+        let limit = self.config.limits.shutdown_timeout;
+        let mut total = ShutdownReport::default();
+        for report in join_all(self.servers.into_iter().map(|server| server.shutdown(limit))).await {
+            total += report;
+        }
+        if let Some(log) = self.context.site().access_log.clone() {
+            // A panic is in the log already.
+            let _ = runtime::spawn_blocking(move || log.write_all()).await;
+        }
+        total
+    }
+}
+
+fn acceptor(config: &Config) -> Result<Option<Acceptor>, StartError> {
+    let Some(tls) = &config.tls else { return Ok(None) };
+    let mut builder = Acceptor::builder(Certificates::new(&tls.certificate, &tls.key)).http();
+    builder = builder.handshake_timeout(config.limits.header_timeout);
+    for named in &tls.names {
+        builder = builder.server_name(&named.name, Certificates::new(&named.certificate, &named.key));
+    }
+    if tls.require_tls13 {
+        builder = builder.require_tls13();
+    }
+    Ok(Some(builder.open()?))
+}

@@ -1,0 +1,138 @@
+//! Answers requests.
+
+use std::convert::Infallible;
+use std::sync::{Arc, OnceLock};
+
+use adapters::hyper::Peer;
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::service::{Service, service_fn};
+use hyper::{Method, Request, Response, StatusCode, Version};
+
+use super::access_log::LogLine;
+use super::body::ResponseBody;
+use super::context::{ServerContext, Site};
+use super::error_response::{error_response, method_not_allowed};
+use super::proxy::ClientInfo;
+use super::request_check::refusal;
+use super::routing::Routing;
+use super::tracked_body::TrackedBody;
+use crate::connection_limit::ConnectionPermit;
+
+/// The service of one connection.
+pub fn connection_service(
+    context: &Arc<ServerContext>,
+    peer: &Peer,
+) -> impl Service<Request<Incoming>, Response = Response<TrackedBody>, Error = Infallible, Future: 'static>
++ 'static
++ use<> {
+    let site = context.site();
+    let permit = OnceLock::new();
+    let counters = context.counters.worker();
+    counters.count_connection();
+    match ConnectionPermit::try_acquire(&context.connections) {
+        Some(acquired) => drop(permit.set(Arc::new(acquired))),
+        None => counters.count_refused(),
+    }
+    let connection = Arc::new(Connection { context: Arc::clone(context), site, peer: *peer, permit });
+    service_fn(move |request| {
+        let connection = Arc::clone(&connection);
+        async move { Ok(connection.handle(request).await) }
+    })
+}
+
+struct Connection {
+    context: Arc<ServerContext>,
+    site: Arc<Site>,
+    peer: Peer,
+    /// Empty as long as there are too many connections.
+    permit: OnceLock<Arc<ConnectionPermit>>,
+}
+
+impl Connection {
+    async fn handle(&self, request: Request<Incoming>) -> Response<TrackedBody> {
+        self.context.ready().await;
+        let log = self.site.access_log.as_ref();
+        let mut line = log.map(|log| Box::new((Arc::clone(log), LogLine::of(&request, self.peer.address()))));
+        let is_head = *request.method() == Method::HEAD;
+        let mut response = self.respond(request).await;
+        if is_head {
+            response = without_body(response);
+        }
+        self.context.counters.worker().count_response(response.status());
+        if let Some(line) = &mut line {
+            line.1.status = response.status();
+        }
+        response.map(|body| TrackedBody::new(body, Arc::clone(&self.context), line))
+    }
+
+    /// A connection of HTTP/2 that was refused may try again: others may have ended.
+    fn permit(&self) -> Option<&Arc<ConnectionPermit>> {
+        if self.permit.get().is_none()
+            && let Some(acquired) = ConnectionPermit::try_acquire(&self.context.connections)
+        {
+            let _ = self.permit.set(Arc::new(acquired));
+        }
+        self.permit.get()
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        let Some(permit) = self.permit() else { return too_many_connections(request.version()) };
+        if let Some(status) = refusal(&request) {
+            return closing(error_response(status), request.version());
+        }
+        let path = request.uri().path();
+        if self.site.stats.as_deref().is_some_and(|stats| stats == path) {
+            return self.stats(request.method());
+        }
+        match (self.site.routes.find(path), &self.site.files) {
+            (Routing::Ambiguous, _) => error_response(StatusCode::BAD_REQUEST),
+            (Routing::Proxy(route), _) => {
+                let client = ClientInfo { address: self.peer.address(), encrypted: self.peer.is_encrypted() };
+                let body_limit = self.site.limits.body_size;
+                // Boxed, so that the requests for files don't move its state about.
+                Box::pin(route.forward(request, client, body_limit, permit)).await
+            }
+            (Routing::Files, Some(files)) => files.respond(&request, &self.peer).await,
+            (Routing::Files, None) => error_response(StatusCode::NOT_FOUND),
+        }
+    }
+
+    fn stats(&self, method: &Method) -> Response<ResponseBody> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return method_not_allowed("GET, HEAD");
+        }
+        let mut text = self.context.prometheus(&self.site);
+        text.push_str(&runtime::metrics::Snapshot::take().prometheus());
+        let mut response = Response::new(text.into_bytes().into());
+        let content_type = HeaderValue::from_static(runtime::metrics::PROMETHEUS_CONTENT_TYPE);
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        response
+    }
+}
+
+fn too_many_connections(version: Version) -> Response<ResponseBody> {
+    let mut response = error_response(StatusCode::SERVICE_UNAVAILABLE);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    closing(response, version)
+}
+
+/// Takes the body away, as HTTP/2 has it sent otherwise, and leaves its length. An upstream has sent none.
+fn without_body(response: Response<ResponseBody>) -> Response<ResponseBody> {
+    if matches!(response.body(), ResponseBody::Upstream(_)) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+        parts.headers.entry(CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    Response::from_parts(parts, ResponseBody::empty())
+}
+
+/// Has the connection closed after a response; HTTP/2 has no header for that.
+fn closing(mut response: Response<ResponseBody>, version: Version) -> Response<ResponseBody> {
+    if version <= Version::HTTP_11 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
