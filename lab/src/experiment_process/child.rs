@@ -116,6 +116,16 @@ impl ExperimentProcess {
         Ok(seconds)
     }
 
+    /// CPU time of the process's threads in user space so far, in seconds, as the kernel's ticks sample it; of another
+    /// program with its descendants.
+    pub(crate) fn user_seconds(&self) -> io::Result<f64> {
+        let mut seconds = process_user_seconds(self.child.id())?;
+        if self.is_program {
+            seconds += descendants(self.child.id()).into_iter().flat_map(process_user_seconds).sum::<f64>();
+        }
+        Ok(seconds)
+    }
+
     /// Waits for the process's next message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         let mut line = String::new();
@@ -194,6 +204,13 @@ pub(crate) fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
         nanos += task.and_then(|task| task.schedstat()).map_err(io::Error::other)?.sum_exec_runtime;
     }
     Ok(nanos as f64 / 1e9)
+}
+
+/// CPU time of all threads of a process in user space so far, in seconds (`utime` of `/proc/<pid>/stat`).
+fn process_user_seconds(pid: u32) -> io::Result<f64> {
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
+    Ok(stat.map_err(io::Error::other)?.utime as f64 / procfs::ticks_per_second() as f64)
 }
 
 /// The children of a process and theirs. Empty on a kernel without `CONFIG_PROC_CHILDREN`.

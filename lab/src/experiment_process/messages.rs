@@ -127,6 +127,8 @@ pub struct ServerSpec {
     pub wait: WaitStrategy,
     /// The worker's driver.
     pub driver: DriverKind,
+    /// Memory for items, in bytes; 0 for the server's default.
+    pub memory: u64,
 }
 
 /// How a load process runs.
@@ -323,6 +325,7 @@ mod tests {
             }),
             wait: WaitStrategy::SpinThenBlock(WaitStrategy::SPIN_LIMIT),
             driver: DriverKind::Hybrid,
+            memory: 0,
         };
         let role = ProcessRole::Server(spec);
         let sent = serde_json::to_string(&role).unwrap();

@@ -18,6 +18,7 @@ use super::messages::{BEGIN, END, ServerMeasurement, ServerReady, ServerSpec};
 use super::output::send;
 use crate::Error;
 use crate::peers::descriptor_limit;
+use crate::peers::lull::waits;
 
 /// The most connections that the server accepts: those of the largest load, and those that observe it.
 const MOST_CONNECTIONS: usize = 10_100;
@@ -43,6 +44,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
         listen: vec![(spec.address, None)],
         port: Some(0),
         max_connections: MOST_CONNECTIONS,
+        memory: if spec.memory > 0 { spec.memory } else { Config::default().memory },
         ..Config::default()
     };
     let (stop, stopped) = UnixStream::pair()?;
@@ -148,9 +150,4 @@ impl Observer {
             grace_time_rounds: None,
         }
     }
-}
-
-/// System calls of all workers that wait, poll or submit, since the runtime's start.
-fn waits(handle: &Handle) -> u64 {
-    handle.metrics().iter().map(|metrics| metrics.waits).sum()
 }

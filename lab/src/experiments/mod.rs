@@ -9,6 +9,7 @@ pub mod grace_time_calibration;
 pub mod machine_check;
 pub mod memcached_cpu;
 mod memcached_process;
+pub mod paper;
 pub mod peer_comparison;
 pub mod policy_comparison;
 mod steal;

@@ -36,7 +36,7 @@ pub struct PeerComparisonConfig {
 impl PeerComparisonConfig {
     /// All loads, or a part of them that takes half a minute if `quick`.
     pub fn new(service: PeerService, quick: bool) -> Self {
-        let small = RequestShape { request: 40, reply: 200, depth: 1 };
+        let small = RequestShape::SMALL;
         let pipelined = RequestShape { depth: 16, ..small };
         let large = RequestShape { request: 1024, reply: 1024, depth: 1 };
         let shapes = match service.shape() {
@@ -266,7 +266,7 @@ fn idle_bytes(
     cores: CoreAssignment,
     connections: usize,
 ) -> Result<f64, Error> {
-    let shape = service.shape().unwrap_or(RequestShape { request: 40, reply: 200, depth: 1 });
+    let shape = service.shape().unwrap_or(RequestShape::SMALL);
     let (server, ready) = start_server(service, peer, cores, shape)?;
     let open = |connections| -> Result<ExperimentProcess, Error> {
         let mut load = ExperimentProcess::start(

@@ -184,6 +184,7 @@ impl PolicyComparison {
             polling,
             grace_time_turns: turns,
             wait: self.config.wait,
+            memory: 0,
         });
         let namespace = self.testbed.as_ref().map(|testbed| &testbed.server);
         let mut server = ExperimentProcess::start(&role, namespace)?;

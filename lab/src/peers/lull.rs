@@ -62,14 +62,18 @@ pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) 
     ready(report.running.to_string(), report.steps_down)
 }
 
+/// System calls of all workers that wait, poll or submit, since the runtime's start.
+pub(crate) fn waits(handle: &Handle) -> u64 {
+    handle.metrics().iter().map(|metrics| metrics.waits).sum()
+}
+
 /// Answers each line on standard input with the number of system calls so far that wait, poll or submit. On a second
 /// thread, because the worker's CPU time is to be the server's alone.
 fn report_waits(handle: Handle) {
     std::thread::spawn(move || {
         for _ in io::stdin().lock().lines().map_while(Result::ok) {
-            let waits: u64 = handle.metrics().iter().map(|metrics| metrics.waits).sum();
             // Fails if the lab has exited, and then this process is killed.
-            let _ = writeln!(io::stdout(), "{waits}");
+            let _ = writeln!(io::stdout(), "{}", waits(&handle));
         }
     });
 }

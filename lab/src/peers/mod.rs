@@ -9,7 +9,7 @@ pub(crate) mod descriptor_limit;
 mod dialogue;
 mod echo_server_spec;
 mod load;
-mod lull;
+pub(crate) mod lull;
 mod monoio;
 mod peer;
 mod request_shape;

@@ -13,6 +13,11 @@ pub struct RequestShape {
     pub depth: usize,
 }
 
+impl RequestShape {
+    /// One request of 40 B in flight, with a reply of 200 B.
+    pub const SMALL: Self = Self { request: 40, reply: 200, depth: 1 };
+}
+
 impl std::fmt::Display for RequestShape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} B to {} B", self.request, self.reply)?;

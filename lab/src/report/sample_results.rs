@@ -91,5 +91,6 @@ pub(super) fn result(class: DistanceClass, ratio: Interval) -> FleetComparisonRe
         capacity: load(None, class, rows),
         loads: vec![load(Some(0.5), class, vec![row("vanilla, epoll"), row("kernel-polling, epoll")])],
         servers: vec![running("vanilla", &[]), running("kernel-polling", &[])],
+        memory: Vec::new(),
     }
 }

@@ -48,6 +48,8 @@ pub enum Command {
     MemcachedCpu(MemcachedCpuFlags),
     /// Measure what crossings between user space and kernel cost a request, and what avoiding them can save
     Model(ModelFlags),
+    /// Write the tables and figures of Cai and Karsten's paper for this machine, beside the paper's numbers
+    Paper(PaperFlags),
     /// Run a process of an experiment
     #[command(name = SUBCOMMAND, hide = true)]
     ExperimentProcess { role: String, namespace: Option<String> },
@@ -334,6 +336,23 @@ pub struct ModelFlags {
     /// Use loopback only, without the testbed
     #[arg(long)]
     pub loopback: bool,
+}
+
+#[derive(Args, Clone)]
+pub struct PaperFlags {
+    /// Take at most four minutes instead of 20: fewer records, rates, rounds and connections
+    #[arg(long)]
+    pub quick: bool,
+    /// Folder for the report, its plots, and the results of each part. A part whose results are there already, from this
+    /// machine and configuration, is not measured again
+    #[arg(long, value_name = "DIR", default_value = "lab-paper")]
+    pub output: PathBuf,
+    /// Milliseconds of a turn, with few records and connections: to see that it works, not to measure
+    #[arg(long, hide = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=10_000))]
+    pub turn_time: Option<u64>,
+    /// Rounds of each load
+    #[arg(long, hide = true, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub rounds: Option<u8>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

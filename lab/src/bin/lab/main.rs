@@ -8,6 +8,7 @@ mod fleet_commands;
 mod ineffective_flags;
 mod model_command;
 mod output;
+mod paper_command;
 mod progress_bar;
 
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
         Some(Command::Model(flags)) => model_command::run(&flags),
+        Some(Command::Paper(flags)) => paper_command::run(&flags),
         Some(Command::Drivers(flags)) => fleet_commands::compare(&flags, Contestant::drivers()),
         None => fleet_commands::compare(&flags.compare, flags.compare.contestants()),
     };

@@ -31,7 +31,7 @@ pub struct CrossingCost {
 /// # Errors
 /// If the core is not allowed to this process, or if a ring fails.
 pub fn measure(core: u32, batches: usize) -> io::Result<CrossingCost> {
-    // A thread of its own, because the caller keeps its affinity.
+    // A new thread is pinned, so the affinity of the caller does not change.
     thread::scope(|scope| scope.spawn(|| measure_here(core, batches)).join())
         .unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")))
 }

@@ -11,15 +11,13 @@ use crate::Error;
 use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
 use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, PeerService, RequestShape};
 
-/// The sizes that `lab peers` uses, too.
-pub const ECHO: RequestShape = RequestShape { request: 40, reply: 200, depth: 1 };
 const CONNECTIONS: usize = 32;
 
 /// What one request costs a server.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[non_exhaustive]
 pub struct RequestCost {
-    /// Requests answered.
+    /// Replies that the load has received.
     pub requests: u64,
     /// CPU time of the server's worker and of the kernel thread that receives for it, per request, µs.
     pub cpu_us: f64,
@@ -53,7 +51,7 @@ pub(super) fn measure(
         peer: if driver == DriverKind::Uring { Peer::LullUring } else { Peer::LullEpoll },
         core: cores.server,
         service: PeerService::Echo,
-        shape: ECHO,
+        shape: RequestShape::SMALL,
         address: Ipv4Addr::LOCALHOST,
         network: None,
         work: Duration::ZERO,
@@ -65,7 +63,7 @@ pub(super) fn measure(
             server: ready.address,
             core: cores.client,
             service: PeerService::Echo,
-            shape: ECHO,
+            shape: RequestShape::SMALL,
             connections: CONNECTIONS,
             warm_up,
             duration,

@@ -17,7 +17,7 @@ use super::super::core_assignment::CoreAssignment;
 
 /// Bytes of a request.
 pub const REQUEST: usize = 64;
-/// Bytes of replies.
+/// The lengths of replies in bytes.
 pub const SIZES: [usize; 7] = [64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Connections, each with a request in flight.
 const CONNECTIONS: usize = 16;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct PathMeasurement {
     /// Bytes of a reply.
     pub bytes: usize,
-    /// Requests answered.
+    /// Requests that the server has answered after the warm-up.
     pub requests: u64,
     /// CPU time of the server's thread per request, µs.
     pub server_us: f64,

@@ -36,7 +36,7 @@ impl Line {
         Some(Self { intercept: (y - slope * x) / weight, slope })
     }
 
-    /// The cost of so many bytes, µs.
+    /// The cost of a reply of `bytes` bytes, in µs.
     pub fn at(&self, bytes: f64) -> f64 {
         self.intercept + self.slope * bytes
     }

@@ -16,9 +16,10 @@ use super::super::steal::STEAL_LIMIT;
 use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds};
 use super::config::ModelConfig;
 use super::crossing_cost::{self, CrossingCost};
-use super::echo_turn::{self, ECHO, RequestCost, transfers};
+use super::echo_turn::{self, RequestCost, transfers};
 use super::kernel_path::{Connections, PathMeasurement, SIZES};
 use crate::Error;
+use crate::peers::RequestShape;
 use crate::polling_config::PollingConfig;
 use crate::testbed::Testbed;
 
@@ -26,7 +27,7 @@ use crate::testbed::Testbed;
 pub(super) const DRIVERS: [DriverKind; 2] = [DriverKind::Epoll, DriverKind::Uring];
 /// Bytes of a reply of the echo server, and of the memcached server: a value of 200 bytes under a key of 30, and the
 /// protocol's lines.
-pub(super) const REPLIES: [usize; 2] = [ECHO.reply, 251];
+pub(super) const REPLIES: [usize; 2] = [RequestShape::SMALL.reply, 251];
 
 /// Everything that was measured.
 #[derive(Debug, Clone, Serialize)]

@@ -26,7 +26,7 @@ pub(crate) fn rounds<T>(
     MeasuredRounds { load: load.to_owned(), contestants, finished: rounds.finish() }
 }
 
-/// So many rounds of a server on epoll and on uring, with CPU times per request in µs.
+/// The results of `rounds` rounds of a server on epoll and on uring; `epoll` and `uring` are CPU times per request in µs.
 pub(crate) fn server(count: usize, epoll: f64, uring: f64) -> MeasuredRounds<RequestCost> {
     let turns = Cell::new(0);
     rounds(count, "closed loop", 2, |index| {

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::contender::RunningContender;
 use super::measurement::STEAL_LIMIT;
+use super::running_contender::RunningContender;
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
 

@@ -12,9 +12,11 @@ use super::super::core_assignment::CoreAssignment;
 use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, border};
 use super::capacity::{Capacity, Start, Trials, search};
 use super::config::FleetComparisonConfig;
-use super::contender::{Contender, RunningContender, RunningPolicy};
+use super::contender::Contender;
 use super::measurement::{STEAL_LIMIT, TurnMeasurement};
 use super::rows::{CapacityRow, ClassRows, FleetRow, capacity_rows, fleet_rows};
+use super::running_contender::RunningContender;
+use super::running_server::{RunningPolicy, ServerMemory};
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
 
@@ -63,6 +65,8 @@ pub struct FleetComparisonResult {
     pub loads: Vec<LoadResult<FleetRow, TurnMeasurement>>,
     /// What each contender's worker runs, if it is Lull's.
     pub servers: Vec<Option<RunningPolicy>>,
+    /// What each contender and the kernel held for its connections.
+    pub memory: Vec<ServerMemory>,
 }
 
 /// What a turn measured.
@@ -130,7 +134,7 @@ impl FleetComparison {
             duration: self.config.trial_duration,
         };
         let mut random = SmallRng::seed_from_u64(SEED);
-        let search_capacity = self.config.rates.is_empty();
+        let search_capacity = self.config.searches_capacity();
         let capacity_rounds = if search_capacity { capacity_rounds } else { 0 };
         let mut starts = vec![Start::Guess(FIRST_RATE); self.running.len()];
         let (mut capacity, capacity_invalid) =
@@ -198,7 +202,8 @@ impl FleetComparison {
             invalid: capacity_invalid,
         };
         let servers = self.running.iter().map(|running| running.policy.clone()).collect();
-        Ok(FleetComparisonResult { capacity, loads, servers })
+        let memory = self.running.iter().map(|running| running.memory).collect();
+        Ok(FleetComparisonResult { capacity, loads, servers, memory })
     }
 
     /// Measures all contenders in rounds, within the load's share of the time that is left.
@@ -210,7 +215,7 @@ impl FleetComparison {
         mut measure: impl FnMut(&mut RunningContender, usize) -> Result<Measured<T>, Error>,
     ) -> Result<(MeasuredRounds<T>, Vec<InvalidTurn<T>>), Error> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let share = if self.left == self.config.loads() && self.config.rates.is_empty() {
+        let share = if self.left == self.config.loads() && self.config.searches_capacity() {
             left.mul_f64(self.config.capacity_share)
         } else {
             left / u32::try_from(self.left.max(1)).unwrap_or(u32::MAX)

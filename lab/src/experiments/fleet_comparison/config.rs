@@ -48,7 +48,8 @@ pub struct FleetComparisonConfig {
     pub depth: usize,
     /// What is asked.
     pub requests: FleetRequests,
-    /// Rates of the open loop, as shares of the first contender's capacity.
+    /// Rates of the open loop, as shares of the first contender's capacity. Without shares and rates only the closed loop
+    /// is measured.
     pub shares: Vec<f64>,
     /// Rates of the open loop, requests per second. If there are any, the capacity is not searched, and shares of it are
     /// not measured.
@@ -137,7 +138,12 @@ impl FleetComparisonConfig {
 
     /// The number of loads that are measured, the search for the capacity included.
     pub fn loads(&self) -> usize {
-        let open = if self.rates.is_empty() { 1 + self.shares.len() } else { self.rates.len() };
+        let open = if self.searches_capacity() { 1 + self.shares.len() } else { self.rates.len() };
         open + usize::from(self.closed_loop)
+    }
+
+    /// Whether the capacity is searched: it is what shares refer to.
+    pub fn searches_capacity(&self) -> bool {
+        self.rates.is_empty() && !self.shares.is_empty()
     }
 }

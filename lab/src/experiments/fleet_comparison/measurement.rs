@@ -1,6 +1,6 @@
 //! One turn under a fleet: what the fleet measured, and what the host did meanwhile.
 
-use policies::counters::{CpuTime, Snapshot};
+use policies::counters::{CpuTime, PerfReading, Snapshot};
 use serde::Serialize;
 
 use super::super::core_assignment::CoreAssignment;
@@ -8,10 +8,14 @@ use crate::experiment_process::AttachProgress;
 use crate::fleet::{FleetLoad, FleetMeasurement};
 
 /// Counters of the host at one moment.
-pub(super) struct HostReading {
+pub(in crate::experiments) struct HostReading {
     /// CPU time of the server's process, in seconds.
     pub(super) cpu: f64,
+    /// The part of it in user space.
+    pub(super) user: f64,
     pub(super) snapshot: Snapshot,
+    /// Counters of the server's core. `None` on a machine without.
+    pub(super) perf: Option<PerfReading>,
     /// Segments that the server's kernel has sent again.
     pub(super) retransmitted: u64,
     /// Packets that found the server's receive ring full.
@@ -22,8 +26,16 @@ pub(super) struct HostReading {
     pub(super) attach: Option<AttachReading>,
 }
 
+impl HostReading {
+    /// Why nothing is attached now, if something should be.
+    pub(in crate::experiments) fn detached(&self) -> Option<String> {
+        let attach = self.attach.as_ref()?;
+        (attach.progress.instances == 0).then(|| "no epoll instance was attached".to_owned())
+    }
+}
+
 /// What an attaching process did so far.
-pub(super) struct AttachReading {
+pub(in crate::experiments) struct AttachReading {
     /// Its CPU time, in seconds.
     pub(super) cpu: f64,
     pub(super) progress: AttachProgress,
@@ -41,6 +53,80 @@ pub struct AttachTurn {
     pub stepped_back: Vec<String>,
     /// The modes that the law has chosen for the queue since the turn before, with the reasons, in order of time.
     pub changes: Vec<String>,
+}
+
+/// What a turn cost the server, whatever loaded it: the figures of the paper's tables.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[non_exhaustive]
+pub struct ServerFigures {
+    /// CPU time of the server's threads and of the kernel thread that polls its queue, per reply, µs.
+    pub cpu_us: f64,
+    /// The kernel thread's part of it.
+    pub kernel_thread_cpu_us: f64,
+    /// The server's code in user space, over the CPU time of the server and of the kernel thread, 0 to 1. The kernel samples
+    /// it in ticks, so a short turn has few of them.
+    pub user_share: f64,
+    /// The rest, except softirqs: the kernel on behalf of the server, and the kernel thread.
+    pub system_share: f64,
+    /// Softirqs on the server's core, over the same, except those on behalf of a system call and those of the kernel thread.
+    pub softirq_share: f64,
+    /// Instructions of the server's core per reply. `None` on a machine that does not count them, as the next two.
+    pub instructions_per_reply: Option<f64>,
+    /// Instructions per cycle.
+    pub instructions_per_cycle: Option<f64>,
+    /// Misses of the last-level cache per reply.
+    pub cache_misses_per_reply: Option<f64>,
+    /// Packets that the server received per interrupt, or on a device without interrupts per wake-up of the kernel thread
+    /// that stands in for it.
+    pub packets_per_interrupt: Option<f64>,
+    /// CPU time that the hypervisor took from the cores that work for the server (steal), as a share of one core.
+    pub steal: f64,
+}
+
+impl ServerFigures {
+    /// What was counted between two readings, while the server sent `replies`.
+    pub(in crate::experiments) fn between(
+        before: &HostReading,
+        after: &HostReading,
+        cores: CoreAssignment,
+        receiver: u32,
+        replies: u64,
+    ) -> Self {
+        let delta = after.snapshot.since(&before.snapshot);
+        let (replies, seconds) = (replies.max(1) as f64, delta.elapsed.as_secs_f64());
+        let kernel_threads: f64 = delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).sum();
+        let time = |core: u32| delta.cpus.get(core as usize).copied();
+        let cpu = after.cpu - before.cpu;
+        let share = |seconds: f64| (seconds / (cpu + kernel_threads).max(1e-9)).clamp(0.0, 1.0);
+        let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
+        let perf = after.perf.zip(before.perf);
+        let counted = |count: fn(&PerfReading) -> Option<u64>| {
+            let (after, before) = perf?;
+            Some(count(&after)?.saturating_sub(count(&before)?) as f64)
+        };
+        let instructions = counted(|perf| Some(perf.instructions));
+        let cycles = counted(|perf| Some(perf.cycles)).filter(|cycles| *cycles > 0.0);
+        let thread = kernel_threads * 1e6 / replies;
+        let user = share(after.user - before.user);
+        let softirq =
+            share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
+        let elsewhere = receiver != cores.server && receiver != cores.client;
+        Self {
+            cpu_us: cpu * 1e6 / replies + thread,
+            kernel_thread_cpu_us: thread,
+            user_share: user,
+            system_share: (1.0 - user - softirq).max(0.0),
+            softirq_share: softirq,
+            instructions_per_reply: instructions.map(|count| count / replies),
+            instructions_per_cycle: instructions
+                .zip(cycles)
+                .map(|(instructions, cycles)| instructions / cycles),
+            cache_misses_per_reply: counted(|perf| perf.cache_misses).map(|misses| misses / replies),
+            packets_per_interrupt: Some(delta.packets_per_interrupt().value)
+                .filter(|ratio| ratio.is_finite()),
+            steal: stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 },
+        }
+    }
 }
 
 /// One contender measured once.
@@ -80,6 +166,8 @@ pub struct TurnMeasurement {
     pub queue: Option<String>,
     /// What attached to the server from outside. `None` if nothing did.
     pub attach: Option<AttachTurn>,
+    /// The figures of the paper's tables.
+    pub figures: ServerFigures,
 }
 
 /// Steal, as a share of one core, above which a turn or a trial is repeated. A 99th percentile bears 1 % of the time.
@@ -110,25 +198,17 @@ impl TurnMeasurement {
             let time = delta.cpus.get(core as usize);
             time.map_or(0.0, |time: &CpuTime| time.busy.as_secs_f64()) / seconds
         };
-        let stolen = |core: u32| {
-            let time = delta.cpus.get(core as usize);
-            time.map_or(0.0, |time: &CpuTime| time.steal.as_secs_f64()) / seconds
-        };
+        let figures = ServerFigures::between(before, after, cores, receiver, fleet.all_replies);
         let received = delta.rx_packets.total();
         let by_receiver = delta.received_by_cpu.get(receiver as usize).copied().unwrap_or(0);
-        let kernel_threads: f64 = delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).sum();
         let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
         Self {
             load,
             server_cpu_us: (after.cpu - before.cpu) * 1e6 / replies,
-            kernel_thread_cpu_us: kernel_threads * 1e6 / replies,
+            kernel_thread_cpu_us: figures.kernel_thread_cpu_us,
             server_core_busy: busy(cores.server),
             client_core_busy: busy(cores.client),
-            steal: if receiver == cores.server || receiver == cores.client {
-                stolen(cores.server)
-            } else {
-                stolen(cores.server) + stolen(receiver)
-            },
+            steal: figures.steal,
             packets_per_wake: received as f64 / wakes.max(1) as f64,
             busy_poll_share: delta.busy_poll_share(),
             received_share: (receiver != cores.client && depth == 1)
@@ -138,6 +218,7 @@ impl TurnMeasurement {
             drops: after.drops.saturating_sub(before.drops),
             queue: after.queue.clone(),
             attach: attach_turn(before, after, seconds),
+            figures,
             fleet,
         }
     }

@@ -34,8 +34,13 @@ pub struct ServerCommand {
 impl ServerCommand {
     /// A memcached with one worker thread.
     pub fn memcached(program: PathBuf) -> Self {
-        let (ip, port) = (SERVER_ADDRESS.to_string(), PORT.to_string());
-        let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-t", "1", "-m", "256", "-c", "10100"];
+        Self::memcached_with_memory(program, 256)
+    }
+
+    /// A memcached with one worker thread, and this much memory for items, in MiB.
+    pub fn memcached_with_memory(program: PathBuf, memory: u64) -> Self {
+        let (ip, port, memory) = (SERVER_ADDRESS.to_string(), PORT.to_string(), memory.to_string());
+        let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-t", "1", "-m", &memory, "-c", "10100"];
         Self { name: "memcached".to_owned(), program, arguments: arguments.map(str::to_owned).into() }
     }
 
@@ -56,7 +61,7 @@ impl ServerCommand {
     }
 
     /// The server's address on the testbed, and memcached's port.
-    pub(super) fn address() -> SocketAddrV4 {
+    pub(in crate::experiments) fn address() -> SocketAddrV4 {
         SocketAddrV4::new(SERVER_ADDRESS, PORT)
     }
 

@@ -5,17 +5,15 @@ use std::io;
 use adapters::hyper::Server;
 use axum::Router;
 use axum::routing::get;
-use axum::serve::ListenerExt;
+
+use super::without_delay;
 
 fn app() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
 pub(super) async fn on_tokio(listener: tokio::net::TcpListener) -> io::Result<()> {
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, app()).await
+    axum::serve(without_delay(listener), app()).await
 }
 
 pub(super) fn on_lull(listener: net::TcpListener) -> io::Result<Server> {

@@ -10,6 +10,7 @@ use std::io;
 use std::net::TcpListener as StdListener;
 
 use adapters::hyper::Server;
+use axum::serve::ListenerExt;
 use net::TcpListener;
 use runtime::DriverKind;
 
@@ -53,6 +54,16 @@ pub(super) fn serve_on_lull(
         std::future::pending::<()>().await;
         drop(server);
         Ok(())
+    })
+}
+
+/// As Lull's adapters have it: `TCP_NODELAY` on each connection.
+fn without_delay(
+    listener: tokio::net::TcpListener,
+) -> impl axum::serve::Listener<Addr = std::net::SocketAddr> {
+    listener.tap_io(|stream| {
+        // Fails only if the connection has been closed.
+        let _ = stream.set_nodelay(true);
     })
 }
 

@@ -8,8 +8,9 @@ use axum::Router;
 use axum::extract::ws as tokio_ws;
 use axum::response::Response;
 use axum::routing::any;
-use axum::serve::ListenerExt;
 use futures_util::{SinkExt, StreamExt};
+
+use super::without_delay;
 
 async fn open_on_tokio(upgrade: tokio_ws::WebSocketUpgrade) -> Response {
     upgrade.on_upgrade(async |mut socket| {
@@ -32,10 +33,7 @@ async fn open_on_lull(upgrade: lull_ws::WebSocketUpgrade) -> Response {
 }
 
 pub(super) async fn on_tokio(listener: tokio::net::TcpListener) -> io::Result<()> {
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, Router::new().route("/", any(open_on_tokio))).await
+    axum::serve(without_delay(listener), Router::new().route("/", any(open_on_tokio))).await
 }
 
 pub(super) fn on_lull(listener: net::TcpListener) -> io::Result<Server> {

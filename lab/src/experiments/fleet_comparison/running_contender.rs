@@ -1,0 +1,108 @@
+//! A server that runs, and the fleet that stays connected to it.
+
+use std::net::SocketAddr;
+
+use loadgen::Workload;
+
+use super::super::core_assignment::CoreAssignment;
+use super::contender::Contender;
+use super::measurement::TurnMeasurement;
+use super::running_server::{RunningPolicy, RunningServer, ServerMemory, slab_bytes};
+use super::server_command::with_reply_length;
+use crate::Error;
+use crate::experiment_process::{ExperimentProcess, FleetSpec, ProcessRole};
+use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
+use crate::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_MAC};
+
+/// A contender that runs. Dropping it ends its processes and removes its testbed.
+#[derive(Debug)]
+pub(super) struct RunningContender {
+    // The fleet ends before the server and its testbed.
+    fleet: ExperimentProcess,
+    server: RunningServer,
+    depth: usize,
+    /// What its worker runs, if it is Lull's.
+    pub(super) policy: Option<RunningPolicy>,
+    /// What the server and the kernel hold for its connections.
+    pub(super) memory: ServerMemory,
+}
+
+impl RunningContender {
+    /// Starts the server and connects the fleet.
+    pub(super) fn start(
+        contender: &Contender,
+        cores: CoreAssignment,
+        connections: usize,
+        depth: usize,
+        requests: &FleetRequests,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let (records, memory) = match requests {
+            FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
+            FleetRequests::Fixed { .. } | FleetRequests::Text { .. } => (0, 0),
+        };
+        let mut server = RunningServer::start(contender, cores, memory)?;
+        let SocketAddr::V4(address) = server.address else {
+            let address = server.address;
+            return Err(Error::LoadProcess(format!(
+                "a fleet speaks IPv4, and the server listens on {address}"
+            )));
+        };
+        let requests = with_reply_length(requests, &server.testbed, address)?;
+        let fleet = FleetConfig {
+            interface: CLIENT_INTERFACE.to_owned(),
+            mac: FLEET_MAC,
+            address: FLEET_ADDRESS,
+            server_mac: SERVER_MAC,
+            server: address,
+            connections,
+            depth,
+            requests,
+            seed,
+        };
+        let slab = slab_bytes();
+        let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
+        let mut fleet = ExperimentProcess::start(&role, Some(&server.testbed.client))?;
+        fleet.fleet_ready()?;
+        let memory = ServerMemory {
+            resident: server.resident_bytes()?,
+            kernel: slab_bytes().zip(slab).map(|(after, before)| after.saturating_sub(before)),
+        };
+        // A server without connections has no queue that could be attached to.
+        server.attach(contender)?;
+        let policy = server.policy.take();
+        Ok(Self { fleet, server, depth, policy, memory })
+    }
+
+    /// Runs a load for some seconds, of which nothing is counted.
+    pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
+        if seconds > 0.0 {
+            self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
+        }
+        Ok(())
+    }
+
+    /// Runs a load, and reads what the host did meanwhile.
+    pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<TurnMeasurement, Error> {
+        // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
+        let before = self.server.read()?;
+        let measurement = self.fleet.run_fleet(load)?;
+        let after = self.server.read()?;
+        let (cores, receiver) = (self.server.cores, self.server.receiver);
+        Ok(TurnMeasurement::new(*load, measurement, &before, &after, cores, receiver, self.depth))
+    }
+}
+
+/// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has anyway.
+pub(in crate::experiments) fn workload_memory(workload: &Workload) -> u64 {
+    /// The item's header, its place in the hash table, and the rounding of sizes up to those of slabs.
+    const OVERHEAD: f64 = 150.0;
+    /// Records up to which a server's default is enough.
+    const FEW: u64 = 50_000;
+    if workload.records <= FEW {
+        return 0;
+    }
+    // Twice the mean, because a slab class holds what it once got.
+    let record = workload.key.mean() + workload.value.mean() + OVERHEAD;
+    (workload.records as f64 * record * 2.0) as u64
+}

@@ -1,0 +1,188 @@
+//! The tables and figures of the paper that this project follows, on this machine.
+//!
+//! - [`EXHIBITS`]: the paper's tables and figures, with their numbers.
+//! - [`Part`]: what is measured at a time, and saved.
+//! - [`measure`]: measures all parts that are not saved yet.
+
+mod attached;
+mod config;
+mod connections;
+mod fleet_loads;
+mod measured;
+mod part;
+mod policies;
+mod programs;
+mod published;
+mod requirements;
+mod saved_parts;
+mod web;
+mod web_servers;
+mod wrk;
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use ::policies::host::Machine;
+use serde::Serialize;
+use serde_json::json;
+
+pub use config::PaperConfig;
+pub use measured::{Figure, LoadKind, MeasuredFigure, MeasuredLoad, MeasuredRow, PartResult};
+pub use part::Part;
+pub use programs::{Program, Programs};
+pub use published::{CITATION, EXHIBITS, Exhibit, Needs, PublishedRow, SETUP};
+pub use saved_parts::SavedParts;
+
+use super::core_assignment::CoreAssignment;
+use crate::Error;
+
+/// What became of a part.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartOutcome {
+    /// It was measured.
+    Measured {
+        /// Whether an earlier run measured it.
+        saved: bool,
+        /// What was measured.
+        result: PartResult,
+    },
+    /// It was not measured, for this reason.
+    Missing(String),
+}
+
+/// All parts.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PaperResult {
+    /// The parts in their order.
+    pub parts: Vec<(Part, PartOutcome)>,
+    /// Programs of other projects.
+    pub programs: Programs,
+    /// NUMA nodes with cores.
+    pub numa_nodes: usize,
+}
+
+impl PaperResult {
+    /// Parts that were never measured, on a machine without other programs.
+    #[cfg(test)]
+    pub(crate) fn for_tests(parts: Vec<(Part, PartOutcome)>) -> Self {
+        Self { parts, programs: Programs::default(), numa_nodes: 1 }
+    }
+
+    /// A part's outcome.
+    pub fn outcome(&self, part: Part) -> Option<&PartOutcome> {
+        self.parts.iter().find(|(other, _)| *other == part).map(|(_, outcome)| outcome)
+    }
+}
+
+/// What happens while parts are measured.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum PaperProgress<'a> {
+    /// A turn begins.
+    Turn(&'a str),
+    /// A part is over.
+    Finished(Part, &'a PartOutcome),
+}
+
+/// About how many turns all parts take: fewer where time runs out, and more where turns are repeated.
+pub fn steps(config: &PaperConfig, programs: &Programs, part: Part) -> usize {
+    match part {
+        Part::Policies => {
+            let rates = if config.rates.is_empty() { config.shares.len() } else { config.rates.len() };
+            policies::contenders(config) * (capacity_rounds(config) + (rates + 1) * config.rounds)
+        }
+        Part::Attached => {
+            let rounds = capacity_rounds(config) + attached::loads(config) * config.rounds;
+            if programs.memcached.is_some() { attached::contenders(config) * rounds } else { 0 }
+        }
+        Part::Web if programs.nginx.is_none() || programs.wrk.is_none() => 0,
+        Part::Web => web::contenders(config, programs) * config.file_sizes.len() * config.rounds,
+        Part::Connections => connections::CONTENDERS * config.connection_counts.len() * config.rounds,
+    }
+}
+
+/// Rounds of the search for the capacity, if it is searched.
+fn capacity_rounds(config: &PaperConfig) -> usize {
+    if config.rates.is_empty() { config.capacity_rounds } else { 0 }
+}
+
+/// Measures what `folder` has no results of for this machine and configuration. A part that fails is reported as missing,
+/// and the others are measured.
+///
+/// # Errors
+/// If results can't be saved.
+pub fn measure(
+    config: &PaperConfig,
+    cores: CoreAssignment,
+    folder: &Path,
+    mut progress: impl FnMut(PaperProgress<'_>),
+) -> Result<PaperResult, Error> {
+    let programs = Programs::find();
+    let measured_with = json!({
+        "lab": env!("CARGO_PKG_VERSION"),
+        "build": build(),
+        "machine": Machine::read(),
+        "cores": cores,
+        "config": config,
+        "programs": programs,
+    });
+    let saved = SavedParts::open(folder, measured_with)?;
+    let prevented = requirements::prevented(cores);
+    let mut parts = Vec::new();
+    for part in Part::ALL {
+        let outcome = match (saved.load(part), &prevented) {
+            (Some(result), _) => PartOutcome::Measured { saved: true, result },
+            (None, Some(reason)) => PartOutcome::Missing(reason.clone()),
+            (None, None) => {
+                let mut turn = |step: &str| progress(PaperProgress::Turn(step));
+                match measure_part(part, config, cores, &programs, &mut turn) {
+                    // Not saved, so that the next run tries again.
+                    Ok(Ok(result)) if !result.has_figures() => {
+                        PartOutcome::Missing(format!("no turn was valid: {}", result.notes.join("; ")))
+                    }
+                    Ok(Ok(result)) => {
+                        saved.save(part, &result)?;
+                        PartOutcome::Measured { saved: false, result }
+                    }
+                    Ok(Err(missing)) => PartOutcome::Missing(missing),
+                    Err(error) => PartOutcome::Missing(format!("failed: {error}")),
+                }
+            }
+        };
+        progress(PaperProgress::Finished(part, &outcome));
+        parts.push((part, outcome));
+    }
+    Ok(PaperResult { parts, programs, numa_nodes: requirements::numa_nodes() })
+}
+
+/// What changes with the program: Lull's servers are a part of it. `None` if its file is gone.
+fn build() -> Option<(u64, SystemTime)> {
+    let file = std::env::current_exe().and_then(std::fs::metadata).ok()?;
+    Some((file.len(), file.modified().ok()?))
+}
+
+/// Measures a part. The inner error names a program that is not installed.
+fn measure_part(
+    part: Part,
+    config: &PaperConfig,
+    cores: CoreAssignment,
+    programs: &Programs,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Result<PartResult, String>, Error> {
+    let missing = |name: &str| Ok(Err(format!("{name} is not installed (Debian: apt-get install {name})")));
+    match part {
+        Part::Policies => policies::measure(config, cores, progress).map(Ok),
+        Part::Attached => match &programs.memcached {
+            Some(memcached) => attached::measure(config, cores, &memcached.path, progress).map(Ok),
+            None => missing("memcached"),
+        },
+        Part::Web => match (&programs.nginx, &programs.wrk) {
+            (Some(nginx), Some(wrk)) => web::measure(config, cores, programs, (nginx, wrk), progress).map(Ok),
+            (None, _) => missing("nginx"),
+            (_, None) => missing("wrk"),
+        },
+        Part::Connections => connections::measure(config, cores, progress).map(Ok),
+    }
+}

@@ -1,0 +1,161 @@
+//! The report of `lab paper`: for each table and figure the paper's numbers beside this machine's.
+
+mod exhibit_report;
+mod html;
+mod markdown;
+mod plots;
+mod svg;
+mod tables;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use policies::host::Machine;
+use serde::Serialize;
+
+use self::exhibit_report::ExhibitReport;
+use crate::experiments::CoreAssignment;
+use crate::experiments::paper::{
+    CITATION, EXHIBITS, PaperConfig, PaperResult, Part, PartOutcome, Programs, SETUP,
+};
+use crate::testbed::CONGESTION_CONTROL;
+
+/// The report of `lab paper`.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct PaperReport {
+    /// The paper.
+    pub paper: &'static str,
+    /// What the paper measured on.
+    pub paper_setup: &'static str,
+    /// This machine.
+    pub machine: Machine,
+    /// NUMA nodes with cores.
+    pub numa_nodes: usize,
+    /// Which core ran what.
+    pub cores: CoreAssignment,
+    /// The congestion control of both sides.
+    pub congestion_control: &'static str,
+    /// Whether idle cores polled instead of sleeping.
+    pub cores_awake: bool,
+    /// Whether performance counters are available.
+    pub counts_instructions: bool,
+    /// What was measured.
+    pub config: PaperConfig,
+    /// Programs of other projects.
+    pub programs: Programs,
+    exhibits: Vec<ExhibitReport>,
+    /// Everything that was measured.
+    pub parts: Vec<(Part, PartOutcome)>,
+}
+
+impl PaperReport {
+    /// Puts the result beside the paper's.
+    pub fn new(config: PaperConfig, cores: CoreAssignment, cores_awake: bool, result: PaperResult) -> Self {
+        let mut exhibits: Vec<ExhibitReport> = Vec::new();
+        for exhibit in &EXHIBITS {
+            exhibits.push(ExhibitReport::new(exhibit, &result));
+            if exhibit.id == "table-5" {
+                exhibits.push(ExhibitReport::attached(exhibit, &result));
+            }
+        }
+        let counts_instructions = result.parts.iter().any(|(_, outcome)| counts_instructions(outcome));
+        Self {
+            paper: CITATION,
+            paper_setup: SETUP,
+            machine: Machine::read(),
+            numa_nodes: result.numa_nodes,
+            cores,
+            congestion_control: CONGESTION_CONTROL,
+            cores_awake,
+            counts_instructions,
+            config,
+            programs: result.programs,
+            exhibits,
+            parts: result.parts,
+        }
+    }
+
+    /// The report as Markdown, with plots as files beside it.
+    pub fn markdown(&self) -> String {
+        markdown::markdown(self)
+    }
+
+    /// The report as one page, with plots in it.
+    pub fn html(&self) -> String {
+        html::html(self)
+    }
+
+    /// Writes `report.md`, `report.html`, `results.json` and the plots into a folder.
+    ///
+    /// # Errors
+    /// If a file can't be written.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        fs::write(folder.join("report.md"), self.markdown())?;
+        fs::write(folder.join("report.html"), self.html())?;
+        fs::write(folder.join("results.json"), serde_json::to_string_pretty(self)?)?;
+        for plot in self.exhibits.iter().flat_map(|exhibit| &exhibit.plots) {
+            fs::write(folder.join(format!("{}.svg", plot.name)), svg::standalone(&plot.svg))?;
+        }
+        Ok(())
+    }
+
+    /// A line for each table and figure.
+    pub fn summary(&self) -> String {
+        self.exhibits.iter().map(|exhibit| format!("{}: {}\n", exhibit.name, exhibit.glance)).collect()
+    }
+
+    /// The machine and what ran on it, a sentence each.
+    fn conditions(&self) -> Vec<String> {
+        let CoreAssignment { server, client, packing, .. } = self.cores;
+        let PaperConfig { records, connection_records, rounds, turn, .. } = &self.config;
+        let nodes = if self.numa_nodes == 1 { "one NUMA node" } else { "several NUMA nodes" };
+        let mut sentences = vec![
+            format!("This machine: {}, {nodes}.", self.machine),
+            format!("The paper's: {}.", self.paper_setup),
+            format!(
+                "Server on core {server}, load on core {client}, packing on core {packing}; congestion control {}; idle \
+                 cores {}.",
+                self.congestion_control,
+                if self.cores_awake { "poll" } else { "sleep, which adds to latencies" }
+            ),
+            format!(
+                "{records} records ({connection_records} for Figure 9), of the paper's 1000000; turns of {:.0} ms, up to \
+                 {rounds} rounds.",
+                turn * 1e3
+            ),
+            "Figures are medians of rounds with 95 % intervals; ratios are taken within rounds. Turns with steal, and \
+             those during which the distance of the cores changed, are left out. Fewer than six rounds give no interval."
+                .to_owned(),
+        ];
+        if !self.counts_instructions {
+            sentences.push(
+                "This machine counts no instructions, cycles and cache misses (no performance counters, or no permission), \
+                 so IPQ, IPC and LLC misses are not counted here."
+                    .to_owned(),
+            );
+        }
+        let programs = &self.programs;
+        let versions: Vec<&str> = [&programs.memcached, &programs.nginx, &programs.wrk, &programs.web]
+            .into_iter()
+            .flatten()
+            .map(|program| program.version.as_str())
+            .collect();
+        if !versions.is_empty() {
+            sentences.push(format!("Other programs: {}.", versions.join(", ")));
+        }
+        sentences
+    }
+}
+
+/// Whether a part has instructions.
+fn counts_instructions(outcome: &PartOutcome) -> bool {
+    use crate::experiments::paper::Figure;
+    let PartOutcome::Measured { result, .. } = outcome else { return false };
+    let mut rows = result.loads.iter().flat_map(|load| &load.rows);
+    rows.any(|row| row.figures.contains_key(&Figure::Instructions))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Tables beside the paper's.
+
+use loadgen::interleaved_rounds::DistanceClass;
+use serde::Serialize;
+
+use super::super::table::interval_text;
+use crate::experiments::paper::{
+    EXHIBITS, Exhibit, Figure, LoadKind, MeasuredLoad, MeasuredRow, PartResult, PublishedRow,
+};
+
+/// What a cell has that the machine can't count.
+pub(super) const NOT_COUNTED: &str = "not counted here";
+/// What a cell has where no turn was valid.
+const NOT_MEASURED: &str = "not measured";
+/// What a cell has where the paper has nothing to compare with.
+const NONE: &str = "-";
+
+/// A table of text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct ReportTable {
+    pub(super) title: String,
+    pub(super) header: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl ReportTable {
+    fn new(title: impl Into<String>, header: &[&str], rows: Vec<Vec<String>>) -> Self {
+        Self { title: title.into(), header: header.iter().map(|&it| it.to_owned()).collect(), rows }
+    }
+}
+
+/// The paper's own rows.
+pub(super) fn published(exhibit: &Exhibit) -> Option<ReportTable> {
+    if exhibit.rows.is_empty() {
+        return None;
+    }
+    let header =
+        ["", "QPT (T=1s)", "IPQ App", "IPQ Sys", "IPQ Total", "Cycles App", "Cycles Sys", "IPC", "pkts/irq"];
+    let row = |row: &PublishedRow| {
+        vec![
+            row.system.to_owned(),
+            row.queries.to_string(),
+            row.instructions_app.to_string(),
+            row.instructions_system.to_string(),
+            row.instructions.to_string(),
+            format!("{}%", row.cycles_app),
+            format!("{}%", row.cycles_system),
+            row.instructions_per_cycle.to_string(),
+            row.packets_per_interrupt.map_or_else(|| NONE.to_owned(), |packets| packets.to_string()),
+        ]
+    };
+    Some(ReportTable::new("The paper", &header, exhibit.rows.iter().map(row).collect()))
+}
+
+/// The loads of one kind, with the cores at one distance.
+pub(super) fn loads(part: &PartResult, kind: LoadKind, class: DistanceClass) -> Vec<&MeasuredLoad> {
+    let mut loads: Vec<_> =
+        part.loads.iter().filter(|load| load.kind == kind && load.class == class).collect();
+    loads.sort_by(|a, b| a.at.total_cmp(&b.at));
+    loads
+}
+
+/// `, cores near`, where there is more than one class.
+pub(super) fn class_suffix(class: DistanceClass) -> String {
+    match class {
+        DistanceClass::Single => String::new(),
+        class => format!(", cores {class}"),
+    }
+}
+
+/// What a row is called: the system, and if there are several loads, the load before it.
+pub(super) fn title_of(load: &MeasuredLoad, row: &MeasuredRow, several: bool) -> String {
+    if several { format!("{}: {}", load.name, row.system) } else { row.system.clone() }
+}
+
+/// The row of the paper beside a measured one; only for loads that are like the paper's.
+pub(super) fn beside(
+    exhibit: &Exhibit,
+    load: &MeasuredLoad,
+    row: &MeasuredRow,
+) -> Option<&'static PublishedRow> {
+    /// The largest of the "small" files of Table 2, whose size the paper doesn't name.
+    const SMALL_FILE: f64 = 1024.0;
+    if exhibit.id == "table-2" && load.at > SMALL_FILE {
+        return None;
+    }
+    let exhibit = EXHIBITS.iter().find(|other| other.id == exhibit.id)?;
+    exhibit.row(row.published.as_deref()?)
+}
+
+/// A figure's median and interval.
+pub(super) fn value(row: &MeasuredRow, figure: Figure) -> String {
+    match row.figures.get(&figure) {
+        Some(measured) => interval_text(&measured.value, figure.digits()),
+        None if row.figures.is_empty() => NOT_MEASURED.to_owned(),
+        None => NOT_COUNTED.to_owned(),
+    }
+}
+
+/// A figure's median.
+fn middle(row: &MeasuredRow, figure: Figure) -> String {
+    match row.figures.get(&figure) {
+        Some(measured) => format!("{:.*}", figure.digits(), measured.value.median),
+        None => value(row, figure),
+    }
+}
+
+/// A figure's ratio to the reference, with its interval.
+pub(super) fn ratio(row: &MeasuredRow, figure: Figure, reference: &str) -> String {
+    match row.figures.get(&figure) {
+        _ if row.system == reference => "1".to_owned(),
+        Some(measured) => {
+            measured.ratio.map_or_else(|| NOT_MEASURED.to_owned(), |ratio| interval_text(&ratio, 2))
+        }
+        None => NOT_MEASURED.to_owned(),
+    }
+}
+
+/// Throughput beside the paper's, with the ratio to the first row of each.
+pub(super) fn throughput(exhibit: &Exhibit, part: &PartResult, class: DistanceClass) -> ReportTable {
+    let mut rows = Vec::new();
+    let loads = loads(part, LoadKind::Closed, class);
+    let several = loads.len() > 1;
+    for load in loads {
+        for row in &load.rows {
+            let published = beside(exhibit, load, row);
+            let text = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+            rows.push(vec![
+                title_of(load, row, several),
+                text(published.map(|published| published.system.to_owned())),
+                text(published.map(|published| published.queries.to_string())),
+                value(row, Figure::Throughput),
+                text(published.map(|published| format!("{:.2}", exhibit.ratio(published)))),
+                ratio(row, Figure::Throughput, &part.reference),
+                ratio(row, Figure::CpuPerRequest, &part.reference),
+            ]);
+        }
+    }
+    let title = format!("Requests per second, closed loop{}", class_suffix(class));
+    let header = [
+        "here",
+        "the paper's row",
+        "paper, req/s",
+        "here, req/s [95 %]",
+        "paper, ratio",
+        "here, ratio [95 %]",
+        "here, CPU ratio [95 %]",
+    ];
+    ReportTable::new(title, &header, rows)
+}
+
+/// What the requests consist of, beside the paper's: each cell has the paper's figure and this machine's.
+pub(super) fn breakdown(exhibit: &Exhibit, part: &PartResult, class: DistanceClass) -> ReportTable {
+    let mut rows = Vec::new();
+    let loads = loads(part, LoadKind::Closed, class);
+    let several = loads.len() > 1;
+    for load in loads {
+        for row in &load.rows {
+            let published = beside(exhibit, load, row);
+            let pair = |paper: Option<String>, here: String| match paper {
+                Some(paper) => format!("{paper} / {here}"),
+                None => format!("{NONE} / {here}"),
+            };
+            let paper = |figure: fn(&PublishedRow) -> String| published.map(figure);
+            // Both of the paper's terms: what is not the application's.
+            let system = match row.figures.get(&Figure::App) {
+                Some(app) => format!("{:.1}", 100.0 - app.value.median),
+                None => NOT_MEASURED.to_owned(),
+            };
+            rows.push(vec![
+                title_of(load, row, several),
+                pair(paper(|row| row.instructions.to_string()), middle(row, Figure::Instructions)),
+                pair(
+                    paper(|row| row.instructions_per_cycle.to_string()),
+                    middle(row, Figure::InstructionsPerCycle),
+                ),
+                pair(paper(|row| row.cycles_app.to_string()), middle(row, Figure::App)),
+                pair(paper(|row| row.cycles_system.to_string()), system),
+                middle(row, Figure::Softirq),
+                pair(
+                    published.and_then(|row| row.packets_per_interrupt).map(|packets| packets.to_string()),
+                    middle(row, Figure::PacketsPerInterrupt),
+                ),
+                value(row, Figure::CpuPerRequest),
+                value(row, Figure::P99),
+            ]);
+        }
+    }
+    let header = [
+        "here",
+        "IPQ: paper / here",
+        "IPC: paper / here",
+        "App %: paper / here",
+        "Sys %: paper / here",
+        "of Sys, softirq %",
+        "pkts/irq: paper / here",
+        "CPU µs/req",
+        "p99 µs",
+    ];
+    ReportTable::new(format!("Breakdown, medians{}", class_suffix(class)), &header, rows)
+}
+
+/// Latency at each rate.
+pub(super) fn latency(part: &PartResult, class: DistanceClass) -> ReportTable {
+    let mut rows = Vec::new();
+    for load in loads(part, LoadKind::Open, class) {
+        for row in &load.rows {
+            rows.push(vec![
+                format!("{:.0}", load.at),
+                row.system.clone(),
+                value(row, Figure::Throughput),
+                value(row, Figure::P50),
+                value(row, Figure::P99),
+                ratio(row, Figure::P99, &part.reference),
+                value(row, Figure::CpuPerRequest),
+                ratio(row, Figure::CpuPerRequest, &part.reference),
+            ]);
+        }
+    }
+    let header = [
+        "asked, req/s",
+        "here",
+        "answered, req/s [95 %]",
+        "p50 µs [95 %]",
+        "p99 µs [95 %]",
+        "p99 ratio [95 %]",
+        "CPU µs/req [95 %]",
+        "CPU ratio [95 %]",
+    ];
+    ReportTable::new(format!("Latency against throughput{}", class_suffix(class)), &header, rows)
+}
+
+/// The highest rates with a bounded latency: a line of the figure in a number.
+pub(super) fn capacities(part: &PartResult, class: DistanceClass) -> Option<ReportTable> {
+    let loads = loads(part, LoadKind::Capacity, class);
+    let load = loads.first()?;
+    let row = |row: &MeasuredRow| {
+        vec![row.system.clone(), value(row, Figure::Capacity), ratio(row, Figure::Capacity, &part.reference)]
+    };
+    let title = format!("Highest rate: {}{}", load.name, class_suffix(class));
+    let header = ["here", "req/s [95 %]", "ratio [95 %]"];
+    Some(ReportTable::new(title, &header, load.rows.iter().map(row).collect()))
+}
+
+/// Throughput, CPU time, memory and misses by the number of connections.
+pub(super) fn connections(part: &PartResult, class: DistanceClass) -> ReportTable {
+    let mut rows = Vec::new();
+    for load in loads(part, LoadKind::Closed, class) {
+        for row in &load.rows {
+            let memory = |figure| match row.figures.get(&figure) {
+                Some(_) => format!("{:.0}", row.figures[&figure].value.median),
+                None => NONE.to_owned(),
+            };
+            rows.push(vec![
+                format!("{:.0}", load.at),
+                row.system.clone(),
+                value(row, Figure::Throughput),
+                ratio(row, Figure::Throughput, &part.reference),
+                value(row, Figure::CpuPerRequest),
+                memory(Figure::ConnectionBytes),
+                memory(Figure::KernelConnectionBytes),
+                value(row, Figure::CacheMisses),
+            ]);
+        }
+    }
+    let header = [
+        "connections",
+        "here",
+        "req/s [95 %]",
+        "ratio [95 %]",
+        "CPU µs/req [95 %]",
+        "bytes/connection, server",
+        "bytes/connection, kernel",
+        "LLC misses/req",
+    ];
+    ReportTable::new(format!("Closed loop{}", class_suffix(class)), &header, rows)
+}

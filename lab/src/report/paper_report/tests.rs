@@ -1,0 +1,95 @@
+//! Reports of results that were never measured.
+
+use std::collections::BTreeMap;
+
+use loadgen::interleaved_rounds::DistanceClass;
+use loadgen::medians::median_interval;
+
+use super::*;
+use crate::experiments::paper::{Figure, LoadKind, MeasuredFigure, MeasuredLoad, MeasuredRow, PartResult};
+
+fn figure(value: f64, ratio: Option<f64>) -> MeasuredFigure {
+    MeasuredFigure {
+        value: median_interval(&[value; 6]),
+        ratio: ratio.map(|ratio| median_interval(&[ratio; 6])),
+    }
+}
+
+fn row(system: &str, published: &str, ratio: Option<f64>) -> MeasuredRow {
+    let qps = 1000.0 * ratio.unwrap_or(1.0);
+    let figures = BTreeMap::from([
+        (Figure::Throughput, figure(qps, ratio)),
+        (Figure::App, figure(12.5, ratio)),
+        (Figure::P99, figure(300.0, ratio)),
+    ]);
+    MeasuredRow { system: system.to_owned(), published: Some(published.to_owned()), figures }
+}
+
+fn load(kind: LoadKind) -> MeasuredLoad {
+    let rows = vec![
+        row("vanilla, epoll", "Vanilla", None),
+        row("kernel-polling, epoll", "Kernel Polling", Some(1.75)),
+    ];
+    MeasuredLoad {
+        name: "closed loop".to_owned(),
+        kind,
+        at: 500.0,
+        class: DistanceClass::Near,
+        rounds: 6,
+        rows,
+    }
+}
+
+fn report() -> PaperReport {
+    let result = PartResult {
+        reference: "vanilla, epoll".to_owned(),
+        workload: "a fleet".to_owned(),
+        loads: vec![load(LoadKind::Closed), load(LoadKind::Open)],
+        notes: vec!["a <note>".to_owned()],
+    };
+    let result = PaperResult::for_tests(vec![
+        (Part::Policies, PartOutcome::Measured { saved: false, result }),
+        (Part::Web, PartOutcome::Missing("nginx is not installed".to_owned())),
+    ]);
+    let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+    PaperReport::new(PaperConfig::new(true), cores, true, result)
+}
+
+#[test]
+fn every_table_and_figure_is_in_both_reports_with_the_papers_numbers_beside_this_machines() {
+    let report = report();
+    for text in [report.markdown(), report.html().replace("&amp;", "&")] {
+        for exhibit in &EXHIBITS {
+            assert!(text.contains(&format!("{}: {}", exhibit.name, exhibit.caption)), "{}", exhibit.name);
+        }
+        for expected in
+            ["947021", "1.31", "1750 [1750, 1750]", "1.75 [1.75, 1.75]", "18569 / not counted here"]
+        {
+            assert!(text.contains(expected), "no {expected} in {text}");
+        }
+        assert!(text.contains("Not measured here: nginx is not installed."), "{text}");
+        assert!(text.contains("Not measured here: needs two NUMA nodes, and this machine has 1."), "{text}");
+        assert!(text.contains("needs a user-level stack (F-Stack on DPDK)"), "{text}");
+    }
+}
+
+#[test]
+fn the_page_has_its_plots_in_it_and_escapes_text() {
+    let html = report().html();
+    assert_eq!(html.matches("<svg").count(), 2, "Table 5 and Figure 5");
+    assert!(html.contains("a &lt;note&gt;") && !html.contains("{{"), "{html}");
+    assert!(!html.contains("src=") && html.contains("prefers-color-scheme: dark"));
+}
+
+#[test]
+fn files_of_the_report_are_written_beside_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    report().write(folder.path()).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("report.md").contains("(table-5.svg)"));
+    assert!(read("table-5.svg").contains("prefers-color-scheme:dark"));
+    let json: serde_json::Value = serde_json::from_str(&read("results.json")).unwrap();
+    // Those of the paper, and one beside Table 5.
+    assert_eq!(json["exhibits"].as_array().map(Vec::len), Some(EXHIBITS.len() + 1));
+    assert!(read("figure-5.svg").contains("<svg"));
+}
