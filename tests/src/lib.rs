@@ -16,15 +16,14 @@ pub mod control_group;
 pub mod fake_server;
 pub mod isolated;
 pub mod kill_at_call;
-mod kill_on_drop;
 pub mod load;
-pub mod memcached;
 pub mod poll_trace;
+mod processes;
 mod requirements;
 pub mod seccomp;
 pub mod soak;
 pub mod testbed;
 
-pub use kill_on_drop::KillOnDrop;
+pub use processes::{KillOnDrop, memcached, web, with_inherited_socket};
 pub use requirements::{own_program, program, require, root};
 pub use tests_macros::isolated;

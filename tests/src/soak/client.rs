@@ -4,8 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
 use super::model::Model;
-use super::random::Random;
 
 const CONNECTIONS: usize = 16;
 const KEYS: u64 = 2_000;
@@ -21,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Client {
     server: SocketAddr,
     connections: Vec<BufReader<TcpStream>>,
-    random: Random,
+    random: SmallRng,
     pub model: Model,
     pub operations: u64,
     pub flushes: u64,
@@ -41,7 +43,7 @@ fn open(server: SocketAddr) -> Result<BufReader<TcpStream>, String> {
 impl Client {
     pub fn connect(server: SocketAddr, seed: u64) -> Result<Self, String> {
         let connections = (0..CONNECTIONS).map(|_| open(server)).collect::<Result<_, _>>()?;
-        let (random, model) = (Random::new(seed), Model::default());
+        let (random, model) = (SmallRng::seed_from_u64(seed), Model::default());
         let mut client =
             Self { server, connections, random, model, operations: 0, flushes: 0, reconnects: 0 };
         // The server has accepted a connection once it answers.
@@ -56,16 +58,16 @@ impl Client {
     /// Executes one random operation.
     pub fn operate(&mut self, since_start: Duration) -> Result<(), String> {
         self.operations += 1;
-        let key = self.random.below(KEYS);
-        let connection = self.random.below(self.connections()) as usize;
-        match self.random.below(1000) {
+        let key = self.random.random_range(0..KEYS);
+        let connection = self.random.random_range(0..self.connections()) as usize;
+        match self.random.random_range(0..1000) {
             0..450 => self.get(connection, key),
             450..850 => self.set(connection, key, since_start),
             850..910 => self.delete(connection, key),
             910..960 => self.touch(connection, key),
             960..999 => self.reconnect(connection, key),
             // Once in ten of these, as everything is gone afterwards.
-            _ if self.random.below(10) == 0 => {
+            _ if self.random.random_range(0..10) == 0 => {
                 self.flushes += 1;
                 self.ask(connection, b"flush_all\r\n", "OK")?;
                 self.model.flushed();
@@ -80,14 +82,14 @@ impl Client {
         // Starts in the middle, so that a short run has some of all.
         let position = 0.5 + 0.5 * turn.sin();
         let mean = SIZES.0 * (SIZES.1 / SIZES.0).powf(position);
-        (mean * (0.25 + self.random.below(1500) as f64 / 1000.0)) as usize
+        (mean * (0.25 + self.random.random_range(0..1500) as f64 / 1000.0)) as usize
     }
 
     /// Half of the values live for ever.
     fn lifetime(&mut self) -> u32 {
-        match self.random.below(2) {
+        match self.random.random_range(0..2) {
             0 => 0,
-            _ => self.random.below(LIFETIME) as u32 + 1,
+            _ => self.random.random_range(0..LIFETIME) as u32 + 1,
         }
     }
 
@@ -139,7 +141,7 @@ impl Client {
 
     /// Ends a connection, often in the middle of a request, which must then have no effect, and opens another.
     fn reconnect(&mut self, connection: usize, key: u64) -> Result<(), String> {
-        let half: &[u8] = match self.random.below(3) {
+        let half: &[u8] = match self.random.random_range(0..3) {
             0 => b"",
             1 => b"get nothing\r\nget noth",
             _ => &format!("set {key} 0 0 5000\r\nhalf a value").into_bytes(),

@@ -4,7 +4,6 @@
 mod checks;
 mod client;
 mod model;
-mod random;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ pub struct Plan {
     pub duration: Duration,
     /// The time between two checks.
     pub check_interval: Duration,
-    /// Operations per second.
+    /// Operations per second that are aimed at; a slow server gets fewer.
     pub rate: u32,
     /// The seed of everything random.
     pub seed: u64,

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::random::Random;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 /// The server counts lifetimes in whole seconds, and reads the clock ten times a second. On a busy machine it may be late.
 const LATE: f64 = 2.0;
@@ -100,10 +101,8 @@ impl Model {
 /// The value of a version: every byte depends on key and version.
 fn value(key: u64, version: u64, size: usize) -> Vec<u8> {
     let mut bytes = format!("{key}:{version}:").into_bytes();
-    let mut random = Random::new(key ^ version << 32);
-    while bytes.len() < size {
-        bytes.extend_from_slice(&random.next().to_le_bytes());
-    }
-    bytes.truncate(size);
+    let head = bytes.len().min(size);
+    bytes.resize(size, 0);
+    SmallRng::seed_from_u64(key ^ version << 32).fill_bytes(&mut bytes[head..]);
     bytes
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serial_test::serial;
-use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
+use tests::memcached::{Memcached, binary, expect, free_port, set_request, wait_until};
 
 /// Of the server, some twenty of them for itself.
 const DESCRIPTORS: u64 = 80;
@@ -28,7 +28,7 @@ fn slow_readers_take_all_descriptors(driver: &str) {
     command.args(["-u", "root", "-t", "2", "-p", &port.to_string(), "--driver", driver]);
     command.args(["-o", "idle_timeout=3", "-I", "2m"]);
     let server = Memcached::run(&mut command, port);
-    let large = [b"set large 0 0 1048000\r\n".to_vec(), vec![b'v'; 1_048_000], b"\r\n".to_vec()].concat();
+    let large = set_request("large", 1_048_000);
     assert_eq!(server.talk(&large), b"STORED\r\n");
     assert_eq!(server.talk(b"set other 0 0 5\r\nvalue\r\n"), b"STORED\r\n");
     // Accepted before there are none left. It stays busy all the time.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serial_test::serial;
-use tests::memcached::{Memcached, expect, wait_until};
+use tests::memcached::{Memcached, expect, set_request, wait_until};
 
 /// For each kind.
 const THREADS: usize = 5;
@@ -114,7 +114,7 @@ fn half_of_ten_thousand_connections_are_hostile_and_the_others_do_not_wait_twice
     let Some(()) = tests::require("11,000 descriptors (ulimit -n)", able) else { return };
     setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
     let server = Memcached::start(&["-c", "12000", "-m", "64"]);
-    let large = [b"set large 0 0 100000\r\n".to_vec(), vec![b'v'; 100_000], b"\r\n".to_vec()].concat();
+    let large = set_request("large", 100_000);
     assert_eq!(
         server.talk(&[&large, &b"set other 0 0 5\r\nvalue\r\n"[..]].concat()),
         b"STORED\r\nSTORED\r\n"

@@ -11,7 +11,7 @@ use serial_test::serial;
 use tests::KillOnDrop;
 use tests::isolated;
 use tests::load::loadgen;
-use tests::memcached::{Memcached, expect, free_port, wait_until};
+use tests::memcached::{Memcached, expect, free_port, set_request, wait_until};
 use tests::testbed::enter;
 
 use super::tunnel::{SERVER, Tunnel};
@@ -152,7 +152,7 @@ fn resets_in_the_middle_of_requests_leave_no_wrong_value_and_no_connection() {
 #[serial]
 fn clients_that_vanish_without_a_word_do_not_count_as_connections_for_long() {
     let Some((testbed, tunnel, server)) = start() else { return };
-    let large = [b"set large 0 0 1000000\r\n".to_vec(), vec![b'v'; 1_000_000], b"\r\n".to_vec()].concat();
+    let large = set_request("large", 1_000_000);
     assert_eq!(server.talk(&large), b"STORED\r\n");
     let address = (SERVER, server.address.port());
     let connect = || testbed.client.run(|| TcpStream::connect(address)).unwrap();

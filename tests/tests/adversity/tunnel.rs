@@ -162,7 +162,7 @@ fn reset(packet: &[u8], back: bool) -> Vec<u8> {
         reset[16..20].copy_from_slice(&packet[12..16]);
         reset[20..22].copy_from_slice(&packet[22..24]);
         reset[22..24].copy_from_slice(&packet[20..22]);
-        // What it has acknowledged is what it expects next.
+        // A RST is accepted if its sequence number is the next that the receiver expects: the one it has acknowledged.
         reset[24..28].copy_from_slice(&packet[28..32]);
     }
     reset[2..4].copy_from_slice(&40_u16.to_be_bytes());

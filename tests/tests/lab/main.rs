@@ -6,4 +6,5 @@ mod failures;
 mod load;
 mod model;
 mod pacing;
+mod paper;
 mod server;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serial_test::{parallel, serial};
-use tests::memcached::{Memcached, expect, wait_until};
+use tests::memcached::{Memcached, expect, set_request, wait_until};
 
 #[test]
 #[parallel]
@@ -50,7 +50,7 @@ fn random_bytes_never_stop_the_server() {
 #[parallel]
 fn a_client_that_never_reads_is_paused_and_the_others_are_served() {
     let server = Memcached::start(&[]);
-    let value = [b"set k 0 0 500000\r\n".to_vec(), vec![b'v'; 500_000], b"\r\n".to_vec()].concat();
+    let value = set_request("k", 500_000);
     assert_eq!(server.talk(&value), b"STORED\r\n");
     let mut greedy = server.connect();
     greedy.set_write_timeout(Some(Duration::from_millis(500))).unwrap();

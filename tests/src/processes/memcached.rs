@@ -1,14 +1,13 @@
 //! The `memcached` binary as a process.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use crate::KillOnDrop;
+use super::KillOnDrop;
+use super::server_log::ServerLog;
 
 /// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
@@ -18,38 +17,7 @@ pub struct Memcached {
     /// The TCP address that it listens on.
     pub address: SocketAddr,
     /// Checked after the child has ended.
-    log: Log,
-}
-
-/// What a server writes to standard error. A test fails at its end if the server has panicked: panics of a connection
-/// are contained, and could not be seen otherwise.
-#[derive(Debug)]
-struct Log(File);
-
-impl Log {
-    fn new() -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("stderr", rustix::fs::MemfdFlags::CLOEXEC)?;
-        Ok(Self(file.into()))
-    }
-
-    fn read(&self) -> String {
-        let length = self.0.metadata().map_or(0, |metadata| metadata.len());
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-        // The file's own position is the server's.
-        let _ = self.0.read_exact_at(&mut bytes, 0);
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        let text = self.read();
-        if std::thread::panicking() {
-            eprintln!("the server's standard error:\n{text}");
-        } else {
-            assert!(!text.contains("panicked"), "the server has panicked:\n{text}");
-        }
-    }
+    log: ServerLog,
 }
 
 /// How long conditions, and reads from a server, are waited for.
@@ -80,6 +48,11 @@ pub fn command() -> Command {
 pub fn free_port() -> u16 {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     free.expect("a free port").port()
+}
+
+/// A request that stores a value of `length` bytes `v` for ever.
+pub fn set_request(key: &str, length: usize) -> Vec<u8> {
+    [format!("set {key} 0 0 {length}\r\n").as_bytes(), &vec![b'v'; length], b"\r\n"].concat()
 }
 
 /// Waits until a condition holds.
@@ -119,8 +92,8 @@ impl Memcached {
     /// If it does not start.
     pub fn run(command: &mut Command, port: u16) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let log = Log::new().expect("a file in memory");
-        let stderr = log.0.try_clone().expect("a descriptor");
+        let log = ServerLog::new().expect("a file in memory");
+        let stderr = log.file().expect("a descriptor");
         let child = command.stderr(stderr).spawn().expect("the server's command").into();
         let server = Self { child, address, log };
         wait_until("the server listens", || TcpStream::connect(address).is_ok());
@@ -162,7 +135,7 @@ impl Memcached {
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))
     }
 
-    /// What it has written to standard error so far.
+    /// The standard error of the server up to now.
     pub fn standard_error(&self) -> String {
         self.log.read()
     }

@@ -1,0 +1,42 @@
+//! Standard error of a server that a test has started.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// What a server writes to standard error. A test fails at its end if the server has panicked: panics of a connection
+/// are contained, and could not be seen otherwise.
+#[derive(Debug)]
+pub(crate) struct ServerLog(File);
+
+impl ServerLog {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("stderr", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(Self(file.into()))
+    }
+
+    /// For the server's process.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        self.0.try_clone()
+    }
+
+    /// What was written up to now.
+    pub(crate) fn read(&self) -> String {
+        let length = self.0.metadata().map_or(0, |metadata| metadata.len());
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        // The file's own position is the server's.
+        let _ = self.0.read_exact_at(&mut bytes, 0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for ServerLog {
+    fn drop(&mut self) {
+        let text = self.read();
+        if std::thread::panicking() {
+            eprintln!("the server's standard error:\n{text}");
+        } else {
+            assert!(!text.contains("panicked"), "the server has panicked:\n{text}");
+        }
+    }
+}

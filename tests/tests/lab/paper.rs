@@ -1,0 +1,171 @@
+//! The `lab paper` command.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use serial_test::serial;
+use tests::isolated;
+
+/// Every table and figure with measurements; figures 1 to 4 are drawings.
+const EXHIBITS: [&str; 10] = [
+    "Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Figure 5", "Figure 6", "Figure 7", "Figure 8",
+    "Figure 9",
+];
+/// Numbers of the paper, one of each table.
+const PUBLISHED: [&str; 5] = ["106468", "647441", "2108154", "601494", "947021"];
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// `lab paper`, much shortened, as a command with a prefix.
+fn paper(prefix: &[&str], folder: &Path) -> Output {
+    let lab = tests::own_program("lab");
+    let lab = lab.to_str().unwrap();
+    let folder = folder.to_str().unwrap();
+    let short = [lab, "paper", "--quick", "--turn-time", "50", "--rounds", "1", "--output", folder];
+    let arguments = [prefix, &short].concat();
+    Command::new(arguments[0]).args(&arguments[1..]).output().unwrap()
+}
+
+/// Checks that all files have every table and figure with the paper's numbers, and returns the results.
+fn has_every_exhibit(output: &Output, folder: &Path) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let summary = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (markdown, html) = (read("report.md"), read("report.html"));
+    let results: Value = serde_json::from_str(&read("results.json")).unwrap();
+    let names: Vec<&str> =
+        array(&results["exhibits"]).iter().filter_map(|exhibit| exhibit["name"].as_str()).collect();
+    for name in EXHIBITS {
+        assert!(names.contains(&name), "no {name} in {names:?}");
+        for text in [&markdown, &html] {
+            assert!(text.contains(&format!("{name}: ")), "no {name} in {text}");
+        }
+        assert!(summary.contains(&format!("{name}: ")), "no {name} in {summary}");
+    }
+    for number in PUBLISHED {
+        for text in [&markdown, &html, &results.to_string()] {
+            assert!(text.contains(number), "no {number} in {text}");
+        }
+    }
+    let missing = "needs a user-level stack (F-Stack on DPDK)";
+    assert!(markdown.contains(missing) && html.contains(missing), "{markdown}");
+    assert!(!html.contains("src=") && !html.contains("{{"), "the page needs no other file");
+    for plot in array(&results["exhibits"]).iter().flat_map(|exhibit| array(&exhibit["plots"])) {
+        let svg = read(&format!("{}.svg", plot["name"].as_str().unwrap()));
+        assert!(svg.starts_with("<svg") && svg.contains("prefers-color-scheme"), "{svg}");
+    }
+    results
+}
+
+/// The parts with whether they were measured before, or why they were not measured.
+fn parts(results: &Value) -> Vec<(String, Result<bool, String>)> {
+    let part = |part: &Value| {
+        let outcome = match part[1]["missing"].as_str() {
+            Some(reason) => Err(reason.to_owned()),
+            None => Ok(part[1]["measured"]["saved"].as_bool().unwrap()),
+        };
+        (part[0].as_str().unwrap().to_owned(), outcome)
+    };
+    array(&results["parts"]).iter().map(part).collect()
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn lab_paper_reports_every_table_and_figure_and_measures_no_part_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = has_every_exhibit(&paper(&[], folder.path()), folder.path());
+    let measured = parts(&first);
+    let names: Vec<&str> = measured.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["policies", "attached", "web", "connections"]);
+    for (name, outcome) in &measured {
+        match outcome {
+            Ok(saved) => assert!(!saved, "{name} was measured in this run"),
+            Err(reason) => {
+                let expected = ["is not installed", "no turn was valid"];
+                assert!(expected.iter().any(|it| reason.contains(it)), "{name}: {reason}");
+            }
+        }
+    }
+    // The machine may have disturbed the only turn of a contestant, but not what it is compared with.
+    let policies = &first["parts"][0][1]["measured"]["result"];
+    if measured[0].1.is_ok() {
+        assert_eq!(policies["reference"], "vanilla, epoll", "{policies}");
+    }
+    for load in array(&policies["loads"]) {
+        let systems: Vec<&str> =
+            array(&load["rows"]).iter().filter_map(|row| row["system"].as_str()).collect();
+        let expected = [
+            "vanilla, epoll",
+            "packing, epoll",
+            "suppression, epoll",
+            "kernel-polling, epoll",
+            "kernel-polling, epoll, budget 50 µs",
+        ];
+        assert_eq!(systems, expected, "{load}");
+    }
+
+    let second = paper(&[], folder.path());
+    let errors = String::from_utf8_lossy(&second.stderr).into_owned();
+    for (name, _) in measured.iter().filter(|(_, outcome)| outcome.is_ok()) {
+        assert!(errors.contains(&format!("{name}: measured before")), "{name}: {errors}");
+    }
+    let second = has_every_exhibit(&second, folder.path());
+    for ((name, _), (_, after)) in
+        measured.iter().zip(parts(&second)).filter(|((_, before), _)| before.is_ok())
+    {
+        assert_eq!(after, Ok(true), "{name} was measured again");
+    }
+    // A machine that disturbed all turns has nothing to take up again.
+    if measured[3].1.is_err() || measured[0].1.is_err() {
+        return;
+    }
+    // Another configuration is measured again.
+    let path = folder.path().join("part-connections.json");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("\"connections\": 8"), "{text}");
+    fs::write(&path, text.replace("\"connections\": 8", "\"connections\": 9")).unwrap();
+    let third = has_every_exhibit(&paper(&[], folder.path()), folder.path());
+    assert_eq!(parts(&third)[3], ("connections".to_owned(), Ok(false)));
+    assert_eq!(parts(&third)[0], ("policies".to_owned(), Ok(true)));
+}
+
+#[test]
+#[serial]
+fn without_root_lab_paper_names_what_is_missing_beside_the_papers_numbers() {
+    if tests::program("setpriv").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // Without capabilities root can do here what anybody can.
+    let prefix: &[&str] = if rustix::process::geteuid().is_root() {
+        &["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    } else {
+        &[]
+    };
+    let output = paper(prefix, folder.path());
+    let results = has_every_exhibit(&output, folder.path());
+    for (name, outcome) in parts(&results) {
+        assert!(
+            outcome.as_ref().is_err_and(|reason| reason.starts_with("needs root")),
+            "{name}: {outcome:?}"
+        );
+    }
+    let markdown = fs::read_to_string(folder.path().join("report.md")).unwrap();
+    assert_eq!(markdown.matches("**Not measured here: ").count(), EXHIBITS.len() + 1, "{markdown}");
+    assert!(!folder.path().join("part-policies.json").exists());
+}
+
+#[test]
+fn a_folder_that_can_not_be_written_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let output = paper(&[], &file.join("below"));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && errors.contains("--output") && errors.contains("below"), "{errors}");
+}

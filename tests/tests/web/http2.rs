@@ -1,0 +1,200 @@
+//! Attacks by frames of HTTP/2.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tests::web::Web;
+
+use crate::site::Site;
+
+/// The preface and empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// `GET http://a/file`, without the tables of HPACK.
+const GET_FILE: &[u8] = b"\x82\x86\x04\x05/file\x01\x01a";
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Kinds, streams and payloads of frames.
+fn frames(mut answer: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = answer.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let Some((payload, after)) = rest.split_at_checked(length) else { break };
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        frames.push((head[3], stream, payload.to_vec()));
+        answer = after;
+    }
+    frames
+}
+
+/// Sends frames after a preface. Returns those that come until the server closes the connection, or for a second, and whether
+/// it has closed it.
+fn converse(server: &Web, sent: &[u8]) -> (Vec<(u8, u32, Vec<u8>)>, bool) {
+    let mut stream: TcpStream = server.connect();
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Fails if the server has closed the connection already.
+    let _ = stream.write_all(&[PREFACE, sent].concat());
+    let mut answer = Vec::new();
+    let ended = stream.read_to_end(&mut answer);
+    (frames(&answer), !matches!(ended, Err(error) if error.kind() == ErrorKind::WouldBlock))
+}
+
+fn site() -> Site {
+    Site::new().with("file", "file").with("large", vec![b'x'; 10 << 20])
+}
+
+#[test]
+fn a_request_by_hand_is_answered() {
+    let site = site();
+    let server = site.serve(&[]);
+    let (answer, closed) = converse(&server, &frame(HEADERS, END_STREAM | END_HEADERS, 1, GET_FILE));
+    assert!(answer.contains(&(DATA, 1, b"file".to_vec())) && !closed, "{answer:?}");
+}
+
+/// CVE-2023-44487.
+#[test]
+fn requests_that_are_reset_at_once_end_the_connection() {
+    let site = site();
+    let server = site.serve(&[]);
+    let resets = (0..5000).flat_map(|number| {
+        let stream = 2 * number + 1;
+        let headers = frame(HEADERS, END_STREAM | END_HEADERS, stream, GET_FILE);
+        [headers, frame(RST_STREAM, 0, stream, &8u32.to_be_bytes())].concat()
+    });
+    let (answer, closed) = converse(&server, &resets.collect::<Vec<u8>>());
+    let (_, _, last) = answer.iter().rfind(|(kind, ..)| *kind == GOAWAY).expect("GOAWAY");
+    // ENHANCE_YOUR_CALM.
+    assert!(closed && last[4..8] == 11u32.to_be_bytes(), "{last:?}");
+    assert_eq!(server.get("/file", &[]).text(), "file");
+}
+
+/// CVE-2024-27316 and others.
+#[test]
+fn headers_that_never_end_are_refused() {
+    let site = site();
+    let server = site.serve(&[]);
+    let mut flood = frame(HEADERS, END_STREAM, 1, GET_FILE);
+    // A field without indexing, again and again.
+    let field = [&b"\x00\x04name\x7f\x81\x01"[..], &[b'v'; 256]].concat();
+    for _ in 0..2000 {
+        flood.extend(frame(CONTINUATION, 0, 1, &field.repeat(10)));
+    }
+    let (answer, closed) = converse(&server, &flood);
+    assert!(closed && answer.iter().any(|(kind, ..)| *kind == GOAWAY), "{answer:?}");
+    assert_eq!(server.get("/file", &[]).text(), "file");
+}
+
+#[test]
+fn frames_that_break_the_protocol_end_the_connection() {
+    let site = site();
+    let server = site.serve(&[]);
+    for (name, sent) in [
+        ("data on no stream", frame(DATA, 0, 0, b"x")),
+        ("headers on a stream of the server", frame(HEADERS, END_STREAM | END_HEADERS, 2, GET_FILE)),
+        ("continuation of nothing", frame(CONTINUATION, END_HEADERS, 1, GET_FILE)),
+        ("a push by the client", frame(PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\x02\x82")),
+        ("a frame beyond the limit", frame(DATA, 0, 1, &vec![0; 20_000])),
+        ("settings of an odd length", frame(SETTINGS, 0, 0, b"12345")),
+        ("a window of more than 31 bits", frame(SETTINGS, 0, 0, b"\0\x04\xff\xff\xff\xff")),
+        ("a window update of zero", frame(WINDOW_UPDATE, 0, 0, &[0; 4])),
+        ("a window update too much", frame(WINDOW_UPDATE, 0, 0, &0x7fff_ffff_u32.to_be_bytes())),
+        (
+            "HPACK that refers to nothing",
+            frame(HEADERS, END_STREAM | END_HEADERS, 1, b"\xff\xff\xff\xff\x0f"),
+        ),
+    ] {
+        let (answer, closed) = converse(&server, &sent);
+        assert!(closed && answer.iter().any(|(kind, ..)| *kind == GOAWAY), "{name}: {answer:?}");
+    }
+    assert_eq!(server.get("/file", &[]).text(), "file");
+}
+
+/// RFC 9113, section 8: streams with such a request are reset, or get 400.
+#[test]
+fn malformed_requests_get_no_file() {
+    let site = site();
+    let server = site.serve(&[]);
+    std::thread::scope(|scope| {
+        for (name, block) in [
+            ("no path", &b"\x82\x86\x01\x01a"[..]),
+            ("an empty path", b"\x82\x86\x04\x00\x01\x01a"),
+            ("two paths", b"\x82\x86\x04\x05/file\x04\x05/file\x01\x01a"),
+            ("a connection field", b"\x82\x86\x04\x05/file\x01\x01a\x00\x0aconnection\x05close"),
+            ("a transfer coding", b"\x82\x86\x04\x05/file\x01\x01a\x00\x11transfer-encoding\x07chunked"),
+            ("capitals in a name", b"\x82\x86\x04\x05/file\x01\x01a\x00\x01X\x01y"),
+            ("a pseudo-field after another one", b"\x82\x86\x00\x01x\x01y\x04\x05/file\x01\x01a"),
+            ("an unknown pseudo-field", b"\x82\x86\x04\x05/file\x01\x01a\x00\x02:x\x01y"),
+            ("a line break in a value", b"\x82\x86\x04\x05/file\x01\x01a\x00\x01x\x03y\r\n"),
+            ("a length that is not the body's", b"\x82\x86\x04\x05/file\x01\x01a\x00\x0econtent-length\x015"),
+        ] {
+            let server = &server;
+            // The connections stay open, each for the time that is waited for an answer.
+            scope.spawn(move || {
+                let (answer, _) = converse(server, &frame(HEADERS, END_STREAM | END_HEADERS, 1, block));
+                let has = |kinds: &[u8]| answer.iter().any(|(kind, ..)| kinds.contains(kind));
+                let sent = answer.iter().any(|(kind, _, payload)| *kind == DATA && payload == b"file");
+                assert!(!sent && has(&[RST_STREAM, GOAWAY, HEADERS]), "{name}: {answer:?}");
+            });
+        }
+    });
+    assert_eq!(server.get("/file", &[]).text(), "file");
+}
+
+/// hyper takes a chunk of a body, 64 KiB, before it looks at the client's window.
+#[test]
+fn a_client_that_opens_no_window_costs_one_chunk_for_each_stream() {
+    let site = site();
+    let server = site.serve(&[]);
+    let large = b"\x82\x86\x04\x06/large\x01\x01a";
+    let mut sent = frame(SETTINGS, 0, 0, b"\0\x04\0\0\0\0");
+    for number in 0..100 {
+        sent.extend(frame(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, large));
+    }
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    server.get("/file", &[]);
+    let before = resident();
+    let mut held: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+    for stream in &mut held {
+        stream.write_all(&[PREFACE, &sent].concat()).unwrap();
+        stream.read_exact(&mut [0; 9]).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let grown = resident().saturating_sub(before);
+    // 2,000 requests for 10 MB each: 128 MB.
+    assert!(grown < 200 << 10, "{grown} KiB");
+    assert_eq!(server.get("/file", &[]).text(), "file");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_when_they_are_idle() {
+    let site = site();
+    let server = site.serve_configured("", "[limits]\nconnections = 1\nheader-timeout = '300ms'");
+    let mut held = server.connect();
+    held.write_all(b"GET /file HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    assert_ne!(held.read(&mut [0; 1000]).unwrap(), 0);
+    let (answer, closed) = converse(&server, &frame(HEADERS, END_STREAM | END_HEADERS, 1, GET_FILE));
+    assert!(answer.iter().any(|(kind, stream, _)| (*kind, *stream) == (HEADERS, 1)), "{answer:?}");
+    assert!(closed && answer.iter().any(|(kind, ..)| *kind == GOAWAY), "it stays open");
+}

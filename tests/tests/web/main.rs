@@ -1,0 +1,13 @@
+//! The web server as a process: what it serves, what it refuses, and how it is operated.
+
+mod authority;
+mod browser;
+mod clients;
+mod http2;
+mod operating;
+mod reload;
+mod site;
+mod slow;
+mod smuggling;
+mod static_files;
+mod tls;

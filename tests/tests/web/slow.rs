@@ -1,0 +1,228 @@
+//! Clients that are slow, idle or too many.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use tests::memcached::wait_until;
+use tests::web::{Web, split};
+
+use crate::authority::Authority;
+use crate::site::{Site, text};
+
+/// A server that waits for heads for half a second.
+fn impatient() -> (Site, Web) {
+    let site = Site::new().with("file", "file").with("large", vec![b'x'; 48 << 20]);
+    let limits = "[limits]\nheader-timeout = '500ms'\nstall-timeout = '500ms'";
+    let server = site.serve_configured("", &format!("{limits}\n"));
+    (site, server)
+}
+
+/// Sends a byte of `request` at each interval, without an end. Returns what came, and after what time the server closed.
+fn drip(stream: &mut TcpStream, request: &[u8], interval: Duration) -> (Vec<u8>, Duration) {
+    let (start, mut answer) = (Instant::now(), Vec::new());
+    stream.set_read_timeout(Some(interval)).unwrap();
+    for byte in request.iter().chain(std::iter::repeat(&b'x')) {
+        let sent = stream.write_all(&[*byte]);
+        match stream.read_to_end(&mut answer) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) && sent.is_ok() => {}
+            _ => return (answer, start.elapsed()),
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "the server waits for ever for {request:?}");
+    }
+    unreachable!("the bytes never end")
+}
+
+fn assert_cut(answer: &[u8], after: Duration) {
+    // 408 or nothing: either tells the client that nothing was done.
+    assert!(answer.is_empty() || split(answer).status() == 408, "{:?}", String::from_utf8_lossy(answer));
+    assert!((Duration::from_millis(400)..Duration::from_secs(4)).contains(&after), "{after:?}");
+}
+
+#[test]
+fn a_head_that_comes_byte_by_byte_is_cut_off() {
+    let (_site, server) = impatient();
+    for request in ["GET /file HTTP/1.1\r\nhost: a\r\nx: ", "G", "PRI * HTTP/2.0\r\n\r\n"] {
+        let (answer, after) = drip(&mut server.connect(), request.as_bytes(), Duration::from_millis(50));
+        assert_cut(&answer, after);
+    }
+    // Also after a request that was answered.
+    let mut stream = server.connect();
+    stream.write_all(b"GET /file HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    assert_ne!(stream.read(&mut [0; 1000]).unwrap(), 0);
+    let (answer, after) = drip(&mut stream, b"GET /file HTTP/1.1\r\nx: ", Duration::from_millis(50));
+    assert_cut(&answer, after);
+}
+
+#[test]
+fn an_idle_connection_is_closed() {
+    let (_site, server) = impatient();
+    for request in ["", "GET /file HTTP/1.1\r\nhost: a\r\n\r\n"] {
+        let mut stream = server.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let (start, mut answer) = (Instant::now(), Vec::new());
+        stream.read_to_end(&mut answer).unwrap();
+        let after = start.elapsed();
+        assert_eq!(answer.is_empty(), request.is_empty());
+        assert!((Duration::from_millis(400)..Duration::from_secs(4)).contains(&after), "{after:?}");
+    }
+}
+
+/// The preface and empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[test]
+fn an_idle_connection_of_http_2_is_closed() {
+    let (_site, server) = impatient();
+    // No request at all, and headers that are to be continued (a HEADERS frame without END_HEADERS).
+    for more in [&b""[..], b"\0\0\x01\x01\0\0\0\0\x01\x82"] {
+        let mut stream = server.connect();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(&[PREFACE, more].concat()).unwrap();
+        let closed = stream.read_to_end(&mut Vec::new());
+        assert!(!matches!(&closed, Err(error) if error.kind() == ErrorKind::WouldBlock), "it stays open");
+    }
+}
+
+#[test]
+fn a_handshake_that_does_not_begin_is_cut_off() {
+    let site = Site::new().with("file", "file");
+    let authority = Authority::new();
+    let (chain, key) = authority.certify("server", "localhost");
+    let (chain, key) = (text(&chain).to_owned(), text(&key).to_owned());
+    let tls = format!("[tls]\nlisten = ['127.0.0.1:0']\ncertificate = '{chain}'\nkey = '{key}'");
+    let server = site.serve_configured("", &format!("{tls}\n[limits]\nheader-timeout = '500ms'"));
+    let address = server.urls[1].strip_prefix("https://").unwrap();
+    // Nothing, and the beginning of a record.
+    for begun in [&b""[..], b"\x16\x03\x01\x02"] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(begun).unwrap();
+        let closed = stream.read_to_end(&mut Vec::new());
+        assert!(!matches!(&closed, Err(error) if error.kind() == ErrorKind::WouldBlock), "it stays open");
+    }
+}
+
+/// How many connections are open, without the one that asks.
+fn open(server: &Web) -> u64 {
+    let page = server.get("/stats", &[]);
+    let line = page.text().lines().find_map(|line| line.strip_prefix("web_connections "));
+    line.unwrap().parse::<u64>().unwrap() - 1
+}
+
+#[test]
+fn a_client_that_takes_nothing_of_its_response_is_cut_off() {
+    let site = Site::new().with("large", vec![b'x'; 48 << 20]);
+    let config = site.configure("", "[limits]\nstall-timeout = '500ms'");
+    let server = site.serve(&["--config", text(&config), "--stats", "/stats"]);
+    let mut stream = server.connect();
+    stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    wait_until("the connection is there", || open(&server) == 1);
+    let start = Instant::now();
+    while open(&server) > 0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "the connection stays open");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(start.elapsed() > Duration::from_millis(300), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_client_that_takes_a_little_at_a_time_gets_everything() {
+    let length = 48 << 20;
+    let (_site, server) = impatient();
+    let mut stream = server.connect();
+    stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+    let (mut answer, mut part) = (Vec::new(), vec![0; 4 << 20]);
+    // Far longer than both limits in all, but never idle for as long as one.
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(150));
+        stream.read_exact(&mut part).unwrap();
+        answer.extend_from_slice(&part);
+    }
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(split(&answer).body.len(), length);
+}
+
+#[test]
+fn a_body_that_never_comes_does_not_hold_the_connection() {
+    let (_site, server) = impatient();
+    let mut stream = server.connect();
+    stream.write_all(b"POST /file HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbegin").unwrap();
+    let (start, mut answer) = (Instant::now(), Vec::new());
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(split(&answer).status(), 405);
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+#[test]
+fn slow_clients_do_not_keep_a_good_one_from_its_answer() {
+    let site = Site::new().with("file", "file").with("large", vec![b'x'; 48 << 20]);
+    let server = site.serve(&[]);
+    let mut slow: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    for (index, stream) in slow.iter_mut().enumerate() {
+        let request: &[u8] = match index % 4 {
+            0 => b"",
+            1 => b"GET /file HTTP/1.1\r\nhost: a\r\nx: ",
+            2 => b"POST /file HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n",
+            // Nothing is read of it.
+            _ => b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n",
+        };
+        stream.write_all(request).unwrap();
+    }
+    for _ in 0..10 {
+        let start = Instant::now();
+        assert_eq!(server.get("/file", &[]).text(), "file");
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn connections_beyond_the_limit_get_503_and_later_ones_are_served_again() {
+    let site = Site::new().with("file", "file");
+    let config = site.configure("", "[limits]\nconnections = 4");
+    let server = site.serve(&["--config", text(&config), "--stats", "/stats"]);
+    let get = |stream: &mut TcpStream, path: &str| {
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = vec![0; 20_000];
+        let length = stream.read(&mut answer).unwrap();
+        split(&answer[..length])
+    };
+    let mut held: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
+    for stream in &mut held {
+        assert_eq!(get(stream, "/file").status(), 200);
+    }
+    for _ in 0..3 {
+        let refused = server.get("/file", &[]);
+        assert_eq!(refused.status(), 503);
+        assert_eq!((refused.header("retry-after"), refused.header("connection")), (Some("1"), Some("close")));
+    }
+    // Without a wish of the client, too.
+    let mut beyond = server.connect();
+    assert_eq!(get(&mut beyond, "/file").status(), 503);
+    assert_eq!(beyond.read(&mut [0; 1]).unwrap(), 0);
+    // Those that are there go on.
+    assert_eq!(get(&mut held[0], "/file").text(), "file");
+    drop(held.pop());
+    wait_until("there is room again", || server.get("/file", &[]).status() == 200);
+    let page = get(&mut held[0], "/stats");
+    let refused = page.text().lines().find_map(|line| line.strip_prefix("web_connections_refused_total "));
+    assert!(refused.unwrap().parse::<u64>().unwrap() >= 4, "{refused:?}");
+}
+
+#[test]
+fn connections_that_go_away_in_the_middle_leave_nothing_behind() {
+    let site = Site::new().with("large", vec![b'x'; 48 << 20]);
+    let server = site.serve(&["--stats", "/stats"]);
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
+    assert_eq!(server.get("/large", &["range: bytes=0-0"]).status(), 206);
+    wait_until("nobody else is there", || open(&server) == 0);
+    let before = descriptors();
+    for _ in 0..100 {
+        let mut stream = server.connect();
+        stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+    }
+    wait_until("all have ended", || open(&server) == 0);
+    wait_until("all descriptors are closed", || descriptors() <= before + 1);
+}
