@@ -363,3 +363,36 @@ fn without_io_uring_auto_takes_epoll_and_reports_why_and_uring_fails() {
     .join()
     .unwrap();
 }
+
+/// Otherwise one turn of many tasks gathers more than the caches hold, and hands it to the network in one burst.
+#[test]
+fn what_some_tasks_have_written_is_sent_before_many_others_run() {
+    use std::io::Read;
+    const TASKS: usize = 64;
+    for driver in DRIVERS {
+        let sent = one_worker(driver).block_on(async {
+            let pairs = (0..TASKS).map(|_| std::os::unix::net::UnixStream::pair().unwrap());
+            let (streams, peers): (Vec<_>, Vec<_>) = pairs.unzip();
+            peers[0].set_nonblocking(true).unwrap();
+            let peers = std::rc::Rc::new(peers);
+            let tasks = streams.into_iter().map(|stream| {
+                let mut stream = net::UnixStream::from_std(stream).unwrap();
+                let peers = std::rc::Rc::clone(&peers);
+                // All are ready at once, so that one turn could run them all.
+                runtime::spawn(async move {
+                    // Less than is sent at once.
+                    stream.write_all(&[7; 12_000]).await.unwrap();
+                    let sent = (&peers[0]).read(&mut [0; 1]).is_ok();
+                    (sent, stream)
+                })
+            });
+            let tasks: Vec<_> = tasks.collect();
+            let mut last = false;
+            for task in tasks {
+                last = task.await.unwrap().0;
+            }
+            last
+        });
+        assert!(sent, "{driver}: the last task ran before anything was sent");
+    }
+}

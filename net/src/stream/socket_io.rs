@@ -136,23 +136,7 @@ impl<K> SocketIo<K> {
                     socket.send_vectored_with_flags(several, libc::MSG_NOSIGNAL)
                 }
             }),
-            SocketBackend::Ring(ring, _) => {
-                let mut written = 0;
-                for buffer in buffers {
-                    match ring.poll_write(context, buffer) {
-                        Poll::Ready(Ok(length)) => {
-                            written += length;
-                            if length < buffer.len() {
-                                break;
-                            }
-                        }
-                        // Earlier buffers were accepted; the next write returns the error again.
-                        _ if written > 0 => break,
-                        other => return other,
-                    }
-                }
-                Poll::Ready(Ok(written))
-            }
+            SocketBackend::Ring(ring, _) => ring.poll_write_vectored(context, buffers),
         }
     }
 

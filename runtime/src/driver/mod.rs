@@ -120,6 +120,11 @@ impl Driver {
         self.ring().map_or(POLLING_TASK_BUDGET, |ring| ring.task_budget())
     }
 
+    /// Whether a turn has written so much that it is to be sent before more tasks run.
+    pub(crate) fn sends_are_due(&self) -> bool {
+        self.ring().is_some_and(|ring| ring.sends_are_due())
+    }
+
     /// How long one turn runs tasks before the next wait. It is exceeded by the last task's poll.
     pub(crate) fn turn_limit(&self) -> Duration {
         if self.task_budget() == POLLING_TASK_BUDGET && self.epoll().is_split() {

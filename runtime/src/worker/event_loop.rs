@@ -210,7 +210,9 @@ impl Worker {
                         return Ok(Some(output));
                     }
                 }
-                if (overran || ran % POLLS_BETWEEN_CHECKS == 0) && monotonic_nanos() - started > limit {
+                let late =
+                    (overran || ran % POLLS_BETWEEN_CHECKS == 0) && monotonic_nanos() - started > limit;
+                if late || self.driver.sends_are_due() {
                     break;
                 }
             }

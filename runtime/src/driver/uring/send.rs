@@ -15,6 +15,10 @@ use super::socket_state::{InFlightSend, SendBuffer, SocketState};
 /// their release cost more than the copy.
 pub(super) const ZERO_COPY: usize = 64 << 10;
 
+/// Written bytes with which a turn ends. More would leave the caches before the kernel reads them, and would leave the
+/// machine in a burst that overruns the peer's receive ring: a veth's has 256 packets (`VETH_RING_SIZE`).
+const SEND_BYTES: usize = 128 << 10;
+
 /// The number of spare send buffers that are kept: one for each task of a turn.
 const SPARES: usize = TASK_BUDGET;
 /// The total capacity of the spare buffers that are kept, in bytes.
@@ -36,6 +40,16 @@ impl UringDriver {
     /// Adds a socket to those with something to send.
     pub(super) fn list_send(&self, state: &Rc<SocketState>) {
         self.to_send.borrow_mut().push(Rc::clone(state));
+    }
+
+    /// Counts bytes that were written and are to be submitted.
+    pub(super) fn count_queued(&self, bytes: usize) {
+        self.queued_bytes.set(self.queued_bytes.get().saturating_add(bytes));
+    }
+
+    /// Whether what tasks have written is to be submitted before more of them run.
+    pub(crate) fn sends_are_due(&self) -> bool {
+        self.queued_bytes.get() >= SEND_BYTES
     }
 
     /// Whether there is something to submit.
@@ -70,6 +84,7 @@ impl UringDriver {
 
     /// Submits what was written in this turn, one send per connection.
     pub(super) fn queue_sends(&self) -> TurnSends {
+        self.queued_bytes.set(0);
         let mut listed = self.to_send.take();
         let mut sends = TurnSends { count: listed.len(), awaited: false };
         for state in listed.drain(..) {

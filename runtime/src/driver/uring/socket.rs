@@ -1,7 +1,7 @@
 //! A connected stream socket on a worker's ring.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ const UNSENT_LIMIT: usize = 64 << 10;
 /// A write of at least this many bytes, to a connection without unsent bytes, is sent at once and not
 /// copied first.
 const DIRECT_WRITE: usize = 16 << 10;
+/// The most slices that one `sendmsg(2)` takes (`UIO_MAXIOV`).
+const MOST_SLICES: usize = 1024;
 /// How long a dropped socket may make no progress with what it has to send, in milliseconds.
 const DROPPED_TIMEOUT_MS: u32 = 30_000;
 
@@ -242,11 +244,23 @@ impl RingSocket {
     /// time.
     ///
     /// # Errors
-    /// That of an earlier send, that of `send(2)` for a write that is sent at once, `BrokenPipe` after [`RingSocket::shutdown_after_sends`], and `NotConnected`
-    /// if the runtime has ended.
+    /// That of an earlier send, that of `sendmsg(2)` for a write that is sent at once, `BrokenPipe` after
+    /// [`RingSocket::shutdown_after_sends`], and `NotConnected` if the runtime has ended.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    /// Like [`RingSocket::poll_write`], of several buffers.
+    ///
+    /// # Errors
+    /// As [`RingSocket::poll_write`].
+    pub fn poll_write_vectored(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_budget(context));
-        match self.try_write(bytes) {
+        match self.try_write_vectored(buffers) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 store_waker(&mut self.state.send.borrow_mut().waker, context);
                 Poll::Pending
@@ -263,16 +277,22 @@ impl RingSocket {
     /// # Errors
     /// `WouldBlock` if 64 KiB are unsent, else as [`RingSocket::poll_write`].
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn try_write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut send = self.state.send.borrow_mut();
         self.check_writable(&send)?;
-        if bytes.is_empty() {
+        let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        if total == 0 {
             return Ok(0);
         }
         let unsent = send.unsent();
-        if unsent == 0 && bytes.len() >= DIRECT_WRITE {
-            use rustix::net::SendFlags;
+        if unsent == 0 && total >= DIRECT_WRITE {
+            use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(self.state.fd(), bytes, flags) {
+            let some = &buffers[..buffers.len().min(MOST_SLICES)];
+            match sendmsg(self.state.fd(), some, &mut SendAncillaryBuffer::default(), flags) {
                 Ok(sent) => return Ok(sent),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 Err(error) => {
@@ -286,11 +306,17 @@ impl RingSocket {
         if room == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let length = room.min(bytes.len());
         if send.queued.capacity() == 0 {
             send.queued = self.driver.spare_buffer();
         }
-        send.queued.extend_from_slice(&bytes[..length]);
+        let mut left = room;
+        for buffer in buffers {
+            let length = left.min(buffer.len());
+            send.queued.extend_from_slice(&buffer[..length]);
+            left -= length;
+        }
+        let length = room - left;
+        self.driver.count_queued(length);
         let list = send.in_flight.is_none() && !std::mem::replace(&mut send.listed, true);
         drop(send);
         if list {
