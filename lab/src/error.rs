@@ -31,7 +31,9 @@ pub enum Error {
     #[error("an experiment process exited early; its error message is above")]
     ProcessExited,
     /// No contender has a capacity that rates could be shares of.
-    #[error("no round of the search for the capacity was completed: {0}")]
+    #[error(
+        "no round of the search for the capacity was completed: {0}; repeat it when the machine is quieter (`lab check` says what disturbs it), or choose the rates with --rates"
+    )]
     NoCapacity(String),
     /// A server that spins would take the core from those that are measured.
     #[error(

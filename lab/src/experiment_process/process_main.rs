@@ -31,7 +31,9 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
         ProcessRole::Fleet(spec) => fleet::run(&spec),
         ProcessRole::Program(spec) => {
             Cpus::one(spec.core).pin(None)?;
-            // The signal on the lab's death stays set.
+            // The signal on the lab's death stays set across exec. Not KILL: a server of several processes, such as nginx, ends
+            // its workers when it is asked to end, and leaves them behind when it is killed.
+            set_parent_process_death_signal(Some(Signal::TERM)).map_err(std::io::Error::from)?;
             let error = Command::new(&spec.program).args(&spec.arguments).stdout(Stdio::null()).exec();
             Err(Error::program(&spec.program, error))
         }

@@ -51,7 +51,15 @@ pub(super) fn measure(
         let name =
             if connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") };
         let mut step = |text: &str| progress(&format!("{name}: {text}"));
-        let (mut part, result) = compare(fleet, &published, cores, workload, &mut step)?;
+        let (mut part, result) = match (compare(fleet, &published, cores, workload, &mut step), &mut all) {
+            (Ok(measured), _) => measured,
+            // What was measured before is not lost.
+            (Err(error), Some(all)) => {
+                all.failure = Some(format!("{name}: {error}"));
+                break;
+            }
+            (Err(error), None) => return Err(error),
+        };
         for load in &mut part.loads {
             load.name.clone_from(&name);
             for (index, row) in load.rows.iter_mut().enumerate() {

@@ -62,8 +62,13 @@ pub(super) fn compare(
         result => (config, result?, None),
     };
     let reference = config.contenders[config.reference_of(0)].name();
-    let mut part =
-        PartResult { reference, workload, loads: loads(&config, published, &result), notes: notes(&result) };
+    let mut part = PartResult {
+        reference,
+        workload,
+        loads: loads(&config, published, &result),
+        notes: notes(&result),
+        failure: None,
+    };
     part.notes.extend(no_capacity);
     for (contender, running) in config.contenders.iter().zip(&result.servers) {
         if let Some(running) = running.as_ref().filter(|running| !running.steps_down.is_empty()) {

@@ -133,6 +133,9 @@ pub struct PartResult {
     pub loads: Vec<MeasuredLoad>,
     /// What to doubt, a sentence each.
     pub notes: Vec<String>,
+    /// Why later loads were not measured, if something failed. The next run measures such a part again.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 impl PartResult {

@@ -142,8 +142,13 @@ pub fn measure(
                     Ok(Ok(result)) if !result.has_figures() => {
                         PartOutcome::Missing(format!("no turn was valid: {}", result.notes.join("; ")))
                     }
-                    Ok(Ok(result)) => {
-                        saved.save(part, &result)?;
+                    Ok(Ok(mut result)) => {
+                        match &result.failure {
+                            None => saved.save(part, &result)?,
+                            Some(failure) => {
+                                result.notes.push(format!("incomplete, because it failed: {failure}"))
+                            }
+                        }
                         PartOutcome::Measured { saved: false, result }
                     }
                     Ok(Err(missing)) => PartOutcome::Missing(missing),

@@ -82,6 +82,7 @@ mod tests {
             workload: "ETC".to_owned(),
             loads: Vec::new(),
             notes: vec!["one".to_owned()],
+            failure: None,
         };
         assert_eq!(open("a").load(Part::Web), None);
         open("a").save(Part::Web, &result).unwrap();

@@ -10,7 +10,7 @@ use super::super::core_assignment::CoreAssignment;
 use super::super::fleet_comparison::{RunningServer, ServerFigures};
 use super::super::memcached_process::spawn_on_core;
 use super::super::steal::STEAL_LIMIT;
-use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds};
+use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, name_classes};
 use super::config::PaperConfig;
 use super::measured::{Figure, FigureCollector, LoadKind, MeasuredLoad, MeasuredRow, PartResult};
 use super::part::Part;
@@ -70,58 +70,92 @@ pub(super) fn measure(
         }
     }
     let limit = config.limit(Part::Web) / u32::try_from(config.file_sizes.len()).unwrap_or(1).max(1);
-    let mut loads = Vec::new();
+    let (mut measured, mut invalid, mut failure) = (Vec::new(), Vec::new(), None);
     for &size in &config.file_sizes {
-        let name = size_name(size);
-        let mut rounds = Rounds::new(running.len(), config.rounds)
-            .time_limit(limit)
-            .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(limit / 2));
-        let mut invalid = None;
-        while let Some(turn) = rounds.next_turn() {
-            let web = &mut running[turn.contestant()];
-            progress(&format!("{name}: {}, round {}", web.contestant.contender.name(), turn.round() + 1));
-            let guard = ConditionsGuard::begin(cores)?;
-            let measured = measure_turn(web, wrk, config, size)?;
-            // Steal of all cores: a fleet leaves out the pauses of its own core, wrk measures them.
-            let conditions = guard.end()?;
-            let value = measured.map_err(|reason| invalid = Some(reason)).ok();
-            rounds.finish_turn(turn, value, conditions);
-        }
-        let contestants = running.iter().map(|web| web.contestant.contender.name()).collect();
-        let measured = MeasuredRounds { load: name.clone(), contestants, finished: rounds.finish() };
-        notes
-            .push(measured.summary() + &invalid.map(|it| format!(", for example: {it}")).unwrap_or_default());
-        for class in measured.finished.classes.iter().filter(|class| !class.rounds.is_empty()) {
-            let rows = running.iter().enumerate().map(|(index, web)| {
-                let mut figures = FigureCollector::new(&class.rounds, index, 0);
-                figures.add(Figure::Throughput, |turn: &WebTurn| Some(turn.rate));
-                figures.add(Figure::P50, |turn| Some(turn.p50));
-                figures.add(Figure::P99, |turn| Some(turn.p99));
-                figures.add_server(|turn| turn.figures);
-                MeasuredRow {
-                    system: web.contestant.contender.name(),
-                    published: web.contestant.published.map(str::to_owned),
-                    figures: figures.figures,
-                }
-            });
-            loads.push(MeasuredLoad {
-                name: name.clone(),
-                kind: LoadKind::Closed,
-                at: size as f64,
-                class: class.class,
-                rounds: class.rounds.len(),
-                rows: rows.collect(),
-            });
+        match measure_size(size, &mut running, cores, config, wrk, limit, progress) {
+            Ok((rounds, reason)) => {
+                measured.push(rounds);
+                invalid.push(reason);
+            }
+            Err(error) if measured.is_empty() => return Err(error),
+            // What was measured before is not lost.
+            Err(error) => {
+                failure = Some(format!("{}: {error}", size_name(size)));
+                break;
+            }
         }
     }
+    name_classes(&mut measured);
+    notes.extend(measured.iter().zip(invalid).map(|(rounds, reason)| {
+        rounds.summary() + &reason.map(|it| format!(", for example: {it}")).unwrap_or_default()
+    }));
+    let loads = config.file_sizes.iter().zip(&measured);
+    let loads = loads.flat_map(|(&size, rounds)| size_loads(size, rounds, &running)).collect();
     let workload = format!(
         "wrk with one thread and {} connections on one core; files from the page cache",
         config.wrk_connections
     );
     let reference = running.first().map(|web| web.contestant.contender.name()).unwrap_or_default();
-    let mut part = PartResult { reference, workload, loads, notes };
+    let mut part = PartResult { reference, workload, loads, notes, failure };
     part.sort_classes();
     Ok(part)
+}
+
+/// Measures all contestants with files of one size. Returns the rounds, and why a turn was not valid, if one was not.
+fn measure_size(
+    size: usize,
+    running: &mut [RunningWeb],
+    cores: CoreAssignment,
+    config: &PaperConfig,
+    wrk: &Program,
+    limit: Duration,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(MeasuredRounds<WebTurn>, Option<String>), Error> {
+    let name = size_name(size);
+    let mut rounds = Rounds::new(running.len(), config.rounds)
+        .time_limit(limit)
+        .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(limit / 2));
+    let mut invalid = None;
+    while let Some(turn) = rounds.next_turn() {
+        let web = &mut running[turn.contestant()];
+        progress(&format!("{name}: {}, round {}", web.contestant.contender.name(), turn.round() + 1));
+        let guard = ConditionsGuard::begin(cores)?;
+        let measured = measure_turn(web, wrk, config, size)?;
+        // Steal of all cores: a fleet leaves out the pauses of its own core, wrk measures them.
+        let conditions = guard.end()?;
+        let value = measured.map_err(|reason| invalid = Some(reason)).ok();
+        rounds.finish_turn(turn, value, conditions);
+    }
+    let contestants = running.iter().map(|web| web.contestant.contender.name()).collect();
+    Ok((MeasuredRounds { load: name, contestants, finished: rounds.finish() }, invalid))
+}
+
+/// The rows of one size, for each distance of the cores.
+fn size_loads(size: usize, measured: &MeasuredRounds<WebTurn>, running: &[RunningWeb]) -> Vec<MeasuredLoad> {
+    let classes = measured.finished.classes.iter().filter(|class| !class.rounds.is_empty());
+    let loads = classes.map(|class| {
+        let rows = running.iter().enumerate().map(|(index, web)| {
+            let mut figures = FigureCollector::new(&class.rounds, index, 0);
+            figures.add(Figure::Throughput, |turn: &WebTurn| Some(turn.rate));
+            figures.add(Figure::P50, |turn| Some(turn.p50));
+            figures.add(Figure::P99, |turn| Some(turn.p99));
+            figures.add_server(|turn| turn.figures);
+            MeasuredRow {
+                system: web.contestant.contender.name(),
+                published: web.contestant.published.map(str::to_owned),
+                figures: figures.figures,
+            }
+        });
+        MeasuredLoad {
+            name: measured.load.clone(),
+            kind: LoadKind::Closed,
+            at: size as f64,
+            class: class.class,
+            rounds: class.rounds.len(),
+            rows: rows.collect(),
+        }
+    });
+    loads.collect()
 }
 
 fn start(

@@ -46,6 +46,7 @@ fn report() -> PaperReport {
         workload: "a fleet".to_owned(),
         loads: vec![load(LoadKind::Closed), load(LoadKind::Open)],
         notes: vec!["a <note>".to_owned()],
+        failure: None,
     };
     let result = PaperResult::for_tests(vec![
         (Part::Policies, PartOutcome::Measured { saved: false, result }),
