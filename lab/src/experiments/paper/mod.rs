@@ -143,12 +143,9 @@ pub fn measure(
                         PartOutcome::Missing(format!("no turn was valid: {}", result.notes.join("; ")))
                     }
                     Ok(Ok(mut result)) => {
-                        match &result.failure {
-                            None => saved.save(part, &result)?,
-                            Some(failure) => {
-                                result.notes.push(format!("incomplete, because it failed: {failure}"))
-                            }
-                        }
+                        saved.save(part, &result)?;
+                        let failure = result.failure.as_ref().map(|why| format!("incomplete: {why}"));
+                        result.notes.extend(failure);
                         PartOutcome::Measured { saved: false, result }
                     }
                     Ok(Err(missing)) => PartOutcome::Missing(missing),

@@ -45,11 +45,14 @@ impl SavedParts {
         (saved.format == FORMAT && saved.measured_with == self.measured_with).then_some(saved.result)
     }
 
-    /// Keeps the result of a part.
+    /// Keeps the result of a part, unless it is incomplete: then the next run measures it again.
     ///
     /// # Errors
     /// If the file can't be written.
     pub fn save(&self, part: Part, result: &PartResult) -> io::Result<()> {
+        if result.failure.is_some() {
+            return Ok(());
+        }
         let saved = SavedPart {
             format: FORMAT.to_owned(),
             measured_with: self.measured_with.clone(),
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_found_again_until_the_machine_or_the_configuration_differs() {
+    fn a_complete_part_is_found_again_until_the_machine_or_the_configuration_differs() {
         let folder = tempfile::tempdir().unwrap();
         let open = |with| SavedParts::open(folder.path(), json!(with)).unwrap();
         let result = PartResult {
@@ -84,6 +87,9 @@ mod tests {
             notes: vec!["one".to_owned()],
             failure: None,
         };
+        assert_eq!(open("a").load(Part::Web), None);
+        let incomplete = PartResult { failure: Some("nginx exited".to_owned()), ..result.clone() };
+        open("a").save(Part::Web, &incomplete).unwrap();
         assert_eq!(open("a").load(Part::Web), None);
         open("a").save(Part::Web, &result).unwrap();
         assert_eq!(open("a").load(Part::Web), Some(result));
