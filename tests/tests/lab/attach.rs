@@ -1,9 +1,12 @@
 //! `lab attach`: a server of another project, as it runs and attached to.
 
-use std::process::{Command, Output};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use serial_test::serial;
+use tests::memcached::wait_until;
 use tests::{isolated, program};
 
 fn attach(arguments: &[&str]) -> Output {
@@ -57,8 +60,7 @@ fn is_measured(name: &str, arguments: &[&str]) {
 #[isolated(root)]
 #[serial]
 fn memcached_is_measured_as_it_runs_and_attached() {
-    if tests::require("/usr/bin/memcached", std::path::Path::new("/usr/bin/memcached").exists().then_some(()))
-        .is_none()
+    if tests::require("/usr/bin/memcached", Path::new("/usr/bin/memcached").exists().then_some(())).is_none()
     {
         return;
     }
@@ -108,4 +110,45 @@ fn a_server_that_can_not_be_attached_to_is_refused_with_the_reason() {
     for expected in ["can't be attached to", "poll or select", "epoll"] {
         assert!(errors.contains(expected), "no {expected:?} in {errors}");
     }
+}
+
+/// nginx in the foreground, with one worker.
+const NGINX: &str = "daemon off; user root; worker_processes 1; pid FOLDER/pid; error_log FOLDER/log;
+events {} http { access_log off; server { listen 198.18.0.1:11211; root FOLDER; } }";
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_server_and_its_children_end_with_a_lab_that_is_killed() {
+    let nginx = Path::new("/usr/sbin/nginx");
+    if tests::require("/usr/sbin/nginx", nginx.exists().then_some(())).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let config = folder.path().join("nginx.conf");
+    fs::write(&config, NGINX.replace("FOLDER", path)).unwrap();
+    let server = format!("/usr/sbin/nginx -c {} -e {path}/log", config.display());
+    let request = r"GET /nonesuch HTTP/1.1\r\nHost: lab\r\n\r\n";
+    let mut lab = Command::new(tests::own_program("lab"));
+    lab.args(["attach", "--quick", "--connections", "2", "--server", &server, "--request", request]);
+    let mut lab = lab.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let children = || -> Option<(u32, Vec<u32>)> {
+        let master = fs::read_to_string(folder.path().join("pid")).ok()?.trim().parse().ok()?;
+        let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).ok()?;
+        let children: Vec<u32> = children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+        (!children.is_empty()).then_some((master, children))
+    };
+    let mut processes = Vec::new();
+    wait_until("nginx has a worker", || {
+        let found = children();
+        processes =
+            found.into_iter().flat_map(|(master, children)| [vec![master], children].concat()).collect();
+        !processes.is_empty()
+    });
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    wait_until("nginx has ended", || {
+        processes.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    });
 }
