@@ -105,6 +105,9 @@ pub struct PlanArguments {
     /// Number of receive queues to configure (ethtool channels)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
+    /// Size of the receive rings to configure, in descriptors (ethtool rings); for the whole device
+    #[arg(long, value_name = "DESCRIPTORS", value_parser = clap::value_parser!(u32).range(1..))]
+    rx_ring: Option<u32>,
     /// Queues to configure, for example 0-1; per-queue settings of the others stay unchanged
     #[arg(long, value_name = "QUEUES")]
     queues: Option<Cpus>,
@@ -135,6 +138,7 @@ impl PlanArguments {
         let values = self.deferral();
         let settings = Settings {
             channels: self.channels,
+            rx_ring: self.rx_ring,
             queues: self.queues.as_ref().map(|queues| queues.iter().collect()),
             worker_cores,
             ban_irqbalance,

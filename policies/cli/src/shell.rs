@@ -41,6 +41,7 @@ fn command(step: &Step, interface: &Interface) -> String {
     match &step.knob {
         Knob::Channels { combined: true } => format!("ethtool -L {name} combined {}", step.target),
         Knob::Channels { combined: false } => format!("ethtool -L {name} rx {}", step.target),
+        Knob::RxRing => format!("ethtool -G {name} rx {}", step.target),
         Knob::Coalesce { parameter } => {
             let value = match (&step.target, parameter.is_switch()) {
                 (Value::Number(0), true) => "off".to_owned(),

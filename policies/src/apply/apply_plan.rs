@@ -127,7 +127,7 @@ fn record(plan: &Plan, lifetime: Lifetime) -> Result<Journal, Error> {
     let device = Device::new(&plan.interface, plan.ifindex);
     let mut journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, plan.queues.clone());
     journal.record_plan(plan, &device);
-    if plan.queue_count_change().is_some() {
+    if plan.rebuilds_queues() {
         journal.record_all_queues(&interface_by_index(plan.ifindex)?, &device);
     }
     Ok(journal)
@@ -215,7 +215,7 @@ impl Guard {
         }
         device.invalidate_queues();
         let settings = Settings { channels: None, ..self.plan.settings.clone() };
-        let interface = wait_for_queues(self.plan.ifindex, &step.target)?;
+        let interface = wait_for_queues(self.plan.ifindex, Some(&step.target))?;
         let mut plan = Plan::new(self.plan.policy, &interface, &settings);
         if let Some(undo) = lock(&self.undo).as_mut() {
             undo.journal.queues.clone_from(&plan.queues);
@@ -229,13 +229,13 @@ impl Guard {
 
     /// Sets one knob and records the result, unless another process holds the knob.
     fn set(&mut self, knob: &Knob, target: &Value, device: &Device, others: &[Journal]) -> Result<(), Error> {
-        // Changing the number of queues would reset what other processes have set on theirs.
-        let changes_queues = matches!(knob, Knob::Channels { .. });
+        // Rebuilding the queues would reset what other processes have set on theirs.
+        let changes_queues = knob.rebuilds_queues();
         let holder = others.iter().find(|other| {
             let has_entry = || other.entries.iter().any(|entry| entry.knob == *knob);
             knob.queue().is_none() && (has_entry() || changes_queues && !other.queues.is_empty())
         });
-        let (outcome, limit) = match holder {
+        let (outcome, made) = match holder {
             Some(other) if knob.read(device).ok().as_ref() != Some(target) => {
                 let what = if changes_queues {
                     "holds queues of the device"
@@ -247,12 +247,16 @@ impl Guard {
             }
             _ => write_verified(knob, target, device),
         };
-        if knob.has_limit()
+        if (knob.has_limit() || knob.is_rounded_up())
             && let Some(undo) = lock(&self.undo).as_mut()
         {
-            // The search for the limit is over: any other value is somebody else's.
-            undo.journal.finalize(knob, limit);
+            // What the device makes of the target is known: any other value is somebody else's.
+            undo.journal.finalize(knob, made);
             undo.write(&self.directory)?;
+        }
+        if *knob == Knob::RxRing && outcome.is_ok() && outcome != Outcome::Already {
+            device.invalidate_queues();
+            wait_for_queues(self.plan.ifindex, None)?;
         }
         let applied =
             Applied { knob: knob.clone(), target: target.clone(), policy: self.plan.policy, outcome };
@@ -262,12 +266,13 @@ impl Guard {
     }
 }
 
-/// Waits until the device has the new number of queues, each with a NAPI, for at most two seconds.
-fn wait_for_queues(ifindex: u32, target: &Value) -> Result<Interface, Error> {
+/// Waits until the device has a NAPI for each queue, and the new number of queues if there is one, for at most two seconds.
+fn wait_for_queues(ifindex: u32, count: Option<&Value>) -> Result<Interface, Error> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         let interface = interface_by_index(ifindex)?;
-        let ready = Value::Number(interface.queues.len() as u64) == *target
+        let here = Value::Number(interface.queues.len() as u64);
+        let ready = count.is_none_or(|count| here == *count)
             && interface.queues.iter().all(|queue| queue.napi.is_some());
         if ready || Instant::now() > deadline {
             return Ok(interface);

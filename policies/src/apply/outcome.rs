@@ -21,6 +21,11 @@ pub enum Outcome {
         /// The limit.
         value: String,
     },
+    /// The knob was set, and the driver rounded the value up.
+    RoundedUp {
+        /// The value that it has.
+        value: String,
+    },
     /// An interrupt's affinity was set, and takes effect with the next interrupt: without interrupt
     /// remapping the kernel moves an interrupt only while it handles it (`irq_move_masked_irq`).
     Pending {
@@ -40,7 +45,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the knob has its target value, or the device's limit.
+    /// Whether the knob has its target value, the device's limit, or what the driver rounded the target to.
     pub fn is_ok(&self) -> bool {
         !matches!(self, Outcome::Failed { .. } | Outcome::ReadsBack { .. })
     }
@@ -84,6 +89,7 @@ impl fmt::Display for Applied {
             Outcome::AtLimit { value } => {
                 write!(f, "{knob} set to {value}: the device takes no more ({target} asked)")
             }
+            Outcome::RoundedUp { value } => write!(f, "{knob} set to {value} ({target} asked)"),
             Outcome::Failed { reason } => {
                 write!(f, "{knob} could not be set to {target}: {reason}; without it, {consequence}")
             }

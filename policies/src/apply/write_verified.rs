@@ -5,8 +5,8 @@ use crate::host::device::Device;
 use crate::knob::write::Written;
 use crate::knob::{Knob, Value};
 
-/// Sets a knob and verifies the result. The second value is the device's limit, if it has one below the
-/// target.
+/// Sets a knob and verifies the result. The second value is what the device made of the target, if that differs: its limit,
+/// or a multiple of what it needs.
 pub(super) fn write_verified(knob: &Knob, target: &Value, device: &Device) -> (Outcome, Option<Value>) {
     if knob.read(device).is_ok_and(|current| current == *target) {
         return (pending(knob, target, device).unwrap_or(Outcome::Already), None);
@@ -15,19 +15,20 @@ pub(super) fn write_verified(knob: &Knob, target: &Value, device: &Device) -> (O
         Ok(written) => written,
         Err(error) => return (Outcome::Failed { reason: error.to_string() }, None),
     };
-    let (expected, limit) = match &written {
-        Written::Target => (target, None),
-        Written::Limit(value) => (value, Some(value.clone())),
+    let expected = match &written {
+        Written::Target => target,
+        Written::Limit(value) | Written::RoundedUp(value) => value,
     };
     let outcome = match knob.read(device) {
-        Ok(value) if value == *expected => match &limit {
-            Some(limit) => Outcome::AtLimit { value: limit.to_string() },
-            None => pending(knob, target, device).unwrap_or(Outcome::Set),
+        Ok(value) if value == *expected => match &written {
+            Written::Limit(limit) => Outcome::AtLimit { value: limit.to_string() },
+            Written::RoundedUp(value) => Outcome::RoundedUp { value: value.to_string() },
+            Written::Target => pending(knob, target, device).unwrap_or(Outcome::Set),
         },
         Ok(value) => Outcome::ReadsBack { value: value.to_string() },
         Err(error) => Outcome::ReadsBack { value: format!("nothing ({error})") },
     };
-    (outcome, limit)
+    (outcome, (expected != target).then(|| expected.clone()))
 }
 
 fn pending(knob: &Knob, target: &Value, device: &Device) -> Option<Outcome> {

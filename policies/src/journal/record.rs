@@ -105,6 +105,8 @@ impl Journal {
             let owned = match plan.tuning_bounds(step) {
                 Some((least, most)) => OwnedValues::Within { least, most },
                 None if step.knob.has_limit() => OwnedValues::UpToNew,
+                // How far it is rounded up is not known before.
+                None if step.knob.is_rounded_up() => OwnedValues::Any,
                 None => OwnedValues::New,
             };
             self.record(step.knob.clone(), Some(&step.target), owned, device);
@@ -140,7 +142,7 @@ impl Journal {
     }
 
     fn record(&mut self, knob: Knob, target: Option<&Value>, owned: OwnedValues, device: &Device) {
-        let rebuilt = self.entries.iter().any(|entry| matches!(entry.knob, Knob::Channels { .. }));
+        let rebuilt = self.entries.iter().any(|entry| entry.knob.rebuilds_queues());
         let owned = if rebuilt && knob.queue().is_some() { OwnedValues::Any } else { owned };
         if self.entries.iter().any(|entry| entry.knob == knob) {
             return;
@@ -160,12 +162,12 @@ impl Journal {
         }
     }
 
-    /// Records that a knob has its final value: the device's limit, or the target.
-    pub(crate) fn finalize(&mut self, knob: &Knob, limit: Option<Value>) {
+    /// Records that a knob has its final value: the target, or what the device made of it.
+    pub(crate) fn finalize(&mut self, knob: &Knob, made: Option<Value>) {
         for entry in self.entries.iter_mut().filter(|entry| entry.knob == *knob) {
             entry.owned = OwnedValues::New;
-            if let Some(limit) = &limit {
-                entry.new = limit.clone();
+            if let Some(made) = &made {
+                entry.new = made.clone();
             }
         }
     }

@@ -196,10 +196,10 @@ pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {
     let down = link.as_ref().is_some_and(|link| !link.up);
     let renamed = link.map(|link| link.name);
     let device = Device::new(renamed.as_deref().unwrap_or(&journal.interface), journal.ifindex);
-    // In reverse order, except that the number of queues comes first: the other knobs may belong to
-    // queues that don't exist before.
+    // In reverse order, except that what rebuilds the queues comes first: the other knobs may belong to queues that don't exist
+    // before, or lose their values.
     let (rebuild, rest): (Vec<&Entry>, Vec<&Entry>) =
-        journal.entries.iter().rev().partition(|entry| matches!(entry.knob, Knob::Channels { .. }));
+        journal.entries.iter().rev().partition(|entry| entry.knob.rebuilds_queues());
     // Nobody may resume a suspended queue once its waits no longer poll. So first polls have to complete with the
     // interrupt enabled, and a suspension that began before has to end.
     if journal.epolls.iter().any(EpollEntry::is_set) {
@@ -234,12 +234,12 @@ fn stop_deferral(journal: &Journal, device: &Device) -> Duration {
 
 impl Journal {
     /// Restores the knobs that were set, and drops the entries of the plan, which another one follows. Entries stay
-    /// whose knob could not be restored, and those that have their own reason: the number of queues, and what
-    /// changing it loses.
+    /// whose knob could not be restored, and those that have their own reason: the number of queues, the size of their rings,
+    /// and what changing these loses.
     pub(crate) fn give_up(&mut self, device: &Device, is_set: impl Fn(&Knob) -> bool) {
         for index in (0..self.entries.len()).rev() {
             let entry = &self.entries[index];
-            if matches!(entry.knob, Knob::Channels { .. }) {
+            if entry.knob.rebuilds_queues() {
                 continue;
             }
             let kept = is_set(&entry.knob)

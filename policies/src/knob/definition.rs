@@ -20,6 +20,8 @@ pub enum Knob {
         /// Whether a channel is a pair of a receive and a transmit queue.
         combined: bool,
     },
+    /// The size of the device's receive rings, in descriptors (`ethtool -G`).
+    RxRing,
     /// An interrupt coalescing parameter of the device (`ethtool -C`).
     Coalesce {
         /// The parameter.
@@ -125,6 +127,7 @@ impl fmt::Display for Knob {
         match self {
             Knob::Channels { combined: true } => write!(f, "combined channels"),
             Knob::Channels { combined: false } => write!(f, "rx channels"),
+            Knob::RxRing => write!(f, "rx ring"),
             Knob::Coalesce { parameter } => write!(f, "{}", parameter.name()),
             Knob::RpsCpus { queue } => write!(f, "rx-{queue} rps_cpus"),
             Knob::RpsFlowCount { queue } => write!(f, "rx-{queue} rps_flow_cnt"),
@@ -160,6 +163,7 @@ impl Knob {
             | Knob::NapiThreadAffinity { queue }
             | Knob::NapiThreadPriority { queue } => Some(queue),
             Knob::Channels { .. }
+            | Knob::RxRing
             | Knob::Coalesce { .. }
             | Knob::IrqbalanceBan { .. }
             | Knob::DeferHardIrqs
@@ -171,6 +175,9 @@ impl Knob {
     pub fn consequence_of_failure(&self, policy: Policy) -> &'static str {
         match self {
             Knob::Channels { .. } => "the device keeps its number of queues, and workers may share a queue",
+            Knob::RxRing => {
+                "the device keeps its receive rings, and a long pause of the application may fill them"
+            }
             Knob::Coalesce { parameter } if parameter.is_switch() => {
                 "the device keeps choosing its own interrupt delays"
             }
@@ -224,6 +231,16 @@ impl Knob {
             self,
             Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. }
         )
+    }
+
+    /// Whether the driver rebuilds the device's queues to change it, and may lose what was set on them.
+    pub(crate) fn rebuilds_queues(&self) -> bool {
+        matches!(self, Knob::Channels { .. } | Knob::RxRing)
+    }
+
+    /// Whether the driver may round a value up.
+    pub(crate) fn is_rounded_up(&self) -> bool {
+        matches!(self, Knob::RxRing)
     }
 
     /// Whether the device may have a limit below the target. The journal must then accept any value up to

@@ -61,7 +61,7 @@ pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), NotPermitte
             // Kernel threads belong to the initial user namespace.
             needs_initial_user_namespace("CAP_SYS_NICE")
         }
-        Knob::Channels { .. } | Knob::Coalesce { .. } => needs_net_admin(),
+        Knob::Channels { .. } | Knob::RxRing | Knob::Coalesce { .. } => needs_net_admin(),
         Knob::IrqbalanceBan { .. } => {
             let root = rustix::process::geteuid().is_root();
             root.then_some(()).ok_or(NotPermitted::NotRoot)

@@ -52,6 +52,9 @@ impl Knob {
             Knob::Channels { .. } => {
                 Ok(Value::Number(Ethtool::open()?.channels(device.verified_index()?)?.count.into()))
             }
+            Knob::RxRing => {
+                Ok(Value::Number(Ethtool::open()?.rx_ring(device.verified_index()?)?.size.into()))
+            }
             Knob::Coalesce { parameter } => {
                 let values = Ethtool::open()?.coalescing(device.verified_index()?)?;
                 let value = values.iter().find(|(which, _)| *which == parameter);

@@ -20,6 +20,8 @@ pub(crate) enum Written {
     Target,
     /// The device's limit, which is below the target.
     Limit(Value),
+    /// What the driver made of the target: a little more, because the device needs a multiple of something.
+    RoundedUp(Value),
 }
 
 impl Knob {
@@ -36,6 +38,16 @@ impl Knob {
                 let count = u32::try_from(*count).map_err(|_| io::ErrorKind::InvalidInput)?;
                 Ethtool::open()?.set_channels(index, *combined, count)?;
                 device.invalidate_queues();
+            }
+            (Knob::RxRing, Value::Number(size)) => {
+                let size = u32::try_from(*size).map_err(|_| io::ErrorKind::InvalidInput)?;
+                let mut ethtool = Ethtool::open()?;
+                ethtool.set_rx_ring(index, size)?;
+                device.invalidate_queues();
+                let now = ethtool.rx_ring(index)?.size;
+                if now > size {
+                    return Ok(Written::RoundedUp(Value::Number(now.into())));
+                }
             }
             (Knob::NapiThreadAffinity { queue }, Value::Cpus(cpus)) => {
                 cpus.pin(Some(device.napi_thread(*queue)?))?;

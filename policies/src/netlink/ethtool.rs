@@ -12,6 +12,7 @@ use super::generic::{Attribute, Family, Frame, GenericConnection};
 
 const FEATURES_SET: u8 = 12;
 const RINGS_GET: u8 = 15;
+const RINGS_SET: u8 = 16;
 const CHANNELS_GET: u8 = 17;
 const CHANNELS_SET: u8 = 18;
 const COALESCE_GET: u8 = 19;
@@ -177,6 +178,16 @@ impl Ethtool {
         let number = |kind| frame.number(kind).map(|number| number as u32);
         let size = number(rings::RX).ok_or(io::ErrorKind::Unsupported)?;
         Ok(RxRing { size, max: number(rings::RX_MAX).unwrap_or(size) })
+    }
+
+    /// Sets the size of the device's receive rings, in descriptors. A driver may round it up to a multiple that the device
+    /// needs. It rebuilds its rings, and drops packets meanwhile. Needs `CAP_NET_ADMIN` in the network namespace.
+    ///
+    /// # Errors
+    /// `EINVAL` for a size beyond the device's maximum, `EOPNOTSUPP` if the size can't be changed, `ENOMEM` without memory
+    /// for the rings, `EPERM` without the capability.
+    pub fn set_rx_ring(&mut self, ifindex: u32, size: u32) -> io::Result<()> {
+        self.set(RINGS_SET, ifindex, Attribute::number(rings::RX, size))
     }
 
     /// The device's channels.

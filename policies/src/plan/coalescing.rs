@@ -27,7 +27,7 @@ impl Planner<'_> {
             let supported = interface.coalescing.iter().any(|(which, _)| *which == parameter);
             if supported {
                 let wanted = self.settings.suppression.target(parameter);
-                let target = within_ring(parameter, wanted, interface.rx_ring);
+                let target = within_ring(parameter, wanted, self.planned_ring(interface));
                 if target < wanted {
                     self.notes.push(format!(
                         "{} is {target} instead of {wanted}: half of the receive ring, so that it never overflows \

@@ -9,6 +9,7 @@ use crate::host::device::Device;
 use crate::host::{Interface, RxQueue, TxQueue};
 use crate::knob::{Knob, Value, may_set_on};
 use crate::law::{QueueMode, QueueSettings, Reason};
+use crate::netlink::ethtool::RxRing;
 use crate::netlink::netdev::Netdev;
 use crate::policy::Policy;
 
@@ -59,7 +60,7 @@ impl Planner<'_> {
         self.steps.push(Step { knob, current, target, purpose, forbidden });
     }
 
-    /// The order matters: first the number of queues, because changing it rebuilds the device; then
+    /// The order matters: first the number of queues and the size of their rings, because changing them rebuilds the device; then
     /// coalescing, placement (sysfs, interrupts) and NAPI threads; last the per-NAPI values, because
     /// writing a sysfs default overwrites every NAPI's value.
     fn add_all(&mut self, interface: &Interface) {
@@ -76,6 +77,7 @@ impl Planner<'_> {
             }
         }
         self.set_queue_count(interface);
+        self.set_rx_ring(interface);
         match policy {
             Policy::Suppression => self.set_coalescing(interface),
             Policy::KernelPolling => self.note_moderation(interface),
@@ -113,6 +115,41 @@ impl Planner<'_> {
                 }
             }
         }
+    }
+
+    fn set_rx_ring(&mut self, interface: &Interface) {
+        let Some(wanted) = self.settings.rx_ring else { return };
+        let name = &interface.name;
+        match interface.rx_ring {
+            None => {
+                self.notes.push(format!("{name} does not support changing its receive rings (ethtool rings)"))
+            }
+            Some(ring) if wanted == 0 || wanted > ring.max => self.notes.push(format!(
+                "{name} supports receive rings of at most {} descriptors, not {wanted}; they keep {}",
+                ring.max, ring.size
+            )),
+            Some(ring) => {
+                let target = Value::Number(wanted.into());
+                self.set(
+                    Knob::RxRing,
+                    target,
+                    "packets that the device can keep during a pause of the application",
+                );
+                if ring.size != wanted {
+                    self.notes
+                        .push("the device drops packets while it rebuilds its receive rings".to_owned());
+                }
+            }
+        }
+    }
+
+    /// The receive rings once the plan is applied.
+    pub(super) fn planned_ring(&self, interface: &Interface) -> Option<RxRing> {
+        let size = self.steps.iter().find_map(|step| match (&step.knob, &step.target) {
+            (Knob::RxRing, Value::Number(size)) => u32::try_from(*size).ok(),
+            _ => None,
+        });
+        interface.rx_ring.map(|ring| RxRing { size: size.unwrap_or(ring.size), ..ring })
     }
 
     /// Whether the law of the application's workers sets the queues' values.

@@ -47,6 +47,8 @@ impl SuppressionValues {
 pub struct Settings {
     /// The number of receive queues to configure; `None` leaves it unchanged.
     pub channels: Option<u32>,
+    /// The size of the receive rings to configure, in descriptors; `None` leaves it unchanged. It applies to the whole device.
+    pub rx_ring: Option<u32>,
     /// The queues that the plan is for; `None` is all. Per-queue knobs of other queues stay unchanged.
     pub queues: Option<Vec<u32>>,
     /// Interrupt coalescing, set under suppression only. It applies to the whole device, so a plan for some of its queues
@@ -89,6 +91,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             channels: None,
+            rx_ring: None,
             queues: None,
             suppression: SuppressionValues::default(),
             ban_irqbalance: false,

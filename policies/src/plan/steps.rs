@@ -61,6 +61,11 @@ impl Plan {
         self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
     }
 
+    /// Whether a pending step has the driver rebuild the queues.
+    pub(crate) fn rebuilds_queues(&self) -> bool {
+        self.steps.iter().any(|step| step.knob.rebuilds_queues() && !step.is_done())
+    }
+
     /// The bounds of a value that the law changes while the policy runs, in the knob's unit; `None` for fixed
     /// values.
     pub(crate) fn tuning_bounds(&self, step: &Step) -> Option<(u64, u64)> {

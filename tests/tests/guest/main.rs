@@ -52,6 +52,15 @@ fn every_policy_is_applied_and_restored_on_every_nic() {
     assert_eq!(guest.settings(igb)["queues"].as_array().unwrap().len(), 1);
     guest.run("policies restore");
     assert_eq!(guest.settings(igb), moved);
+    // The driver takes multiples of eight, and rebuilds the queues.
+    let answer =
+        guest.ask(&format!("policies apply {igb} --policy kernel-polling --workers 2 --rx-ring 500"));
+    assert!(answer.text.contains("rx ring set to 504 (500 asked)"), "{}", answer.text);
+    assert_eq!(guest.settings(igb)["rx_ring"]["size"], 504);
+    guest.run("policies restore");
+    assert_eq!(guest.settings(igb), moved);
+    let answer = guest.ask(&format!("policies plan {igb} --policy vanilla --rx-ring 5000"));
+    assert!(answer.text.contains("at most 4096 descriptors, not 5000"), "{}", answer.text);
     assert_eq!(guest.run("ls /run"), "", "nothing is left behind");
 }
 
@@ -142,7 +151,8 @@ fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
     let interface = guest.interfaces[0].clone();
     let before = guest.settings(&interface);
-    let apply = format!("policies apply {interface} --policy suppression --workers 2 --channels 1");
+    let apply =
+        format!("policies apply {interface} --policy suppression --workers 2 --channels 1 --rx-ring 500");
     // Every change is between two of these calls. Messages are many, and most only read.
     for (calls, step) in [("write,rename,renameat,renameat2,unlink,unlinkat,rmdir", 1), ("sendto", 20)] {
         let count = guest.run(&format!(
