@@ -24,6 +24,7 @@ use crate::worker::current::{self, ShutDown};
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::startup::make_worker;
+use crate::worker::waiting::wait_strategy::WaitStrategy;
 use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::worker_thread::WorkerThread;
 
@@ -66,7 +67,10 @@ impl Runtime {
             host_state.queues.clone_from(&guard.plan().queues);
             host_state.requests = Some(Arc::new(QueueRequests::new().map_err(worker_0_failed)?));
         }
-        let counters = || WorkerCounters::new(config.poll_time_histogram, config.schedule_latency_histogram);
+        let counters = || {
+            let adaptive = config.wait == WaitStrategy::Adaptive;
+            WorkerCounters::new(config.poll_time_histogram, config.schedule_latency_histogram, adaptive)
+        };
         let workers = (0..count)
             .map(|index| WorkerHandle::new(index, counters()).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()

@@ -12,6 +12,11 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
+    /// Replaces the value. Only for a counter that one thread writes.
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     /// Adds one, from any thread.
     pub(crate) fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);

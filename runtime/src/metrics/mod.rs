@@ -24,9 +24,11 @@ pub(crate) mod counter;
 pub(crate) mod histogram;
 mod prometheus;
 pub(crate) mod snapshot;
+pub(crate) mod waiting;
 pub(crate) mod worker_counters;
 
 pub use self::histogram::Histogram;
 pub use self::prometheus::PROMETHEUS_CONTENT_TYPE;
 pub use self::snapshot::{PolledPackets, Snapshot, WorkerSnapshot};
+pub use self::waiting::WaitingCosts;
 pub use self::worker_counters::Metrics;

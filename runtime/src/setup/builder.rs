@@ -15,7 +15,7 @@ use crate::setup::config::{Attribute, CodeSettings, Config, settings_table};
 use crate::setup::hooks::Hooks;
 use crate::setup::host_policy::{HostChangeHook, HostHooks};
 use crate::worker::stall::Stall;
-use crate::worker::wait_strategy::WaitStrategy;
+use crate::worker::waiting::wait_strategy::WaitStrategy;
 
 /// Builds a [`Runtime`].
 ///

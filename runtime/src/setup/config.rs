@@ -10,7 +10,7 @@ use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings};
 
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
-use crate::worker::wait_strategy::WaitStrategy;
+use crate::worker::waiting::wait_strategy::WaitStrategy;
 
 /// A setting that the environment and the attributes can give, as strings.
 struct Setting {
@@ -170,6 +170,9 @@ impl Config {
         }
         settings.latency_budget = latency_budget.unwrap_or_default();
         settings.gro_flush_timeout = grace_time.unwrap_or_default();
+        // The kernel polls the queue in the wait, and for how long is the law's.
+        let wait =
+            if policy.busy_polls() && wait == WaitStrategy::Adaptive { WaitStrategy::Block } else { wait };
         // Where the law does not run, kernel polling has the values that suit the budget without it.
         let by_law = driver != DriverKind::Uring && wait == WaitStrategy::Block && code.busy_poll.is_none();
         if policy == Policy::KernelPolling && settings.gro_flush_timeout == GraceTime::Adaptive && !by_law {

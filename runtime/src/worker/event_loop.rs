@@ -11,13 +11,15 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use policies::law::MachineCosts;
 use slab::Slab;
 
-use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
 use super::queue_control::QueueControl;
 use super::run_queue::RunQueue;
 use super::stall::Stall;
-use super::wait_strategy::WaitStrategy;
+use super::waiting::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
+use super::waiting::spin_limit::SpinLimit;
+use super::waiting::wait_strategy::WaitStrategy;
 use super::worker_handle::{Message, WorkerHandle};
 use crate::coop;
 use crate::driver::Driver;
@@ -59,6 +61,8 @@ pub(crate) struct Worker {
     /// wake).
     tasks: RefCell<Slab<Option<TaskRef<WorkerHandle>>>>,
     spin: AdaptiveSpin,
+    /// `None` unless the strategy is [`WaitStrategy::Adaptive`].
+    spin_limit: Option<SpinLimit>,
     begun: Cell<bool>,
     stopping: Cell<bool>,
     /// The tasks are dropped, and the driver is closed.
@@ -90,6 +94,7 @@ impl Worker {
             queue,
             tasks: RefCell::default(),
             spin: AdaptiveSpin::default(),
+            spin_limit: (wait == WaitStrategy::Adaptive).then(|| SpinLimit::new(MachineCosts::measure())),
             begun: Cell::new(false),
             stopping: Cell::new(false),
             closed: Cell::new(false),
@@ -246,6 +251,9 @@ impl Worker {
                     outcome.events == 0 && self.handle.inbox.is_filled(),
                 );
             }
+            if outcome.events > 0 || self.handle.inbox.is_filled() {
+                self.record_wait(&mut idle_since, started, parked);
+            }
             counters.waits.add(outcome.calls as u64);
             counters.events.add(outcome.events as u64);
             counters.forced_passes.add(u64::from(outcome.forced_pass));
@@ -259,6 +267,15 @@ impl Worker {
             if next_timer.is_some_and(|deadline| deadline <= self.turn_time.get()) {
                 self.fire_timers();
             }
+        }
+    }
+
+    /// Something has ended the wait that began when the worker became idle.
+    fn record_wait(&self, idle_since: &mut Option<u64>, now: u64, parked: bool) {
+        if let (Some(limit), Some(counters)) = (&self.spin_limit, &self.handle.counters.waiting)
+            && let Some(since) = idle_since.take()
+        {
+            limit.record(Duration::from_nanos(now.saturating_sub(since)), parked, counters);
         }
     }
 
@@ -287,7 +304,11 @@ impl Worker {
             return Wait::Pass;
         }
         let since = *idle_since.get_or_insert(now);
-        let spinning = self.wait.spin_for().is_none_or(|limit| u128::from(now - since) < limit.as_nanos());
+        let spin_for = match &self.spin_limit {
+            Some(adaptive) => Some(adaptive.limit()),
+            None => self.wait.spin_for(),
+        };
+        let spinning = spin_for.is_none_or(|limit| u128::from(now - since) < limit.as_nanos());
         if spinning
             || self.spin_for_message(now, timeout)
             || !self.handle.inbox.park(&self.handle.wake.park_state)

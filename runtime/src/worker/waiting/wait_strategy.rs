@@ -19,16 +19,23 @@ pub enum WaitStrategy {
     Spin,
     /// Poll for this long, then sleep.
     SpinThenBlock(Duration),
+    /// Poll for as long as would have cost least over the last waits, then sleep: from not at all, where waits are long, to what
+    /// a sleep costs on this machine, which is measured when a worker starts. The waits of a worker cost at most twice what they
+    /// would with the best fixed limit, whatever their sequence, but for those in which it learns.
+    /// [`Metrics::waiting`](crate::Metrics::waiting) shows both costs.
+    ///
+    /// Under a policy that polls a queue this is `Block`: the kernel polls in the wait.
+    Adaptive,
 }
 
 impl WaitStrategy {
     /// The default limit of `spin-then-block`: about what a block and its wake-up cost.
     pub const SPIN_LIMIT: Duration = Duration::from_micros(50);
 
-    /// How long to spin; `None`: forever.
+    /// How long to spin; `None`: forever. What `Adaptive` has learned is not in here.
     pub(crate) fn spin_for(self) -> Option<Duration> {
         match self {
-            WaitStrategy::Block => Some(Duration::ZERO),
+            WaitStrategy::Block | WaitStrategy::Adaptive => Some(Duration::ZERO),
             WaitStrategy::Spin => None,
             WaitStrategy::SpinThenBlock(limit) => Some(limit),
         }
@@ -40,6 +47,7 @@ impl fmt::Display for WaitStrategy {
         match self {
             WaitStrategy::Block => f.pad("block"),
             WaitStrategy::Spin => f.pad("spin"),
+            WaitStrategy::Adaptive => f.pad("adaptive"),
             WaitStrategy::SpinThenBlock(limit) => write!(f, "spin-then-block:{}us", limit.as_micros()),
         }
     }
@@ -48,7 +56,7 @@ impl fmt::Display for WaitStrategy {
 /// A string that is not a wait strategy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown wait strategy {given:?}; write block, spin, spin-then-block, or with a limit spin-then-block:50us"
+    "unknown wait strategy {given:?}; write block, spin, adaptive, spin-then-block, or with a limit spin-then-block:50us"
 )]
 pub struct UnknownWaitStrategy {
     given: String,
@@ -62,6 +70,7 @@ impl FromStr for WaitStrategy {
         match text {
             "block" => Ok(WaitStrategy::Block),
             "spin" => Ok(WaitStrategy::Spin),
+            "adaptive" => Ok(WaitStrategy::Adaptive),
             "spin-then-block" => Ok(WaitStrategy::SpinThenBlock(Self::SPIN_LIMIT)),
             _ => {
                 let limit = text.strip_prefix("spin-then-block:").and_then(|limit| limit.strip_suffix("us"));
@@ -79,7 +88,7 @@ mod tests {
     #[test]
     fn every_strategy_parses_back_from_its_name() {
         let limit = WaitStrategy::SpinThenBlock(Duration::from_micros(7));
-        for strategy in [WaitStrategy::Block, WaitStrategy::Spin, limit] {
+        for strategy in [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::Adaptive, limit] {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
     }

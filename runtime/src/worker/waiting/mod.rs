@@ -1,0 +1,9 @@
+//! What a worker does until something happens: sleep, or spin first.
+//!
+//! - [`wait_strategy`]: what the application asks for.
+//! - [`spin_limit`]: how long `WaitStrategy::Adaptive` spins.
+//! - [`adaptive_spin`]: whether a worker without a queue to poll spins for another thread's message.
+
+pub(crate) mod adaptive_spin;
+pub(crate) mod spin_limit;
+pub(crate) mod wait_strategy;
