@@ -24,6 +24,7 @@
 //! - [`idle_cores`]: keeps idle cores awake.
 //! - [`core_distance`]: how long a cache line takes between two cores.
 //! - [`peers`]: the same echo server on several runtimes, and its load.
+//! - [`user_level_server`]: a memcached server on a network stack in user space, to compare with.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`experiments`]: what is measured, and in which rounds.
 //! - [`simulator`]: rules for kernel polling on recorded and on adversarial arrivals.
@@ -48,5 +49,6 @@ pub mod polling_config;
 pub mod report;
 pub mod simulator;
 pub mod testbed;
+pub mod user_level_server;
 
 pub use error::Error;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
 use super::messages::{
@@ -15,6 +16,7 @@ use super::messages::{
 use super::process_main::SUBCOMMAND;
 use crate::fleet::{FleetLoad, FleetMeasurement};
 use crate::testbed::Namespace;
+use crate::user_level_server::UserLevelServerReady;
 use crate::{Error, allocation_counter};
 
 /// A running experiment process. Dropping it kills the process.
@@ -99,6 +101,29 @@ impl ExperimentProcess {
     pub(crate) fn echo_waits(&mut self) -> Result<u64, Error> {
         self.command(STATUS)?;
         self.receive()
+    }
+
+    /// Waits until a user-level server serves.
+    pub(crate) fn user_level_server_ready(&mut self) -> Result<(), Error> {
+        match self.receive()? {
+            UserLevelServerReady::Refused { reason } => Err(Error::UserLevelServer(reason)),
+            UserLevelServerReady::Serves => Ok(()),
+        }
+    }
+
+    /// Stops the process until it is continued.
+    pub(crate) fn pause(&self) -> io::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Continues a process that was stopped.
+    pub(crate) fn resume(&self) -> io::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        Ok(kill_process(pid.ok_or(io::ErrorKind::NotFound)?, signal)?)
     }
 
     /// The process's id.
@@ -237,9 +262,9 @@ impl Drop for ExperimentProcess {
         // Both fail after `finish`: the process has been waited for.
         let _ = self.child.kill();
         for pid in started {
-            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             // Fails if it has ended with its parent.
-            let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
         }
         let _ = self.child.wait();
     }

@@ -13,6 +13,7 @@ use super::grace_time_turns::GraceTimeTurns;
 use crate::fleet::{FleetConfig, FleetMeasurement};
 use crate::peers::{EchoLoadSpec, EchoServerSpec};
 use crate::polling_config::PollingConfig;
+use crate::user_level_server::UserLevelServerSpec;
 
 /// What an experiment process does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub enum ProcessRole {
     EchoLoad(EchoLoadSpec),
     /// Loads any server with a fleet.
     Fleet(FleetSpec),
+    /// Runs a memcached server on a network stack in user space.
+    UserLevelServer(UserLevelServerSpec),
     /// Becomes another program.
     Program(ProgramSpec),
     /// Keeps another process's server under kernel polling, from outside.

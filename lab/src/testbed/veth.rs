@@ -30,7 +30,8 @@ pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// An address that the server finds behind [`FLEET_MAC`], and that no kernel has: a [`fleet`](crate::fleet)'s.
 pub const FLEET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
-const PREFIX_LENGTH: u8 = 29;
+/// Bits of the network's part of the addresses.
+pub const PREFIX_LENGTH: u8 = 29;
 /// The server's hardware address.
 pub const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 2];

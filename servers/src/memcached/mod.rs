@@ -16,6 +16,8 @@ mod mutation;
 mod protocol;
 mod server;
 mod session;
+#[cfg(feature = "sessions")]
+pub mod sessions;
 mod stats;
 mod store;
 mod tls;

@@ -67,6 +67,9 @@ pub struct FleetComparisonResult {
     pub servers: Vec<Option<RunningPolicy>>,
     /// What each contender and the kernel held for its connections.
     pub memory: Vec<ServerMemory>,
+    /// CPU time over elapsed time of each contender, and of the kernel thread that receives for it, while its connections were
+    /// idle, 0 to 1. Empty if it was not measured.
+    pub idle_cpu: Vec<f64>,
 }
 
 /// What a turn measured.
@@ -134,6 +137,7 @@ impl FleetComparison {
             duration: self.config.trial_duration,
         };
         let mut random = SmallRng::seed_from_u64(SEED);
+        let idle_cpu = self.idle_cpu(&mut progress)?;
         let search_capacity = self.config.searches_capacity();
         let capacity_rounds = if search_capacity { capacity_rounds } else { 0 };
         let mut starts = vec![Start::Guess(FIRST_RATE); self.running.len()];
@@ -203,7 +207,17 @@ impl FleetComparison {
         };
         let servers = self.running.iter().map(|running| running.policy.clone()).collect();
         let memory = self.running.iter().map(|running| running.memory).collect();
-        Ok(FleetComparisonResult { capacity, loads, servers, memory })
+        Ok(FleetComparisonResult { capacity, loads, servers, memory, idle_cpu })
+    }
+
+    fn idle_cpu(&mut self, progress: &mut impl FnMut(&str)) -> Result<Vec<f64>, Error> {
+        let idle = self.config.idle;
+        let contenders = self.config.contenders.iter().zip(&mut self.running).filter(|_| idle > 0.0);
+        let measure = |(contender, running): (&Contender, &mut RunningContender)| {
+            progress(&format!("idle: {}", contender.name()));
+            running.idle_cpu(idle)
+        };
+        contenders.map(measure).collect()
     }
 
     /// Measures all contenders in rounds, within the load's share of the time that is left.

@@ -75,6 +75,9 @@ pub struct FleetComparisonConfig {
     pub trial_duration: f64,
     /// The highest 99th percentile at which a rate is within the capacity, µs.
     pub capacity_p99_us: f64,
+    /// Seconds for which the CPU time of each contender is measured while its connections are idle, before the rounds. 0 for
+    /// not at all.
+    pub idle: f64,
     /// The time that all rounds may take.
     pub time_limit: Duration,
     /// The search for the capacity's share of that time, 0 to 1. The loads share the rest equally.
@@ -104,6 +107,7 @@ impl FleetComparisonConfig {
             trial_warm_up: 0.2,
             trial_duration: 0.1,
             capacity_p99_us: 500.0,
+            idle: 0.0,
             capacity_share: if quick { 0.65 } else { 0.45 },
             time_limit: Duration::from_secs_f64(if quick { 52.0 } else { 220.0 } * fours.max(1.0)),
         }

@@ -129,6 +129,13 @@ impl ServerFigures {
     }
 }
 
+/// The CPU time over elapsed time of the server and of the kernel thread that receives for it.
+pub(super) fn idle_cpu(before: &HostReading, after: &HostReading) -> f64 {
+    let delta = after.snapshot.since(&before.snapshot);
+    let kernel_threads: f64 = delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).sum();
+    (after.cpu - before.cpu + kernel_threads) / delta.elapsed.as_secs_f64()
+}
+
 /// One contender measured once.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]

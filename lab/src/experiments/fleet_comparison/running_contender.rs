@@ -1,12 +1,13 @@
 //! A server that runs, and the fleet that stays connected to it.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use loadgen::Workload;
 
 use super::super::core_assignment::CoreAssignment;
 use super::contender::Contender;
-use super::measurement::TurnMeasurement;
+use super::measurement::{TurnMeasurement, idle_cpu};
 use super::running_server::{RunningPolicy, RunningServer, ServerMemory, slab_bytes};
 use super::server_command::with_reply_length;
 use crate::Error;
@@ -71,25 +72,45 @@ impl RunningContender {
         // A server without connections has no queue that could be attached to.
         server.attach(contender)?;
         let policy = server.policy.take();
+        server.pause()?;
         Ok(Self { fleet, server, depth, policy, memory })
     }
 
     /// Runs a load for some seconds, of which nothing is counted.
     pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
         if seconds > 0.0 {
+            self.server.resume()?;
             self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
+            self.server.pause()?;
         }
         Ok(())
+    }
+
+    /// The CPU time over elapsed time, 0 to 1, of the server and of the kernel thread that receives for it while the
+    /// connections are open and idle.
+    pub(super) fn idle_cpu(&mut self, seconds: f64) -> Result<f64, Error> {
+        self.server.resume()?;
+        // What the load has left is over.
+        std::thread::sleep(Duration::from_secs_f64(seconds / 2.0));
+        let before = self.server.read()?;
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        let after = self.server.read()?;
+        self.server.pause()?;
+        Ok(idle_cpu(&before, &after))
     }
 
     /// Runs a load, and reads what the host did meanwhile.
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<TurnMeasurement, Error> {
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
+        self.server.resume()?;
         let before = self.server.read()?;
         let measurement = self.fleet.run_fleet(load)?;
         let after = self.server.read()?;
+        self.server.pause()?;
         let (cores, receiver) = (self.server.cores, self.server.receiver);
-        Ok(TurnMeasurement::new(*load, measurement, &before, &after, cores, receiver, self.depth))
+        let mut turn = TurnMeasurement::new(*load, measurement, &before, &after, cores, receiver, self.depth);
+        turn.received_share = turn.received_share.filter(|_| self.server.counts_received());
+        Ok(turn)
     }
 }
 

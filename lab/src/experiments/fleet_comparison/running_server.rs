@@ -23,7 +23,11 @@ use crate::experiment_process::{
     AttachSpec, EchoServerReady, ExperimentProcess, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
 };
 use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
-use crate::testbed::{QueueThread, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, poll_by_thread, ring_drops};
+use crate::testbed::{
+    PREFIX_LENGTH, QueueThread, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, poll_by_thread,
+    ring_drops,
+};
+use crate::user_level_server::{PORT, UserLevelServerSpec};
 
 /// What a Lull server's worker runs.
 #[derive(Debug, Clone, Serialize)]
@@ -64,6 +68,8 @@ pub(in crate::experiments) struct RunningServer {
     pub(in crate::experiments) receiver: u32,
     /// Whether a law drives its queue.
     adapts: bool,
+    /// Whether it is stopped while others are measured.
+    pauses: bool,
     pub(in crate::experiments) address: SocketAddr,
     pub(super) policy: Option<RunningPolicy>,
 }
@@ -83,7 +89,7 @@ impl RunningServer {
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         let receiver = if packing || polled { cores.packing } else { cores.server };
         let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
-        let adapts = contender.polls();
+        let (adapts, pauses) = (contender.polls(), contender.pauses());
         Ok(Self {
             attacher: None,
             server,
@@ -93,6 +99,7 @@ impl RunningServer {
             cores,
             receiver,
             adapts,
+            pauses,
             address,
             policy,
         })
@@ -102,6 +109,21 @@ impl RunningServer {
     pub(in crate::experiments) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
         self.attacher = start_attacher(contender, &self.testbed, self.cores, self.server.id())?;
         Ok(())
+    }
+
+    /// Stops a server that never sleeps, so that others can be measured.
+    pub(super) fn pause(&self) -> io::Result<()> {
+        if self.pauses { self.server.pause() } else { Ok(()) }
+    }
+
+    /// Continues it.
+    pub(super) fn resume(&self) -> io::Result<()> {
+        if self.pauses { self.server.resume() } else { Ok(()) }
+    }
+
+    /// Whether its packets pass the kernel's counters of received packets.
+    pub(super) fn counts_received(&self) -> bool {
+        !self.pauses
     }
 
     /// Resident memory of the server's process, in bytes.
@@ -194,6 +216,19 @@ fn start_server(
             let EchoServerReady { address, ran, steps_down, .. } = server.receive()?;
             testbed.server.run(|| service.check(address))?;
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
+        }
+        Contender::UserLevel => {
+            let role = ProcessRole::UserLevelServer(UserLevelServerSpec {
+                interface: SERVER_INTERFACE.to_owned(),
+                hardware: SERVER_MAC,
+                address: SERVER_ADDRESS,
+                prefix_length: PREFIX_LENGTH,
+                core: cores.server,
+                memory,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            server.user_level_server_ready()?;
+            Ok((server, (SERVER_ADDRESS, PORT).into(), None))
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
             poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server, QueueThread::Interrupt)?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use loadgen::interleaved_rounds::ClassRounds;
+use loadgen::medians::median_interval;
 
 use super::super::core_assignment::CoreAssignment;
 use super::super::fleet_comparison::{
@@ -10,7 +11,9 @@ use super::super::fleet_comparison::{
     workload_memory,
 };
 use super::config::PaperConfig;
-use super::measured::{Figure, FigureCollector, LoadKind, MeasuredLoad, MeasuredRow, PartResult};
+use super::measured::{
+    Figure, FigureCollector, LoadKind, MeasuredFigure, MeasuredLoad, MeasuredRow, PartResult,
+};
 use crate::Error;
 use crate::fleet::{FleetPacing, FleetRequests};
 
@@ -74,6 +77,12 @@ pub(super) fn compare(
         if let Some(running) = running.as_ref().filter(|running| !running.steps_down.is_empty()) {
             let reasons = running.steps_down.join("; ");
             part.notes.push(format!("{}: {} ran: {reasons}", contender.name(), running.ran));
+        }
+    }
+    for load in part.loads.iter_mut().filter(|load| load.kind == LoadKind::Closed) {
+        for (row, share) in load.rows.iter_mut().zip(&result.idle_cpu) {
+            let idle = MeasuredFigure { value: median_interval(&[share * 100.0]), ratio: None };
+            row.figures.insert(Figure::IdleCpu, idle);
         }
     }
     part.sort_classes();

@@ -40,6 +40,8 @@ pub enum Figure {
     ConnectionBytes,
     /// Memory of the kernel per connection, bytes.
     KernelConnectionBytes,
+    /// CPU time of the server and of the kernel thread that receives for it while nothing is asked, % of a core.
+    IdleCpu,
 }
 
 impl Figure {
@@ -60,6 +62,7 @@ impl Figure {
             Self::CacheMisses => "LLC misses/req",
             Self::ConnectionBytes => "bytes/connection",
             Self::KernelConnectionBytes => "kernel bytes/connection",
+            Self::IdleCpu => "CPU at idle %",
         }
     }
 
@@ -67,7 +70,12 @@ impl Figure {
     pub fn digits(self) -> usize {
         match self {
             Self::CpuPerRequest | Self::InstructionsPerCycle | Self::CacheMisses => 2,
-            Self::P50 | Self::App | Self::System | Self::Softirq | Self::PacketsPerInterrupt => 1,
+            Self::P50
+            | Self::IdleCpu
+            | Self::App
+            | Self::System
+            | Self::Softirq
+            | Self::PacketsPerInterrupt => 1,
             _ => 0,
         }
     }

@@ -15,6 +15,7 @@ mod programs;
 mod published;
 mod requirements;
 mod saved_parts;
+mod user_level;
 mod web;
 mod web_servers;
 mod wrk;
@@ -96,6 +97,9 @@ pub fn steps(config: &PaperConfig, programs: &Programs, part: Part) -> usize {
         Part::Attached => {
             let rounds = capacity_rounds(config) + attached::loads(config) * config.rounds;
             if programs.memcached.is_some() { attached::contenders(config) * rounds } else { 0 }
+        }
+        Part::UserLevel => {
+            user_level::CONTENDERS * (capacity_rounds(config) + user_level::loads(config) * config.rounds)
         }
         Part::Web if programs.nginx.is_none() || programs.wrk.is_none() => 0,
         Part::Web => web::contenders(config, programs) * config.file_sizes.len() * config.rounds,
@@ -180,6 +184,7 @@ fn measure_part(
             Some(memcached) => attached::measure(config, cores, &memcached.path, progress).map(Ok),
             None => missing("memcached"),
         },
+        Part::UserLevel => user_level::measure(config, cores, progress),
         Part::Web => match (&programs.nginx, &programs.wrk) {
             (Some(nginx), Some(wrk)) => web::measure(config, cores, programs, (nginx, wrk), progress).map(Ok),
             (None, _) => missing("nginx"),

@@ -242,6 +242,16 @@ pub(super) fn capacities(part: &PartResult, class: DistanceClass) -> Option<Repo
     Some(ReportTable::new(title, &header, load.rows.iter().map(row).collect()))
 }
 
+/// CPU time while nothing is asked, where it was measured.
+pub(super) fn idle(part: &PartResult) -> Option<ReportTable> {
+    let measured =
+        |load: &&MeasuredLoad| load.rows.iter().any(|row| row.figures.contains_key(&Figure::IdleCpu));
+    let load = part.loads.iter().find(measured)?;
+    let row = |row: &MeasuredRow| vec![row.system.clone(), middle(row, Figure::IdleCpu)];
+    let rows = load.rows.iter().map(row).collect();
+    Some(ReportTable::new("CPU time with idle connections", &["here", "% of a core"], rows))
+}
+
 /// Throughput, CPU time, memory and misses by the number of connections.
 pub(super) fn connections(part: &PartResult, class: DistanceClass) -> ReportTable {
     let mut rows = Vec::new();

@@ -1,0 +1,261 @@
+//! An AF_XDP socket in copy mode: frames that it receives and sends, in memory that it shares with the kernel. Everything
+//! unsafe about it is in this file.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use xdp::nic::NicIndex;
+
+use xdp::slab::{HeapSlab, Slab};
+use xdp::socket::{XdpSocket, XdpSocketBuilder};
+use xdp::umem::{FrameSize, UmemCfgBuilder};
+use xdp::{CompletionRing, FillRing, Packet, RingConfigBuilder, RxRing, TxRing, Umem};
+
+use super::xdp_program::XdpError;
+
+/// Frames that wait for packets: twice what a veth's queue holds.
+const RECEIVE_FRAMES: u32 = 512;
+/// Frames for what is sent, and has not been received yet.
+const SEND_FRAMES: u32 = 2048;
+/// Packets that are taken from the ring at a time.
+const BATCH: usize = 64;
+/// Frames that the kernel sends in one system call (`TX_BATCH_SIZE`).
+const KERNEL_BATCH: usize = 32;
+/// Bytes of the send buffer. Packets that the other side has not received yet count against it, and must not make a send wait.
+const SEND_BUFFER: i32 = 16 << 20;
+/// Packets that one poll of the queue receives at most; NAPI's own limit.
+const BUSY_POLL_BUDGET: i32 = 64;
+
+/// Sends frames.
+pub(super) struct FrameSender {
+    umem: Umem,
+    ring: TxRing,
+    completed: CompletionRing,
+    outgoing: HeapSlab,
+    /// Frames that the kernel has and has not sent yet.
+    in_kernel: usize,
+    /// Frames that could not be had because all were in use.
+    pub(super) refused: u64,
+}
+
+/// An AF_XDP socket, bound to queue 0 of an interface.
+pub(super) struct FrameSocket {
+    // Closed before the memory is unmapped, which the sender owns.
+    socket: XdpSocket,
+    fill: FillRing,
+    ring: RxRing,
+    received: HeapSlab,
+    /// Frames that were received and not replaced yet.
+    to_fill: usize,
+    pub(super) sender: FrameSender,
+}
+
+impl FrameSocket {
+    /// Binds a socket in copy mode, whose system calls poll the queue (`SO_PREFER_BUSY_POLL`).
+    pub(super) fn open(interface: u32) -> Result<Self, XdpError> {
+        const KERNEL: &str = "root (CAP_NET_RAW and CAP_NET_ADMIN), and a kernel with CONFIG_XDP_SOCKETS";
+        let error = |step| move |source| XdpError { step, needs: KERNEL, source };
+        let config = |error: xdp::error::Error| XdpError {
+            step: "configure the AF_XDP socket's rings",
+            needs: KERNEL,
+            source: io::Error::other(error.to_string()),
+        };
+        let umem = UmemCfgBuilder {
+            frame_size: FrameSize::TwoK,
+            frame_count: RECEIVE_FRAMES + SEND_FRAMES,
+            ..UmemCfgBuilder::default()
+        };
+        let umem = Umem::map(umem.build().map_err(config)?)
+            .map_err(error("map memory for the AF_XDP socket's frames"))?;
+        let rings = RingConfigBuilder {
+            rx_count: RECEIVE_FRAMES,
+            fill_count: RECEIVE_FRAMES,
+            tx_count: SEND_FRAMES,
+            completion_count: SEND_FRAMES,
+        };
+        let mut builder = XdpSocketBuilder::new().map_err(socket_error("open an AF_XDP socket"))?;
+        let rings = builder.build_rings(&umem, rings.build().map_err(config)?);
+        let (rings, mut flags) = rings.map_err(socket_error("set up the AF_XDP socket's rings"))?;
+        set_options(builder.as_raw_fd()).map_err(error("set up busy polling on the AF_XDP socket"))?;
+        // Said, not left to the kernel: what is measured is copy mode, also where a driver has more.
+        flags.force_copy();
+        let socket = builder
+            .bind(NicIndex(interface), 0, flags)
+            .map_err(socket_error("bind the AF_XDP socket to the interface's queue"))?;
+        let no_ring = || XdpError {
+            step: "set up the AF_XDP socket's rings",
+            needs: KERNEL,
+            source: io::ErrorKind::NotFound.into(),
+        };
+        let sender = FrameSender {
+            umem,
+            ring: rings.tx_ring.ok_or_else(no_ring)?,
+            completed: rings.completion_ring,
+            outgoing: HeapSlab::with_capacity(SEND_FRAMES as usize),
+            in_kernel: 0,
+            refused: 0,
+        };
+        let mut socket = Self {
+            socket,
+            fill: rings.fill_ring,
+            ring: rings.rx_ring.ok_or_else(no_ring)?,
+            received: HeapSlab::with_capacity(BATCH),
+            to_fill: RECEIVE_FRAMES as usize,
+            sender,
+        };
+        socket.fill();
+        Ok(socket)
+    }
+
+    pub(super) fn as_raw_fd(&self) -> RawFd {
+        self.socket.raw_fd()
+    }
+
+    /// Gives the next frame to `handle`, if there is one.
+    #[inline]
+    pub(super) fn receive(&mut self, handle: impl FnOnce(&[u8], &mut FrameSender)) -> bool {
+        if self.received.is_empty() {
+            // SAFETY: the packets point into `umem`, which this value owns. They stay in `received` until they are freed below,
+            // so none outlives it.
+            unsafe { self.ring.recv(&self.sender.umem, &mut self.received) };
+        }
+        let Some(packet) = self.received.pop_back() else { return false };
+        handle(&packet, &mut self.sender);
+        self.sender.umem.free_packet(packet);
+        self.to_fill += 1;
+        true
+    }
+
+    /// Hands what was written to the kernel, polls the queue, and replaces the frames that were received. One system call if
+    /// at most [`KERNEL_BATCH`] frames are sent.
+    ///
+    /// # Errors
+    /// If the interface is down or gone.
+    #[inline]
+    pub(super) fn poll(&mut self) -> io::Result<()> {
+        self.fill();
+        // SAFETY: the descriptor is the socket's, which lives as long as `self`.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.socket.raw_fd()) };
+        let sender = &mut self.sender;
+        // SAFETY: the packets were allocated from `umem`, which lives as long as the socket: both belong to this value, and the
+        // socket is closed first.
+        sender.in_kernel += unsafe { sender.ring.send(&mut sender.outgoing) };
+        sender.reclaim();
+        if sender.in_kernel == 0 {
+            return ignore_busy(recv(fd, &mut [0u8; 0], RecvFlags::DONTWAIT).map(drop)).map(drop);
+        }
+        // Bounded: what the kernel can't send now it is asked to with the next poll.
+        for _ in 0..=sender.in_kernel / KERNEL_BATCH {
+            if !ignore_busy(send(fd, &[], SendFlags::DONTWAIT).map(drop))? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the kernel frames to receive into.
+    fn fill(&mut self) {
+        if self.to_fill > 0 {
+            // SAFETY: `umem` lives as long as the socket, as in `poll`.
+            self.to_fill -= unsafe { self.fill.enqueue(&mut self.sender.umem, self.to_fill) };
+        }
+    }
+}
+
+impl FrameSender {
+    /// Whether a frame can be had.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        if self.umem.allocatable() <= RECEIVE_FRAMES as usize {
+            self.reclaim();
+        }
+        // Those that wait for packets are not to be spent on what is sent.
+        self.umem.allocatable() > BATCH
+    }
+
+    /// Has `write` fill a frame of `length` bytes, which the next poll sends. Without a free frame it is lost, as on a network
+    /// whose queue is full.
+    #[inline]
+    pub(super) fn write<R>(&mut self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        let has_room = self.has_room();
+        // SAFETY: the packet points into `umem`, which this value owns. It stays in `outgoing` until the ring takes it.
+        let packet = if has_room { unsafe { self.umem.alloc() } } else { None };
+        let packet = packet.and_then(|mut packet: Packet| {
+            let length = i32::try_from(length).ok()?;
+            match packet.adjust_tail(length) {
+                Ok(()) => Some(packet),
+                Err(_) => {
+                    self.umem.free_packet(packet);
+                    None
+                }
+            }
+        });
+        match packet {
+            Some(mut packet) => {
+                let result = write(&mut packet);
+                self.outgoing.push_front(packet);
+                result
+            }
+            None => {
+                self.refused += 1;
+                write(&mut vec![0; length])
+            }
+        }
+    }
+
+    /// Takes back the frames that were sent.
+    fn reclaim(&mut self) {
+        self.in_kernel -= self.completed.dequeue(&mut self.umem, self.in_kernel);
+    }
+}
+
+/// Whether the kernel has more to do and wants to be called again. A full queue of the receiver loses packets, as on a network.
+fn ignore_busy(result: rustix::io::Result<()>) -> io::Result<bool> {
+    use rustix::io::Errno;
+    match result {
+        Ok(()) => Ok(false),
+        Err(Errno::AGAIN) => Ok(true),
+        Err(Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes a system call of the socket poll the queue, once and whatever it finds, and sets the size of its send buffer.
+fn set_options(fd: RawFd) -> io::Result<()> {
+    // SAFETY: the caller owns the descriptor, and keeps it open during the call.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Microseconds, of which only 0 and not 0 differ for calls that don't wait.
+    set_option(fd, libc::SO_BUSY_POLL, 1)?;
+    set_option(fd, libc::SO_PREFER_BUSY_POLL, 1)?;
+    set_option(fd, libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET)?;
+    set_option(fd, libc::SO_SNDBUFFORCE, SEND_BUFFER)
+}
+
+fn set_option(fd: BorrowedFd<'_>, option: libc::c_int, value: i32) -> io::Result<()> {
+    let length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the pointer is to a live value of `length` bytes, which the kernel only reads.
+    let result = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), length)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn socket_error(step: &'static str) -> impl Fn(xdp::socket::SocketError) -> XdpError {
+    use xdp::socket::SocketError;
+    move |error| {
+        let source = match error {
+            SocketError::SocketCreation(error) | SocketError::Bind(error) => error,
+            SocketError::SetSockOpt { inner, .. }
+            | SocketError::GetSockOpt { inner, .. }
+            | SocketError::RingMap { inner, .. } => inner,
+        };
+        XdpError {
+            step,
+            needs: "root (CAP_NET_RAW and CAP_NET_ADMIN), and a kernel with CONFIG_XDP_SOCKETS",
+            source,
+        }
+    }
+}
