@@ -92,5 +92,6 @@ pub(super) fn result(class: DistanceClass, ratio: Interval) -> FleetComparisonRe
         loads: vec![load(Some(0.5), class, vec![row("vanilla, epoll"), row("kernel-polling, epoll")])],
         servers: vec![running("vanilla", &[]), running("kernel-polling", &[])],
         memory: Vec::new(),
+        idle_cpu: Vec::new(),
     }
 }

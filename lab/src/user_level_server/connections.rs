@@ -1,5 +1,8 @@
 //! All connections, and which of them a frame belongs to.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
@@ -55,12 +58,6 @@ impl<'s> Connections<'s> {
             next: 0,
             nobody: SocketSet::new(Vec::new()),
         }
-    }
-
-    /// Open connections.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.indices.len()
     }
 
     /// Handles a frame, and sends what answers it.

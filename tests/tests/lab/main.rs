@@ -8,3 +8,4 @@ mod model;
 mod pacing;
 mod paper;
 mod server;
+mod user_level;

@@ -50,6 +50,7 @@ fn report() -> PaperReport {
     };
     let result = PaperResult::for_tests(vec![
         (Part::Policies, PartOutcome::Measured { saved: false, result }),
+        (Part::UserLevel, PartOutcome::Missing("can't attach the XDP program".to_owned())),
         (Part::Web, PartOutcome::Missing("nginx is not installed".to_owned())),
     ]);
     let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
@@ -70,8 +71,29 @@ fn every_table_and_figure_is_in_both_reports_with_the_papers_numbers_beside_this
         }
         assert!(text.contains("Not measured here: nginx is not installed."), "{text}");
         assert!(text.contains("Not measured here: needs two NUMA nodes, and this machine has 1."), "{text}");
-        assert!(text.contains("needs a user-level stack (F-Stack on DPDK)"), "{text}");
+        assert!(text.contains("Not measured here: can't attach the XDP program."), "{text}");
     }
+}
+
+#[test]
+fn the_user_level_stack_is_beside_f_stack_and_caladan_with_its_cpu_time_at_idle() {
+    let mut load = load(LoadKind::Closed);
+    load.rows.push(row("user-level", "user-level stack", Some(2.5)));
+    load.rows[2].figures.insert(Figure::IdleCpu, figure(99.9, None));
+    let result = PartResult {
+        reference: "vanilla, epoll".to_owned(),
+        workload: "a fleet".to_owned(),
+        loads: vec![load],
+        notes: Vec::new(),
+    };
+    let result =
+        PaperResult::for_tests(vec![(Part::UserLevel, PartOutcome::Measured { saved: false, result })]);
+    let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+    let text = PaperReport::new(PaperConfig::new(true), cores, true, result).markdown();
+    for (system, queries) in [("F-Stack", "106468"), ("Caladan", "2108154")] {
+        assert!(text.contains(&format!("| user-level | {system} | {queries} |")), "{text}");
+    }
+    assert!(text.contains("| user-level | 99.9 |"), "{text}");
 }
 
 #[test]
