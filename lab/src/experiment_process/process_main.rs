@@ -38,7 +38,7 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
             Err(Error::program(&spec.program, error))
         }
         ProcessRole::Attach(spec) => attacher::run(&spec),
-        ProcessRole::UserLevelServer(spec) => user_level_server::serve(&spec, |ready| send(ready)),
+        ProcessRole::UserLevelServer(spec) => user_level_server::serve(&spec, send),
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
             let allocation_count = allocation_counter::address();
             send(&EchoServerReady { address, allocation_count, ran, steps_down })
