@@ -85,6 +85,7 @@ fn the_user_level_stack_is_beside_f_stack_and_caladan_with_its_cpu_time_at_idle(
         workload: "a fleet".to_owned(),
         loads: vec![load],
         notes: Vec::new(),
+        failure: None,
     };
     let result =
         PaperResult::for_tests(vec![(Part::UserLevel, PartOutcome::Measured { saved: false, result })]);
