@@ -15,6 +15,7 @@
 //! ```
 
 pub mod measured;
+mod nearness;
 
 use std::thread;
 use std::time::Duration;
@@ -78,6 +79,7 @@ impl Explanation {
         findings.check_device(interface);
         findings.check_permission(interface);
         findings.check_queues(interface);
+        findings.check_nearness(interface, journals);
         findings.check_steering(interface);
         findings.check_other_processes(interface, journals)?;
         findings.check_settings(interface);

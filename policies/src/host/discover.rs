@@ -178,7 +178,10 @@ fn tx_queues(interface: &str, reported: &[ReportedQueue], napis: &[Napi]) -> Vec
 
 /// `None` if the file says -1: the machine has one node, or the device belongs to none.
 fn numa_node(interface: &str) -> Option<u32> {
-    fs::read_to_string(sysfs::class_net(interface).join("device/numa_node")).ok()?.trim().parse().ok()
+    let device = sysfs::class_net(interface).join("device");
+    // A virtio device has no such file; the PCI device that it is a part of has.
+    let files = ["numa_node", "../numa_node"].map(|file| device.join(file));
+    files.iter().find_map(|file| fs::read_to_string(file).ok())?.trim().parse().ok()
 }
 
 fn driver(interface: &str) -> Option<String> {
