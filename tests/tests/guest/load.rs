@@ -1,5 +1,7 @@
 //! A memcached load on the guest, and what it costs in interrupts.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::machine::Machine;
@@ -35,7 +37,8 @@ pub fn serve_on(guest: &mut Machine, nic: usize, policy: &str, core: usize, more
     start(guest, nic, policy, &format!("-t 1 --cores {core} {more}"))
 }
 
-fn start(guest: &mut Machine, nic: usize, policy: &str, workers: &str) -> String {
+/// Starts the server as these flags say.
+pub fn start(guest: &mut Machine, nic: usize, policy: &str, workers: &str) -> String {
     guest.run(&format!(
         "memcached -v -u root --policy {policy} {workers} -l 10.9.{nic}.2 >/tmp/memcached 2>&1 &"
     ));
@@ -96,5 +99,29 @@ fn counters(guest: &mut Machine, nic: usize) -> Counted {
         rx_interrupts: sum("lull_queue_interrupts_total", "queue=\"rx-"),
         tx_interrupts: sum("lull_queue_interrupts_total", "queue=\"tx-"),
         polled: sum("lull_busy_poll_packets_total", ""),
+    }
+}
+
+/// What the server says of each worker in `stats policy`, as words of the form `name=value`.
+pub fn worker_lines(guest: &mut Machine, nic: usize) -> Vec<WorkerLine> {
+    let stats = guest.run(&format!("printf 'stats policy\\r\\nquit\\r\\n' | nc 10.9.{nic}.2 11211"));
+    stats.lines().filter_map(|line| line.strip_prefix("STAT worker:")).map(WorkerLine::parse).collect()
+}
+
+/// One worker's line.
+#[derive(Debug)]
+pub struct WorkerLine {
+    words: HashMap<String, String>,
+}
+
+impl WorkerLine {
+    fn parse(line: &str) -> Self {
+        let words = line.split_whitespace().filter_map(|word| word.split_once('='));
+        Self { words: words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
+    }
+
+    pub fn number(&self, name: &str) -> u64 {
+        let value = self.words.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}"));
+        value.parse().unwrap_or_else(|_| panic!("{name} is {value}"))
     }
 }

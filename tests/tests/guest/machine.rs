@@ -14,11 +14,12 @@ use tests::KillOnDrop;
 /// A network device of the guest. On the N-th of them the guest is 10.9.N.2, and the host's namespace 10.9.N.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nic {
-    /// Intel 82576: each queue has a receive and a transmit interrupt; it coalesces.
+    /// Intel 82576: up to 8 queues, one per CPU. Up to 4 queues have a receive and a transmit interrupt each, more have
+    /// one for both. It coalesces.
     Igb,
     /// Intel 82574: one queue.
     E1000e,
-    /// Paravirtual, two queues.
+    /// Paravirtual, with as many queues as a node has CPUs.
     Virtio,
 }
 
@@ -36,8 +37,9 @@ impl Nic {
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub nics: Vec<Nic>,
-    /// Each has two CPUs; the first NIC is on the last node.
+    /// The NICs are on the last one.
     pub numa_nodes: u32,
+    pub cpus_per_node: u32,
 }
 
 /// A running guest. Dropping it kills it.
@@ -222,11 +224,12 @@ fn arguments(folder: &Path, shape: &Shape, socket: &Path) -> Vec<String> {
     let mut add = |text: &str| arguments.extend(text.split(' ').map(str::to_owned));
     add("-machine q35 -accel tcg,thread=multi -cpu max -nodefaults -display none -no-reboot");
     add(&format!("-L {} -L {}", own("tools/usr/share/qemu"), own("tools/usr/share/seabios")));
-    add(&format!("-smp {} -m {}", 2 * shape.numa_nodes, 512 * shape.numa_nodes));
+    let cpus = shape.cpus_per_node;
+    add(&format!("-smp {} -m {}", cpus * shape.numa_nodes, 512 * shape.numa_nodes));
     if shape.numa_nodes > 1 {
         for node in 0..shape.numa_nodes {
             add(&format!("-object memory-backend-ram,id=memory{node},size=512M"));
-            let (first, last) = (2 * node, 2 * node + 1);
+            let (first, last) = (cpus * node, cpus * node + cpus - 1);
             add(&format!("-numa node,nodeid={node},cpus={first}-{last},memdev=memory{node}"));
         }
         let node = shape.numa_nodes - 1;
@@ -240,15 +243,16 @@ fn arguments(folder: &Path, shape: &Shape, socket: &Path) -> Vec<String> {
     add(&format!("-chardev socket,path={},server=on,wait=off,id=port", socket.display()));
     add("-device virtserialport,chardev=port,name=lull");
     for (index, nic) in shape.nics.iter().enumerate() {
-        let queues = if *nic == Nic::Virtio { ",queues=2" } else { "" };
+        let queues = if *nic == Nic::Virtio { format!(",queues={cpus}") } else { String::new() };
         add(&format!("-netdev tap,id=net{index},ifname=tap{index},script=no,downscript=no{queues}"));
-        let bus = if index == 0 && shape.numa_nodes > 1 { "far" } else { "pcie.0" };
+        let bus = if shape.numa_nodes > 1 { "far" } else { "pcie.0" };
         // Each on its own root port: the virtual functions of igb take the slots after it.
         add(&format!("-device pcie-root-port,id=port{index},bus={bus},chassis={index},slot={index}"));
         let device = match nic {
-            Nic::Igb => "igb",
-            Nic::E1000e => "e1000e",
-            Nic::Virtio => "virtio-net-pci,mq=on,vectors=6",
+            Nic::Igb => "igb".to_owned(),
+            Nic::E1000e => "e1000e".to_owned(),
+            // One for each direction of each queue, and two for configuration and control.
+            Nic::Virtio => format!("virtio-net-pci,mq=on,vectors={}", 2 * cpus + 2),
         };
         add(&format!("-device {device},bus=port{index},netdev=net{index},mac={},romfile=", mac(index)));
     }

@@ -1,7 +1,10 @@
 //! Policies on devices that interrupt, in a guest under software emulation.
 
+mod eight_queues;
 mod load;
 mod machine;
+mod numa_nodes;
+mod packet_trace;
 mod polling_thread;
 mod queue_modes;
 
@@ -9,10 +12,14 @@ use load::{Counted, load, received_by_cpu, serve, serve_on, stop};
 use machine::{Machine, Nic, Shape, prepared};
 use serial_test::serial;
 
+/// A guest with two CPUs for each node.
 fn boot(nics: &[Nic], numa_nodes: u32) -> Option<Machine> {
+    boot_shape(&Shape { nics: nics.to_vec(), numa_nodes, cpus_per_node: 2 })
+}
+
+fn boot_shape(shape: &Shape) -> Option<Machine> {
     tests::root()?;
-    let folder = prepared()?;
-    Some(Machine::boot(&folder, &Shape { nics: nics.to_vec(), numa_nodes }).unwrap())
+    Some(Machine::boot(&prepared()?, shape).unwrap())
 }
 
 const POLICIES: [&str; 4] = ["vanilla", "packing", "suppression", "kernel-polling"];
@@ -231,21 +238,6 @@ fn irqbalance_is_banned_from_interrupts_and_the_ban_is_restored() {
     assert!(restored.contains("irqbalance bans irq") && !restored.contains("NOT"), "{restored}");
     let again = guest.run(&format!("policies --format json plan {interface} --policy vanilla --workers 2"));
     assert!(again.contains("irqbalance runs"), "{again}");
-}
-
-#[test]
-#[serial]
-fn queues_are_placed_on_the_devices_numa_node_first() {
-    let Some(mut guest) = boot(&[Nic::Igb, Nic::Virtio], 2) else { return };
-    let interface = guest.interfaces[0].clone();
-    let plan = guest.json(&format!("policies --format json plan {interface} --policy vanilla --workers 2"));
-    assert_eq!(plan["settings"]["worker_cores"], serde_json::json!([2, 3]), "{plan}");
-    let far = guest.run(&format!("policies plan {interface} --policy vanilla --worker-cores 0-1"));
-    assert!(far.contains("is on NUMA node 1 (cores 2-3), and workers are on cores 0-1"), "{far}");
-    let packing =
-        guest.json(&format!("policies --format json plan {interface} --policy packing --worker-cores 0,2"));
-    let cores = packing["steps"].as_array().unwrap().iter().filter(|step| step["knob"] == "irq-affinity");
-    assert!(cores.clone().count() > 0 && cores.clone().all(|step| step["target"] == "3"), "{packing}");
 }
 
 #[test]

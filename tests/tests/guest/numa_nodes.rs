@@ -1,0 +1,83 @@
+//! Two NUMA nodes, with the NICs on the second one: cores 2 and 3.
+
+use serde_json::json;
+use serial_test::serial;
+
+use super::boot;
+use super::load::{start, stop, worker_lines};
+use super::machine::{Machine, Nic};
+
+#[test]
+#[serial]
+fn queues_and_memory_are_placed_on_the_devices_numa_node_first() {
+    let Some(mut guest) = boot(&[Nic::Igb, Nic::Virtio], 2) else { return };
+    for interface in guest.interfaces.clone() {
+        plans_take_the_cores_of_the_devices_node(&mut guest, &interface);
+    }
+    // The kernel would move pages to the node that uses them. Where they are touched first is what is tested.
+    guest.run("echo 0 >/proc/sys/kernel/numa_balancing");
+    for nic in 0..guest.interfaces.len() {
+        memory_is_on_the_workers_node(&mut guest, nic, [2, 3], 1);
+    }
+    let explained = memory_is_on_the_workers_node(&mut guest, 0, [0, 1], 0);
+    for worker in ["Worker 0 (thread", "Worker 1 (thread"] {
+        assert!(explained.contains(worker), "{explained}");
+    }
+    assert_eq!(explained.matches("of another node: its packets cross").count(), 2, "{explained}");
+    assert!(explained.contains("to cores 0-1 of other nodes"), "{explained}");
+}
+
+fn plans_take_the_cores_of_the_devices_node(guest: &mut Machine, interface: &str) {
+    let plan = guest.json(&format!("policies --format json plan {interface} --policy vanilla --workers 2"));
+    assert_eq!(plan["settings"]["worker_cores"], json!([2, 3]), "{plan}");
+    let far = guest.run(&format!("policies plan {interface} --policy vanilla --worker-cores 0-1"));
+    assert!(far.contains("is on NUMA node 1 (cores 2-3), and workers are on cores 0-1"), "{far}");
+    let packing =
+        guest.json(&format!("policies --format json plan {interface} --policy packing --worker-cores 0,2"));
+    let cores = packing["steps"].as_array().unwrap().iter().filter(|step| step["knob"] == "irq-affinity");
+    assert!(cores.clone().count() > 0 && cores.clone().all(|step| step["target"] == "3"), "{packing}");
+}
+
+/// Anonymous pages of the server on each node.
+fn pages(guest: &mut Machine) -> [u64; 2] {
+    let maps = guest.run("grep anon= /proc/$(pidof memcached)/numa_maps");
+    ["N0=", "N1="].map(|node| {
+        maps.split_whitespace().filter_map(|word| word.strip_prefix(node)?.parse::<u64>().ok()).sum()
+    })
+}
+
+/// Stores 16 MB in a server with these workers. Returns what `explain` says of them.
+fn memory_is_on_the_workers_node(guest: &mut Machine, nic: usize, cores: [u64; 2], node: usize) -> String {
+    let interface = guest.interfaces[nic].clone();
+    let before = guest.settings(&interface);
+    let [first, last] = cores;
+    start(guest, nic, "kernel-polling", &format!("-t 2 --cores {first}-{last} --gro-flush-timeout 200"));
+    let served = guest.settings(&interface);
+    for (index, queue) in served["queues"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(queue["irq_affinity"], cores[index % 2].to_string(), "{served}");
+    }
+    let explained = guest.run(&format!("policies explain {interface}"));
+    println!("{explained}");
+    assert!(explained.contains("is on NUMA node 1 (cores 2-3)"), "{explained}");
+    assert_eq!(explained.contains("of another node"), node == 0, "{explained}");
+    let at_start = pages(guest);
+    let server = format!("10.9.{nic}.2");
+    let stored =
+        guest.outside("loadgen", &["-s", &server, "--loadonly", "-r", "8000", "-V", "2000"]).unwrap();
+    assert!(stored.status.success(), "{}", String::from_utf8_lossy(&stored.stderr));
+    let workers = worker_lines(guest, nic);
+    for (index, worker) in workers.iter().enumerate() {
+        let napi = &served["queues"][index]["napi"]["id"];
+        assert_eq!((worker.number("core"), json!(worker.number("napi"))), (cores[index], napi.clone()));
+        assert_eq!(worker.number("misaligned"), 0, "{workers:?}");
+    }
+    let loaded = pages(guest);
+    println!("{interface}, workers on cores {first}-{last}: pages a node {at_start:?}, then {loaded:?}");
+    let grown = [0, 1].map(|node| loaded[node].saturating_sub(at_start[node]));
+    // 8000 values of 2000 bytes are 3900 pages.
+    assert!(grown[node] > 3800, "{at_start:?} {loaded:?}");
+    assert!(grown[node] as f64 > 0.95 * (grown[0] + grown[1]) as f64, "{at_start:?} {loaded:?}");
+    stop(guest);
+    assert_eq!(guest.settings(&interface), before);
+    explained
+}
