@@ -4,6 +4,7 @@ mod exhibit_report;
 mod html;
 mod markdown;
 mod plots;
+mod scaling;
 mod svg;
 mod tables;
 
@@ -60,11 +61,13 @@ impl PaperReport {
                 exhibits.push(ExhibitReport::attached(exhibit, &result));
             }
         }
+        let machine = Machine::read();
+        exhibits.push(scaling::scaling(machine.cores));
         let counts_instructions = result.parts.iter().any(|(_, outcome)| counts_instructions(outcome));
         Self {
             paper: CITATION,
             paper_setup: SETUP,
-            machine: Machine::read(),
+            machine,
             numa_nodes: result.numa_nodes,
             cores,
             congestion_control: CONGESTION_CONTROL,
