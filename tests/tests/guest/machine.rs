@@ -110,7 +110,10 @@ impl Machine {
             Err(error) => {
                 drop(qemu);
                 let errors = std::fs::read_to_string(sockets.path().join("qemu-errors"))?;
-                return Err(io::Error::other(format!("{error}: {errors}")));
+                // The guest's console. A kernel that panics ends QEMU.
+                let console = std::fs::read(sockets.path().join("qemu"))?;
+                let console = String::from_utf8_lossy(&console[console.len().saturating_sub(4096)..]);
+                return Err(io::Error::other(format!("{error}: {errors}{console}")));
             }
         };
         let mut machine = Self { _qemu: qemu, port, namespace, interfaces: Vec::new(), _folder: sockets };
