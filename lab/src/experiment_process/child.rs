@@ -103,11 +103,14 @@ impl ExperimentProcess {
         self.receive()
     }
 
-    /// Waits until a user-level server serves.
-    pub(crate) fn user_level_server_ready(&mut self) -> Result<(), Error> {
-        match self.receive()? {
-            UserLevelServerReady::Refused { reason } => Err(Error::UserLevelServer(reason)),
-            UserLevelServerReady::Serves => Ok(()),
+    /// Waits until a user-level server serves. `send` sends it a datagram from the other end of its link.
+    pub(crate) fn user_level_server_ready(&mut self, send: impl Fn() -> io::Result<()>) -> Result<(), Error> {
+        loop {
+            match self.receive()? {
+                UserLevelServerReady::Refused { reason } => return Err(Error::UserLevelServer(reason)),
+                UserLevelServerReady::Listens => send()?,
+                UserLevelServerReady::Serves => return Ok(()),
+            }
         }
     }
 

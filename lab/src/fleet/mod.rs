@@ -25,6 +25,7 @@ use std::net::SocketAddr;
 pub use engine::{Fleet, FleetConfig};
 pub use measurement::{FleetLatency, FleetMeasurement};
 pub use pacing::FleetPacing;
+pub(crate) use packet_socket::busy_poll_on_read;
 pub use requests::FleetRequests;
 pub use run::FleetLoad;
 

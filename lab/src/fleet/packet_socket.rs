@@ -5,7 +5,6 @@
 
 use std::io;
 use std::mem::size_of;
-use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,7 +68,7 @@ fn set_option<T: Copy>(
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`.
-pub(super) fn busy_poll_on_read(socket: &TcpStream) -> io::Result<()> {
+pub(crate) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
     /// Packets that one read takes from the queue at most; NAPI's own limit.
     const BUDGET: libc::c_int = 64;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, 1i32)?;

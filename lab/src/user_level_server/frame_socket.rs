@@ -6,7 +6,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
+use rustix::net::{SendFlags, send};
 use xdp::nic::NicIndex;
 
 use xdp::slab::{HeapSlab, Slab};
@@ -25,10 +26,7 @@ const BATCH: usize = 64;
 /// Frames that the kernel sends in one system call (`TX_BATCH_SIZE`).
 const KERNEL_BATCH: usize = 32;
 /// Bytes of the send buffer. Packets that the other side has not received yet count against it, and must not make a send wait.
-const SEND_BUFFER: i32 = 16 << 20;
-/// Packets that one poll of the queue receives at most; NAPI's own limit.
-const BUSY_POLL_BUDGET: i32 = 64;
-
+const SEND_BUFFER: usize = 16 << 20;
 /// Sends frames.
 pub(super) struct FrameSender {
     umem: Umem,
@@ -37,6 +35,8 @@ pub(super) struct FrameSender {
     outgoing: HeapSlab,
     /// Frames that the kernel has and has not sent yet.
     in_kernel: usize,
+    /// Whether the kernel was not asked to send some of them, or could not.
+    unsent: bool,
     /// Frames that could not be had because all were in use.
     pub(super) refused: u64,
 }
@@ -54,7 +54,7 @@ pub(super) struct FrameSocket {
 }
 
 impl FrameSocket {
-    /// Binds a socket in copy mode, whose system calls poll the queue (`SO_PREFER_BUSY_POLL`).
+    /// Binds a socket in copy mode.
     pub(super) fn open(interface: u32) -> Result<Self, XdpError> {
         const KERNEL: &str = "root (CAP_NET_RAW and CAP_NET_ADMIN), and a kernel with CONFIG_XDP_SOCKETS";
         let error = |step| move |source| XdpError { step, needs: KERNEL, source };
@@ -79,7 +79,10 @@ impl FrameSocket {
         let mut builder = XdpSocketBuilder::new().map_err(socket_error("open an AF_XDP socket"))?;
         let rings = builder.build_rings(&umem, rings.build().map_err(config)?);
         let (rings, mut flags) = rings.map_err(socket_error("set up the AF_XDP socket's rings"))?;
-        set_options(builder.as_raw_fd()).map_err(error("set up busy polling on the AF_XDP socket"))?;
+        // SAFETY: the descriptor is the builder's, which lives until the socket is bound.
+        let fd = unsafe { BorrowedFd::borrow_raw(builder.as_raw_fd()) };
+        set_socket_send_buffer_size_force(fd, SEND_BUFFER)
+            .map_err(|errno| error("set the AF_XDP socket's send buffer")(errno.into()))?;
         // Said, not left to the kernel: what is measured is copy mode, also where a driver has more.
         flags.force_copy();
         let socket = builder
@@ -96,6 +99,7 @@ impl FrameSocket {
             completed: rings.completion_ring,
             outgoing: HeapSlab::with_capacity(SEND_FRAMES as usize),
             in_kernel: 0,
+            unsent: false,
             refused: 0,
         };
         let mut socket = Self {
@@ -129,27 +133,30 @@ impl FrameSocket {
         true
     }
 
-    /// Hands what was written to the kernel, polls the queue, and replaces the frames that were received. One system call if
-    /// at most [`KERNEL_BATCH`] frames are sent.
+    /// Hands what was written to the kernel, and replaces the frames that were received. One system call for
+    /// [`KERNEL_BATCH`] frames, and none if there are none to be sent.
     ///
     /// # Errors
     /// If the interface is down or gone.
     #[inline]
-    pub(super) fn poll(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         self.fill();
-        // SAFETY: the descriptor is the socket's, which lives as long as `self`.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.socket.raw_fd()) };
         let sender = &mut self.sender;
         // SAFETY: the packets were allocated from `umem`, which lives as long as the socket: both belong to this value, and the
         // socket is closed first.
-        sender.in_kernel += unsafe { sender.ring.send(&mut sender.outgoing) };
+        let submitted = unsafe { sender.ring.send(&mut sender.outgoing) };
+        sender.in_kernel += submitted;
+        sender.unsent |= submitted > 0;
         sender.reclaim();
-        if sender.in_kernel == 0 {
-            return ignore_busy(recv(fd, &mut [0u8; 0], RecvFlags::DONTWAIT).map(drop)).map(drop);
+        if !sender.unsent {
+            return Ok(());
         }
-        // Bounded: what the kernel can't send now it is asked to with the next poll.
+        // SAFETY: the descriptor is the socket's, which lives as long as `self`.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.socket.raw_fd()) };
+        // Bounded: what the kernel can't send now it is asked to with the next call.
         for _ in 0..=sender.in_kernel / KERNEL_BATCH {
-            if !ignore_busy(send(fd, &[], SendFlags::DONTWAIT).map(drop))? {
+            sender.unsent = has_more(send(fd, &[], SendFlags::DONTWAIT).map(drop))?;
+            if !sender.unsent {
                 break;
             }
         }
@@ -159,7 +166,7 @@ impl FrameSocket {
     /// Gives the kernel frames to receive into.
     fn fill(&mut self) {
         if self.to_fill > 0 {
-            // SAFETY: `umem` lives as long as the socket, as in `poll`.
+            // SAFETY: `umem` lives as long as the socket, as in `flush`.
             self.to_fill -= unsafe { self.fill.enqueue(&mut self.sender.umem, self.to_fill) };
         }
     }
@@ -176,7 +183,7 @@ impl FrameSender {
         self.umem.allocatable() > BATCH
     }
 
-    /// Has `write` fill a frame of `length` bytes, which the next poll sends. Without a free frame it is lost, as on a network
+    /// Has `write` fill a frame of `length` bytes, which the next flush sends. Without a free frame it is lost, as on a network
     /// whose queue is full.
     #[inline]
     pub(super) fn write<R>(&mut self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
@@ -213,7 +220,7 @@ impl FrameSender {
 }
 
 /// Whether the kernel has more to do and wants to be called again. A full queue of the receiver loses packets, as on a network.
-fn ignore_busy(result: rustix::io::Result<()>) -> io::Result<bool> {
+fn has_more(result: rustix::io::Result<()>) -> io::Result<bool> {
     use rustix::io::Errno;
     match result {
         Ok(()) => Ok(false),
@@ -221,26 +228,6 @@ fn ignore_busy(result: rustix::io::Result<()>) -> io::Result<bool> {
         Err(Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Makes a system call of the socket poll the queue, once and whatever it finds, and sets the size of its send buffer.
-fn set_options(fd: RawFd) -> io::Result<()> {
-    // SAFETY: the caller owns the descriptor, and keeps it open during the call.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    // Microseconds, of which only 0 and not 0 differ for calls that don't wait.
-    set_option(fd, libc::SO_BUSY_POLL, 1)?;
-    set_option(fd, libc::SO_PREFER_BUSY_POLL, 1)?;
-    set_option(fd, libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET)?;
-    set_option(fd, libc::SO_SNDBUFFORCE, SEND_BUFFER)
-}
-
-fn set_option(fd: BorrowedFd<'_>, option: libc::c_int, value: i32) -> io::Result<()> {
-    let length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the pointer is to a live value of `length` bytes, which the kernel only reads.
-    let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), length)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn socket_error(step: &'static str) -> impl Fn(xdp::socket::SocketError) -> XdpError {

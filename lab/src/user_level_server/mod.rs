@@ -12,6 +12,7 @@ mod connection;
 mod connections;
 mod frame_socket;
 mod link;
+mod queue_poller;
 mod server;
 mod spec;
 mod xdp_program;

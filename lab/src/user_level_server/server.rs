@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Cpus, host};
 use servers::memcached::Config;
 use servers::memcached::sessions::Sessions;
@@ -14,13 +13,10 @@ use servers::memcached::sessions::Sessions;
 use super::connections::{Connections, Endpoint};
 use super::frame_socket::{FrameSender, FrameSocket};
 use super::link::FrameSink;
+use super::queue_poller::QueuePoller;
 use super::spec::{PORT, UserLevelServerReady, UserLevelServerSpec};
 use super::xdp_program::{XdpError, XdpProgram};
 use crate::Error;
-
-/// After this time without a poll the kernel polls the queue itself, in ns. Longer than the kernel's tick, so that the timer
-/// is never the next one to expire, and setting it with each poll costs little.
-const WATCHDOG: u64 = 100_000_000;
 
 impl FrameSink for FrameSender {
     #[inline]
@@ -34,10 +30,10 @@ impl FrameSink for FrameSender {
     }
 }
 
-/// Serves until standard input is closed. Calls `report` when it serves, or can't.
+/// Serves until standard input is closed. Calls `report` when it listens and when it serves, or can't.
 pub(crate) fn serve(
     spec: &UserLevelServerSpec,
-    report: impl FnOnce(&UserLevelServerReady) -> io::Result<()>,
+    report: impl Fn(&UserLevelServerReady) -> io::Result<()>,
 ) -> Result<(), Error> {
     // Before the core is taken: it has a core to itself.
     let stop = stop_at_end_of_input();
@@ -60,11 +56,15 @@ pub(crate) fn serve(
             })?);
         }
     };
-    // The first poll masks the queue's notifications, and polls that find nothing keep them masked.
-    let mut netdev = Netdev::open()?;
-    for napi in interface.queues.iter().filter_map(|queue| queue.napi.as_ref()) {
-        netdev.set_napi(napi.id, NapiSetting::DeferHardIrqs, 1)?;
-        netdev.set_napi(napi.id, NapiSetting::GroFlushTimeout, WATCHDOG)?;
+    let poller = QueuePoller::listen(spec.address)?;
+    report(&UserLevelServerReady::Listens)?;
+    let napis = interface.queues.iter().filter_map(|queue| queue.napi.as_ref());
+    if let Err(error) = poller.begin(&napis.map(|napi| napi.id).collect::<Vec<_>>()) {
+        return Ok(report(&UserLevelServerReady::Refused {
+            reason: format!(
+                "can't busy-poll the interface's queue: {error}; it needs Linux 6.13 and CAP_NET_ADMIN"
+            ),
+        })?);
     }
     let endpoint = Endpoint {
         address: spec.address,
@@ -76,7 +76,8 @@ pub(crate) fn serve(
     report(&UserLevelServerReady::Serves)?;
     let epoch = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        socket.poll()?;
+        socket.flush()?;
+        poller.poll()?;
         let now = smoltcp::time::Instant::from_micros(
             i64::try_from(epoch.elapsed().as_micros()).unwrap_or(i64::MAX),
         );

@@ -24,11 +24,13 @@ pub struct UserLevelServerSpec {
     pub memory: u64,
 }
 
-/// A user-level server's first message.
+/// A user-level server's messages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum UserLevelServerReady {
+    /// It awaits a datagram from the other end of its link, to its address and [`PORT`], by which it learns of its queue.
+    Listens,
     /// It serves.
     Serves,
     /// It can't.

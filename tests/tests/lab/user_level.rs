@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use lab::experiment_process::{ProcessRole, SUBCOMMAND};
 use lab::fleet::{FleetLoad, FleetPacing};
-use lab::testbed::{PREFIX_LENGTH, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed};
+use lab::testbed::{CLIENT_ADDRESS, PREFIX_LENGTH, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed};
 use lab::user_level_server::{PORT, UserLevelServerReady, UserLevelServerSpec};
 use rustix::process::{Pid, Signal, kill_process};
 use serial_test::serial;
@@ -29,7 +29,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts the server in the testbed. Returns its first message.
+/// Starts the server in the testbed. Returns what became of it.
 fn start(testbed: &Testbed, interface: &str) -> (Server, UserLevelServerReady) {
     let role = ProcessRole::UserLevelServer(UserLevelServerSpec {
         interface: interface.to_owned(),
@@ -46,9 +46,15 @@ fn start(testbed: &Testbed, interface: &str) -> (Server, UserLevelServerReady) {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    (Server(child), serde_json::from_str(&line).unwrap())
+    let mut messages = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str(&messages.next().unwrap().unwrap()).unwrap();
+    let mut ready = next();
+    if matches!(ready, UserLevelServerReady::Listens) {
+        let send = || UdpSocket::bind((CLIENT_ADDRESS, 0))?.send_to(&[0], ADDRESS);
+        testbed.client.run(send).unwrap();
+        ready = next();
+    }
+    (Server(child), ready)
 }
 
 fn serves(testbed: &Testbed) -> Server {
@@ -69,6 +75,21 @@ fn kernel_tcp(testbed: &Testbed) -> (u64, usize) {
     let values = lines.next().unwrap().split_whitespace();
     let (_, received) = names.zip(values).find(|(name, _)| *name == "InSegs").unwrap();
     (received.parse().unwrap(), sockets.matches(&format!(":{PORT:04X} ")).count())
+}
+
+/// Packets that busy polling has received, and all that the server's interface has.
+fn received(testbed: &Testbed) -> (f64, f64) {
+    let read = || {
+        let counters = fs::read_to_string("/proc/thread-self/net/netstat")?;
+        Ok((counters, fs::read_to_string("/proc/thread-self/net/dev")?))
+    };
+    let (counters, interfaces) = testbed.server.run(read).unwrap();
+    let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:"));
+    let names = lines.next().unwrap().split_whitespace();
+    let values = lines.next().unwrap().split_whitespace();
+    let (_, polled) = names.zip(values).find(|(name, _)| *name == "BusyPollRxPackets").unwrap();
+    let interface = interfaces.lines().find(|line| line.trim().starts_with(SERVER_INTERFACE)).unwrap();
+    (polled.parse().unwrap(), interface.split_whitespace().nth(2).unwrap().parse().unwrap())
 }
 
 /// The value of each record: its own, of several packets for some.
@@ -134,9 +155,10 @@ fn values_come_back_as_they_were_stored_and_the_servers_kernel_sees_no_tcp() {
 #[test]
 #[isolated(root)]
 #[serial]
-fn a_fleet_loads_it_again_and_again() {
+fn a_fleet_loads_it_again_and_again_and_its_own_thread_receives_the_packets() {
     let testbed = Testbed::new(1).unwrap();
     let server = serves(&testbed);
+    let (polled_before, all_before) = received(&testbed);
     for connections in [8, 200] {
         on_client_side(&testbed, || {
             let mut fleet = connect(ADDRESS, connections).unwrap();
@@ -156,6 +178,9 @@ fn a_fleet_loads_it_again_and_again() {
         });
     }
     assert_eq!(kernel_tcp(&testbed), (0, 0));
+    let (polled, all) = received(&testbed);
+    let share = (polled - polled_before) / (all - all_before);
+    assert!(share > 0.8, "{share} of {} packets", all - all_before);
     drop(server);
 }
 

@@ -1,7 +1,7 @@
 //! A server in its own testbed, and what the host counts of it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ use crate::experiment_process::{
 };
 use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
 use crate::testbed::{
-    PREFIX_LENGTH, QueueThread, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, poll_by_thread,
-    ring_drops,
+    CLIENT_ADDRESS, PREFIX_LENGTH, QueueThread, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
+    poll_by_thread, ring_drops,
 };
 use crate::user_level_server::{PORT, UserLevelServerSpec};
 
@@ -227,8 +227,12 @@ fn start_server(
                 memory,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            server.user_level_server_ready()?;
-            Ok((server, (SERVER_ADDRESS, PORT).into(), None))
+            let address = (SERVER_ADDRESS, PORT);
+            server.user_level_server_ready(|| {
+                let send = || UdpSocket::bind((CLIENT_ADDRESS, 0))?.send_to(&[0], address);
+                testbed.client.run(send).map(drop)
+            })?;
+            Ok((server, address.into(), None))
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
             poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server, QueueThread::Interrupt)?;
