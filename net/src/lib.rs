@@ -45,6 +45,7 @@ mod bind_options;
 mod buffers;
 mod control_messages;
 mod copy;
+pub mod dispatcher;
 mod listener;
 mod names;
 mod serve;

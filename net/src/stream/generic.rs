@@ -63,6 +63,10 @@ impl<K> Stream<K> {
         self.io.socket()
     }
 
+    pub(crate) fn shared_socket(&self) -> Arc<Socket> {
+        self.io.shared_socket()
+    }
+
     pub(super) fn take_unread(&mut self) -> Vec<u8> {
         self.io.take_unread(&mut self.unread)
     }

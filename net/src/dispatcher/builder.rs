@@ -1,0 +1,120 @@
+//! How a dispatcher runs its threads.
+
+use super::connection::Dispatcher;
+
+/// Where the threads of connections run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Placement {
+    /// On the core of the connection's worker, if that is pinned to one; else where the worker may run. For threads that
+    /// mostly wait and answer.
+    #[default]
+    SameCore,
+    /// On any core that the program may use but the worker's: waking takes an interrupt between cores, and the worker keeps
+    /// its core. For threads that compute. With one core it is [`Placement::AnyCore`].
+    OtherCores,
+    /// On any core that the program may use, as the scheduler decides.
+    AnyCore,
+}
+
+/// Configures a [`Dispatcher`].
+///
+/// ```
+/// use net::dispatcher::{Builder, Placement};
+///
+/// let dispatcher = Builder::new()
+///     .max_threads(5000)
+///     .stack_size(512 << 10)
+///     .thread_name("session")
+///     .placement(Placement::OtherCores)
+///     .build();
+/// assert_eq!(dispatcher.metrics().threads, 0);
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct Builder {
+    pub(super) name: String,
+    pub(super) stack_size: usize,
+    pub(super) max_threads: usize,
+    pub(super) buffer_size: usize,
+    pub(super) placement: Placement,
+    pub(super) batch_class: bool,
+    pub(super) yield_after: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Builder {
+    /// The defaults that each setting names.
+    pub fn new() -> Self {
+        Self {
+            name: "lull-connection".to_owned(),
+            stack_size: 256 << 10,
+            max_threads: 10_000,
+            buffer_size: 64 << 10,
+            placement: Placement::SameCore,
+            batch_class: true,
+            yield_after: 1,
+        }
+    }
+
+    /// The threads' name, of which the kernel shows 15 bytes. Default: `lull-connection`.
+    pub fn thread_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// A thread's stack, in bytes. Default: 256 KiB, of address space; memory is used for the pages that are touched. The
+    /// system rounds it up, to at least 16 KiB and what thread locals need.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = bytes;
+        self
+    }
+
+    /// The most threads at a time, over all workers. Default: 10,000. The system has limits, too: `kernel.threads-max`,
+    /// `kernel.pid_max`, `vm.max_map_count` (two mappings a thread), the user's `RLIMIT_NPROC`, and `pids.max` of a control
+    /// group or systemd's `TasksMax`.
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.max_threads = threads;
+        self
+    }
+
+    /// Received bytes that may wait for a connection's thread, at least 1. The worker stops reading above it; what its ring has
+    /// received by then comes on top (128 KiB and more). Default: 64 KiB. A connection uses memory for the most that has waited,
+    /// twice.
+    pub fn buffer_size(mut self, bytes: usize) -> Self {
+        self.buffer_size = bytes.max(1);
+        self
+    }
+
+    /// Where the threads run. Default: [`Placement::SameCore`].
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// Whether threads are `SCHED_BATCH`, which do not preempt the worker when it wakes them (`sched(7)`). Default: yes.
+    #[doc(alias = "SCHED_BATCH")]
+    pub fn batch_class(mut self, batch: bool) -> Self {
+        self.batch_class = batch;
+        self
+    }
+
+    /// After this many wakes in a turn the worker yields its core to the threads (`sched_yield(2)`) before it waits for more.
+    /// 0: it never does. Default: 1. Only with [`Placement::SameCore`]; the last dispatcher that is used on a worker decides
+    /// for it.
+    #[doc(alias = "sched_yield")]
+    pub fn yield_after_wakes(mut self, wakes: usize) -> Self {
+        self.yield_after = wakes;
+        self
+    }
+
+    /// Makes the dispatcher. It has no thread before the first connection.
+    pub fn build(self) -> Dispatcher {
+        Dispatcher::new(self)
+    }
+}

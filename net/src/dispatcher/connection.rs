@@ -1,0 +1,207 @@
+//! Gives connections their threads.
+
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use runtime::JoinHandle;
+
+use super::blocking_stream::BlockingStream;
+use super::builder::{Builder, Placement};
+use super::dispatcher_metrics::{Counters, DispatcherMetrics};
+use super::pump::Pump;
+use super::slot::Slot;
+use super::thread_start;
+use crate::stream::Stream;
+
+/// Runs blocking code, a thread for each connection. Clones share their threads' limit and counts.
+#[derive(Clone)]
+pub struct Dispatcher(Arc<DispatcherState>);
+
+/// What a dispatcher's connections share.
+#[derive(Debug)]
+pub(super) struct DispatcherState {
+    settings: Builder,
+    pub(super) counters: Counters,
+    threads: AtomicUsize,
+    started: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl DispatcherState {
+    pub(super) fn yield_after(&self) -> usize {
+        if self.settings.placement == Placement::SameCore { self.settings.yield_after } else { 0 }
+    }
+}
+
+/// Counts as a thread while it lives.
+struct CountedThread(Arc<DispatcherState>);
+
+impl CountedThread {
+    fn new(state: &Arc<DispatcherState>) -> io::Result<Self> {
+        let most = state.settings.max_threads;
+        let add = |threads: usize| (threads < most).then_some(threads + 1);
+        match state.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(_) => Ok(Self(Arc::clone(state))),
+            Err(threads) => Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                format!(
+                    "the dispatcher has {threads} threads, and may have {most} (dispatcher::Builder::max_threads)"
+                ),
+            )),
+        }
+    }
+}
+
+impl Drop for CountedThread {
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Dispatcher {
+    pub(super) fn new(settings: Builder) -> Self {
+        Self(Arc::new(DispatcherState {
+            settings,
+            counters: Counters::default(),
+            threads: AtomicUsize::new(0),
+            started: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }))
+    }
+
+    /// Starts a thread that runs `body` with a connection of the calling worker, and a task of the worker that receives for
+    /// it. Awaiting the handle gives what the closure returns; a panic of the closure closes its connection, and is the
+    /// [`JoinError`](runtime::JoinError)'s. Aborting the handle closes the connection: the thread's reads and writes
+    /// fail, and it is not waited for. Dropping the handle leaves both running.
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use net::{TcpListener, TcpStream, dispatcher};
+    ///
+    /// # #[runtime::main]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// let client = dispatcher::Builder::new().build().spawn_thread(stream, |mut stream| {
+    ///     stream.write_all(b"2 + 2")?;
+    ///     let mut answer = String::new();
+    ///     stream.read_to_string(&mut answer)?;
+    ///     std::io::Result::Ok(answer)
+    /// })?;
+    ///
+    /// let (mut server, _) = listener.accept().await?;
+    /// futures_util::AsyncWriteExt::write_all(&mut server, b"4").await?;
+    /// drop(server);
+    /// assert_eq!(client.await.unwrap()?, "4");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `QuotaExceeded` above [`Builder::max_threads`]; the system's error if it has no thread. The connection is closed then.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn spawn_thread<K, T, F>(&self, stream: Stream<K>, body: F) -> io::Result<JoinHandle<T>>
+    where
+        K: 'static,
+        T: Send + 'static,
+        F: FnOnce(BlockingStream<K>) -> T + Send + 'static,
+    {
+        let (pump, result) = self.start(stream, body)?;
+        let task = runtime::task::Builder::new().location(Location::caller());
+        Ok(task.spawn(finish(pump, result)))
+    }
+
+    /// Like [`Dispatcher::spawn_thread`], within the calling task: the thread starts now, and the future receives for it until
+    /// it has ended. For handlers of [`Listener::serve`](crate::Listener::serve), whose shutdown then reaches the connection.
+    /// Dropping the future closes the connection, as aborting does.
+    ///
+    /// # Errors
+    /// The future returns those of [`Dispatcher::spawn_thread`].
+    ///
+    /// # Panics
+    /// Outside of a runtime. The future panics if the closure does.
+    pub fn run<K, T, F>(
+        &self,
+        stream: Stream<K>,
+        body: F,
+    ) -> impl Future<Output = io::Result<T>> + use<K, T, F>
+    where
+        K: 'static,
+        T: Send + 'static,
+        F: FnOnce(BlockingStream<K>) -> T + Send + 'static,
+    {
+        let started = self.start(stream, body);
+        async move {
+            let (pump, result) = started?;
+            Ok(finish(pump, result).await)
+        }
+    }
+
+    /// What the dispatcher has counted.
+    pub fn metrics(&self) -> DispatcherMetrics {
+        DispatcherMetrics {
+            threads: self.0.threads.load(Ordering::Relaxed),
+            started: self.0.started.load(Ordering::Relaxed),
+            refused: self.0.refused.load(Ordering::Relaxed),
+            ..self.0.counters.read()
+        }
+    }
+
+    fn start<K, T, F>(&self, stream: Stream<K>, body: F) -> io::Result<(Pump<K>, ThreadResult<T>)>
+    where
+        T: Send + 'static,
+        F: FnOnce(BlockingStream<K>) -> T + Send + 'static,
+        K: 'static,
+    {
+        let state = &self.0;
+        let worker = runtime::current_worker();
+        let slot = Arc::new(Slot::new(state.settings.buffer_size));
+        let result = ThreadResult::default();
+        let started = CountedThread::new(state).and_then(|counted| {
+            let socket = stream.shared_socket();
+            let blocking = BlockingStream::new(Arc::clone(&slot), socket, Arc::clone(state), worker);
+            let (slot, result) = (Arc::clone(&slot), Arc::clone(&result));
+            thread_start::start(&state.settings, move || {
+                // The panic hook has reported a panic; the stream is dropped by it.
+                let returned = catch_unwind(AssertUnwindSafe(|| body(blocking)));
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(returned);
+                drop(counted);
+                slot.end_thread();
+            })
+        });
+        if let Err(error) = started {
+            state.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(error);
+        }
+        state.started.fetch_add(1, Ordering::Relaxed);
+        Ok((Pump::new(stream, slot, Arc::clone(state), worker), result))
+    }
+}
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Dispatcher").field(&self.metrics()).finish()
+    }
+}
+
+/// What a thread has returned.
+type ThreadResult<T> = Arc<Mutex<Option<thread::Result<T>>>>;
+
+/// Receives for a thread until it has ended. Panics if that has.
+async fn finish<K, T>(mut pump: Pump<K>, result: ThreadResult<T>) -> T {
+    std::future::poll_fn(|context| pump.poll(context)).await;
+    drop(pump);
+    let returned = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match returned {
+        Some(Ok(value)) => value,
+        Some(Err(panic)) => resume_unwind(panic),
+        None => unreachable!("a thread stores its result before it ends"),
+    }
+}
