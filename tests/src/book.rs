@@ -55,6 +55,10 @@ mod runtime_ring_operations {}
 mod runtime_policies {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/runtime/blocking-threads.md")]
+mod runtime_blocking_threads {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runtime/waiting.md")]
 mod runtime_waiting {}
 

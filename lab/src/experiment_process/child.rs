@@ -196,9 +196,12 @@ impl ExperimentProcess {
         procfs::process::Process::new(pid).map_err(io::Error::other)
     }
 
-    /// CPU time of the process's main thread so far, in nanoseconds (`/proc/<pid>/schedstat`).
+    /// CPU time of the process's threads so far, in nanoseconds (`/proc/<pid>/task/<tid>/schedstat`).
     pub(crate) fn cpu_nanos(&self) -> io::Result<u64> {
-        Ok(self.process()?.schedstat().map_err(io::Error::other)?.sum_exec_runtime)
+        let tasks = self.process()?.tasks().map_err(io::Error::other)?;
+        // One that has ended meanwhile counts nothing.
+        let times = tasks.flatten().filter_map(|task| task.schedstat().ok());
+        Ok(times.map(|times| times.sum_exec_runtime).sum())
     }
 
     /// Allocations of the process so far, which counts them at `address`.

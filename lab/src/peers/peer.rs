@@ -19,12 +19,24 @@ pub enum Peer {
     Compio,
     /// An epoll loop without tasks: the lower bound for a runtime that waits for readiness.
     BareEpoll,
+    /// A thread for each connection, which blocks in the kernel.
+    PlainThreads,
+    /// A thread for each connection, on Lull's dispatcher.
+    LullThreads,
 }
 
 impl Peer {
     /// All peers, in the order of the table.
-    pub const ALL: [Self; 6] =
-        [Self::LullUring, Self::LullEpoll, Self::Tokio, Self::Monoio, Self::Compio, Self::BareEpoll];
+    pub const ALL: [Self; 8] = [
+        Self::PlainThreads,
+        Self::LullThreads,
+        Self::LullUring,
+        Self::LullEpoll,
+        Self::Tokio,
+        Self::Monoio,
+        Self::Compio,
+        Self::BareEpoll,
+    ];
 
     /// The name in tables.
     pub fn name(self) -> &'static str {
@@ -35,11 +47,18 @@ impl Peer {
             Self::Monoio => "monoio",
             Self::Compio => "compio",
             Self::BareEpoll => "bare epoll",
+            Self::PlainThreads => "plain threads",
+            Self::LullThreads => "lull threads",
         }
     }
 
-    /// Whether it is the runtime of another project.
+    /// Whether it has a thread for each connection.
+    pub fn has_threads(self) -> bool {
+        matches!(self, Self::PlainThreads | Self::LullThreads)
+    }
+
+    /// Whether it is what others offer instead of Lull: the runtime of another project, or the system's threads.
     pub fn is_other_runtime(self) -> bool {
-        matches!(self, Self::Tokio | Self::Monoio | Self::Compio)
+        matches!(self, Self::Tokio | Self::Monoio | Self::Compio | Self::PlainThreads)
     }
 }

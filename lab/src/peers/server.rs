@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 use super::echo_server_spec::EchoServerSpec;
 use super::peer::Peer;
 use super::service::PeerService;
-use super::{bare_epoll, compio, descriptor_limit, lull, monoio, tokio};
+use super::{bare_epoll, compio, descriptor_limit, lull, lull_threads, monoio, plain_threads, tokio};
 
 /// Serves on a free port until the process is killed. Calls `ready` once it listens, with the address, and for Lull with
 /// what its worker runs and why it runs something else than the requested policy.
@@ -33,7 +33,7 @@ pub fn serve(
         Peer::LullEpoll => Some(DriverKind::Epoll),
         _ => None,
     };
-    if spec.service != PeerService::Echo {
+    if !matches!(spec.service, PeerService::Echo | PeerService::Threads) {
         return serve_application(listener, spec, lull_driver, |ran, steps_down| {
             ready(address, ran, steps_down)
         });
@@ -41,9 +41,13 @@ pub fn serve(
     if let Some(driver) = lull_driver {
         return lull::serve(listener, spec, driver, |ran, steps_down| ready(address, Some(ran), steps_down));
     }
+    if spec.peer == Peer::LullThreads {
+        return lull_threads::serve(listener, spec, |ran, steps_down| ready(address, Some(ran), steps_down));
+    }
     ready(address, None, Vec::new())?;
     match spec.peer {
-        Peer::LullUring | Peer::LullEpoll => Ok(()),
+        Peer::LullUring | Peer::LullEpoll | Peer::LullThreads => Ok(()),
+        Peer::PlainThreads => plain_threads::serve(&listener, spec.shape),
         Peer::Tokio => tokio::serve(listener, spec.shape),
         Peer::Monoio => monoio::serve(listener, spec.shape),
         Peer::Compio => compio::serve(listener, spec.shape),

@@ -17,6 +17,8 @@ pub enum PeerService {
     /// Answers so many bytes with so many bytes, without looking at them.
     #[default]
     Echo,
+    /// The same, with a thread for each connection.
+    Threads,
     /// Answers `GET /` with `Hello, World!`, by axum over HTTP/1.1.
     Axum,
     /// Answers `grpc.health.v1.Health/Check`, a unary call, by tonic.
@@ -42,19 +44,20 @@ pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 impl PeerService {
     /// Whether this build has it: axum and tonic are optional dependencies.
     pub fn is_built(self) -> bool {
-        self == Self::Echo || cfg!(feature = "adapters")
+        matches!(self, Self::Echo | Self::Threads) || cfg!(feature = "adapters")
     }
 
     /// Whether the fleet, whose requests and replies have fixed bytes and sizes from the first on, can ask for it. The
     /// fleet's clients have no second server to forward to.
     pub fn fleet_speaks_it(self) -> bool {
-        matches!(self, Self::Echo | Self::Axum)
+        matches!(self, Self::Echo | Self::Threads | Self::Axum)
     }
 
-    /// Whether it runs on a runtime.
+    /// Whether it runs on a runtime, or is compared with what runs there: threads beside Lull's tasks.
     pub fn runs_on(self, peer: Peer) -> bool {
         match self {
-            Self::Echo => true,
+            Self::Echo => !peer.has_threads(),
+            Self::Threads => peer.has_threads() || matches!(peer, Peer::LullUring | Peer::LullEpoll),
             _ => matches!(peer, Peer::LullUring | Peer::LullEpoll | Peer::Tokio),
         }
     }
@@ -62,7 +65,7 @@ impl PeerService {
     /// The sizes of its only request and reply; `None` where they can be chosen.
     pub fn shape(self) -> Option<RequestShape> {
         match self {
-            Self::Echo => None,
+            Self::Echo | Self::Threads => None,
             Self::Axum | Self::Proxy => {
                 let (request, reply) = (HELLO_REQUEST.len(), HELLO_RESPONSE.len());
                 Some(RequestShape { request, reply, depth: 1 })
@@ -75,7 +78,7 @@ impl PeerService {
     /// The text of its only request; `None` where any bytes are one.
     pub fn text(self) -> Option<&'static str> {
         match self {
-            Self::Echo | Self::Grpc | Self::WebSocket => None,
+            Self::Echo | Self::Threads | Self::Grpc | Self::WebSocket => None,
             Self::Axum | Self::Proxy => Some(HELLO_REQUEST),
         }
     }
@@ -111,6 +114,7 @@ impl std::fmt::Display for PeerService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Echo => "echo",
+            Self::Threads => "echo, a thread for each connection",
             Self::Axum => "axum, GET / over HTTP/1.1",
             Self::Grpc => "tonic, a unary call",
             Self::WebSocket => "axum, messages of a WebSocket",

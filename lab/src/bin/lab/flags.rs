@@ -142,8 +142,8 @@ impl ComparisonFlags {
 
 #[derive(Args, Clone)]
 pub struct PeerFlags {
-    /// What the servers do: answer bytes with bytes, `GET /` by axum, a unary call of tonic's, messages of a WebSocket, or
-    /// forward `GET /` to another server (all but echo need the feature `adapters`)
+    /// What the servers do: answer bytes with bytes, the same with a thread for each connection, `GET /` by axum, a unary call of tonic's, messages of a WebSocket, or
+    /// forward `GET /` to another server (all but echo and threads need the feature `adapters`)
     #[arg(long, value_enum, default_value_t)]
     pub service: Service,
     #[command(flatten)]
@@ -154,6 +154,7 @@ pub struct PeerFlags {
 pub enum Service {
     #[default]
     Echo,
+    Threads,
     Axum,
     Grpc,
     Websocket,
@@ -168,6 +169,7 @@ impl PeerFlags {
     pub fn service(&self) -> Result<PeerService, String> {
         let service = match self.service {
             Service::Echo => PeerService::Echo,
+            Service::Threads => PeerService::Threads,
             Service::Axum => PeerService::Axum,
             Service::Grpc => PeerService::Grpc,
             Service::Websocket => PeerService::WebSocket,

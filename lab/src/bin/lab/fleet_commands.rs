@@ -70,6 +70,7 @@ pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     if !flags.run.quick {
         config.shares = vec![0.25, 0.5, 0.9];
     }
+    config.closed_loop |= service == PeerService::Threads;
     let report = measure(flags, config, flags.cores()?)?;
     write_report(flags.run.format, file, &report, || report.text())
 }

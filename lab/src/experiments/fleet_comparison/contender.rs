@@ -68,26 +68,36 @@ impl Contender {
 
     /// Lull's echo server, which computes for `work` with each request.
     pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
-        Self::lull_peer(PeerService::Echo, policy, driver, polling, work)
-    }
-
-    fn lull_peer(
-        service: PeerService,
-        policy: Policy,
-        driver: DriverKind,
-        polling: PollingConfig,
-        work: Duration,
-    ) -> Self {
-        Self::Echo { service, peer: Peer::LullEpoll, network: Some((policy, driver, polling)), work }
+        Self::Echo {
+            service: PeerService::Echo,
+            peer: Peer::LullEpoll,
+            network: Some((policy, driver, polling)),
+            work,
+        }
     }
 
     /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on the driver that `auto`
-    /// chooses for it and on epoll.
+    /// chooses for it and on epoll. Of threads: plain ones as they run, those of the dispatcher, and Lull's tasks.
     pub fn peers(service: PeerService, polling: PollingConfig) -> Vec<Self> {
-        let others = [Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
+        let lull = |peer, (policy, driver)| Self::Echo {
+            service,
+            peer,
+            network: Some((policy, driver, polling)),
+            work: Duration::ZERO,
+        };
+        let others = [Peer::PlainThreads, Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
         let others = others.into_iter().filter(|peer| service.runs_on(*peer));
         let others = others.map(|peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
-        let lull = [
+        if service == PeerService::Threads {
+            let runs = [
+                (Policy::Vanilla, DriverKind::Epoll),
+                (Policy::KernelPolling, DriverKind::Epoll),
+                (Policy::KernelPolling, DriverKind::Hybrid),
+            ];
+            let tasks = runs.map(|run| lull(Peer::LullEpoll, run)).into_iter().take(2);
+            return others.chain(runs.map(|run| lull(Peer::LullThreads, run))).chain(tasks).collect();
+        }
+        let runs = [
             (Policy::Vanilla, DriverKind::Uring),
             (Policy::Vanilla, DriverKind::Epoll),
             (Policy::Packing, DriverKind::Uring),
@@ -95,9 +105,7 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Hybrid),
         ];
-        let lull =
-            lull.map(|(policy, driver)| Self::lull_peer(service, policy, driver, polling, Duration::ZERO));
-        others.chain(lull).collect()
+        others.chain(runs.map(|run| lull(Peer::LullEpoll, run))).collect()
     }
 
     /// A server as it runs, and the same under kernel polling from outside, once for each latency budget.
@@ -113,6 +121,9 @@ impl Contender {
                 format!("{policy}, {driver}{polling}")
             }
             Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
+            Self::Echo { peer: Peer::LullThreads, network: Some((policy, driver, _)), .. } => {
+                format!("threads, {policy}, {driver}")
+            }
             Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
                 format!("lull, {policy}, {driver}")
             }

@@ -25,7 +25,7 @@ pub(super) fn serve_on_tokio(listener: StdListener, spec: &EchoServerSpec) -> io
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         match service {
-            PeerService::Echo => Err(not_an_application()),
+            PeerService::Echo | PeerService::Threads => Err(not_an_application()),
             PeerService::Axum => hello::on_tokio(listener).await,
             PeerService::Grpc => health::on_tokio(listener).await,
             PeerService::WebSocket => websocket::on_tokio(listener).await,
@@ -44,7 +44,7 @@ pub(super) fn serve_on_lull(
     lull::builder(spec, driver).build().map_err(io::Error::other)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         let server: Server = match spec.service {
-            PeerService::Echo => return Err(not_an_application()),
+            PeerService::Echo | PeerService::Threads => return Err(not_an_application()),
             PeerService::Axum => hello::on_lull(listener)?,
             PeerService::Grpc => health::on_lull(listener)?,
             PeerService::WebSocket => websocket::on_lull(listener)?,

@@ -43,7 +43,7 @@ impl Dialogue {
             partial: 0,
         };
         Ok(match service {
-            PeerService::Echo | PeerService::Axum | PeerService::Proxy => {
+            PeerService::Echo | PeerService::Threads | PeerService::Axum | PeerService::Proxy => {
                 bytes(service.request(shape), shape.reply)
             }
             PeerService::WebSocket => {
