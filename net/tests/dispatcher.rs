@@ -325,6 +325,28 @@ async fn one_thread_reads_while_another_writes() {
     assert_eq!(&running.unwrap().await.unwrap(), b"abc");
 }
 
+/// Batches of one, batches that are never full, and none.
+#[runtime::test]
+async fn threads_are_woken_whatever_the_size_of_a_batch() {
+    for size in [0, 1, 3, 1000] {
+        let dispatcher = Builder::new().wake_batch(size).build();
+        let (serving, address) = serve(&dispatcher, |stream| drop(echo(stream)));
+        let mut clients = Vec::new();
+        for _ in 0..10 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        for client in &mut clients {
+            client.write_all(b"x").await.unwrap();
+        }
+        for client in &mut clients {
+            runtime::timeout(LIMIT, client.read_exact(&mut [0])).await.unwrap().unwrap();
+        }
+        drop(clients);
+        until("the threads end", || dispatcher.metrics().threads == 0).await;
+        serving.shutdown(LIMIT).await;
+    }
+}
+
 #[runtime::test]
 async fn threads_are_placed_where_the_builder_says() {
     let worker = rustix::thread::sched_getaffinity(None).unwrap();

@@ -20,8 +20,8 @@ struct Batch {
     has_task: Cell<bool>,
     /// Connections on this worker: without any the task ends.
     users: Cell<usize>,
-    /// The worker yields its core after this many wakes in a turn; 0: never.
-    yield_after: Cell<usize>,
+    /// At most this many are woken before the worker yields its core to them; 0: no limit, and it does not yield.
+    size: Cell<usize>,
 }
 
 /// A connection's share in its worker's batch.
@@ -29,10 +29,11 @@ struct Batch {
 pub(super) struct BatchUser(Rc<Batch>);
 
 impl BatchUser {
-    /// The calling worker's batch. `yield_after`: the worker yields its core after this many wakes in a turn; 0: never.
-    pub(super) fn join(yield_after: usize) -> Self {
+    /// The calling worker's batch. `size`: at most this many threads are woken before the worker yields its core to them;
+    /// 0: no limit, and it does not yield.
+    pub(super) fn join(size: usize) -> Self {
         let batch = BATCH.with(Rc::clone);
-        batch.yield_after.set(yield_after);
+        batch.size.set(size);
         batch.users.set(batch.users.get() + 1);
         if !batch.has_task.replace(true) {
             let task = WakingTask(Rc::clone(&batch));
@@ -43,10 +44,18 @@ impl BatchUser {
         Self(batch)
     }
 
-    /// Wakes a thread when the tasks of this turn have run.
+    /// Wakes a thread when the batch is full, or the tasks of this turn have run.
     pub(super) fn wake(&self, thread: Thread) {
-        self.0.threads.borrow_mut().push(thread);
-        self.0.wake_task();
+        let length = {
+            let mut threads = self.0.threads.borrow_mut();
+            threads.push(thread);
+            threads.len()
+        };
+        if length == self.0.size.get() {
+            self.0.hand_out();
+        } else {
+            self.0.wake_task();
+        }
     }
 }
 
@@ -79,24 +88,29 @@ impl Batch {
         task.into_iter().for_each(Waker::wake);
     }
 
-    fn wake_all(&self) -> usize {
+    /// Wakes the threads. Returns whether there were any.
+    fn wake_all(&self) -> bool {
         let mut threads = self.threads.take();
-        let count = threads.len();
+        let any = !threads.is_empty();
         threads.drain(..).for_each(|thread| thread.unpark());
         // Its memory is used again.
         self.threads.replace(threads);
-        count
+        any
+    }
+
+    /// Wakes the threads, and lets them run while their bytes and sockets are in the core's caches.
+    fn hand_out(&self) {
+        if self.wake_all() && self.size.get() > 0 {
+            std::thread::yield_now();
+        }
     }
 
     fn poll(&self, waker: &Waker) -> Poll<()> {
-        let woken = self.wake_all();
+        self.hand_out();
         if self.users.get() == 0 {
             return Poll::Ready(());
         }
         *self.task.borrow_mut() = Some(waker.clone());
-        if self.yield_after.get() > 0 && woken >= self.yield_after.get() {
-            std::thread::yield_now();
-        }
         Poll::Pending
     }
 }

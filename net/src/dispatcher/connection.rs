@@ -32,8 +32,8 @@ pub(super) struct DispatcherState {
 }
 
 impl DispatcherState {
-    pub(super) fn yield_after(&self) -> usize {
-        if self.settings.placement == Placement::SameCore { self.settings.yield_after } else { 0 }
+    pub(super) fn wake_batch(&self) -> usize {
+        if self.settings.placement == Placement::SameCore { self.settings.wake_batch } else { 0 }
     }
 }
 

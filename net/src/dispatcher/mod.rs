@@ -49,9 +49,9 @@
 //! # What happens to a packet
 //!
 //! The worker's turn receives what has come for all of its connections, by the stream's driver. Each connection's task copies
-//! its bytes to the connection's slot. When the turn's tasks have run, the worker wakes the threads in the order in which their
-//! bytes came, and offers them the core (`sched_yield(2)`, as often as [`Builder::yield_after_wakes`] says). A thread writes
-//! with `send(2)` on its own, and sleeps in `poll(2)` if the send buffer is full: that needs no worker.
+//! its bytes to the connection's slot. The worker wakes the threads in the order in which their bytes came, in batches of at
+//! most 16 ([`Builder::wake_batch`]), after each of which it yields them the core (`sched_yield(2)`). A thread writes with
+//! `send(2)` on its own, and sleeps in `poll(2)` if the send buffer is full: that needs no worker.
 //!
 //! A slot holds at most [`Builder::buffer_size`] unread bytes. Above that the worker stops reading the connection, and TCP's
 //! window stops the peer; the thread's next read wakes the worker.
@@ -60,23 +60,22 @@
 //!
 //! By default the threads of a connection run on the worker's core ([`Placement::SameCore`]): its caches hold the bytes, and no
 //! interrupt between cores is needed to wake them. They are `SCHED_BATCH` threads, which share the core like others but do not
-//! preempt the worker when it wakes them. So a worker hands out a whole batch, and goes into its wait after it, where the threads
-//! have the core.
+//! preempt the worker when it wakes them. So a worker hands out a whole batch, and the threads have the core after it.
 //!
 //! What bounds the delay of a wake:
 //!
 //! - In the worker: a turn runs at most 128 tasks under kernel polling (as many as are ready, within 5 ms, under other policies),
 //!   in the order in which they were woken. A connection has one task, which hands out at most one buffer's worth in a turn. A
 //!   busy connection can't keep a quiet one waiting for more than its share.
-//! - In the kernel: threads that compute without pause share the core with the worker by Linux's fair scheduler. With `n` of them
-//!   the worker gets at least one slice in `n + 1` (3 ms each by default; `/sys/kernel/debug/sched/base_slice_ns`), so a wake can
-//!   take `n` slices. Give such work [`Placement::AnyCore`], or a pool of its own.
+//! - In the kernel: threads that compute without pause share the core with the worker by Linux's fair scheduler. With `n` of
+//!   them the worker, which yields after each batch, waits for about `n` slices a batch (some milliseconds each,
+//!   `/sys/kernel/debug/sched/base_slice_ns`). Give such work [`Placement::OtherCores`], or a pool of its own.
 //!
 //! # When not to use it
 //!
-//! A task costs some hundred bytes and a wake in user space; a thread costs its stack's touched pages, about 16 KiB of the
-//! kernel's memory, and a context switch for every wake. Where code can be async, tasks serve more requests. See the book's page
-//! *Blocking threads* for figures.
+//! Where code can be async, tasks serve more requests: a thread costs a context switch for every wake, its kernel stack of 16 KiB,
+//! and the pages that it touches. At low rates, and without a policy that polls, ordinary blocking threads are better: the kernel
+//! wakes them directly. See the book's page *Blocking threads* for figures.
 
 mod batch;
 mod blocking_stream;

@@ -43,7 +43,7 @@ impl<K> Pump<K> {
         dispatcher: Arc<DispatcherState>,
         worker: usize,
     ) -> Self {
-        let batch = BatchUser::join(dispatcher.yield_after());
+        let batch = BatchUser::join(dispatcher.wake_batch());
         Self { stream: Some(stream), slot, batch, dispatcher, worker, state: Reading::Open }
     }
 
