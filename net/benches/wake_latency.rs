@@ -85,9 +85,8 @@ fn measure(server: Server, core: usize, client: usize, threads: usize) -> io::Re
     let asking = move || ask(address, client, threads, begun);
     if let Server::Dispatcher(placement) = server {
         // The threads' other cores are those that this thread may use.
-        let mut runtime =
-            Builder::new().ignore_environment().workers(1).cores(Cpus::one(core as u32)).build();
-        let runtime = runtime.as_mut().map_err(io::Error::other)?;
+        let builder = Builder::new().ignore_environment().workers(1).cores(Cpus::one(core as u32));
+        let mut runtime = builder.build().map_err(io::Error::other)?;
         return runtime.block_on(async move {
             let dispatcher = dispatcher::Builder::new().placement(placement).stack_size(STACK).build();
             let serving = net::TcpListener::from_std(listener)?.serve(move |stream: net::TcpStream| {

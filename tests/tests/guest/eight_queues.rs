@@ -68,6 +68,9 @@ fn eight_workers_receive_and_serve_the_connections_of_their_own_queues() {
         let aligned: u64 = workers.iter().map(|worker| worker.number("aligned")).sum();
         assert!(aligned >= 2 * CONNECTIONS as u64, "{workers:?}");
         let (packets, polled) = (sum(&received, |_| true), sum(&received, |it| !it.by_softirq));
+        // On the worker's core softirqs receive, too: most packets, where the guest's eight CPUs share few cores with the
+        // load. QEMU's igb interrupts for each packet, and may leave busy polls none.
+        assert!(kind == Nic::Igb || polled > 0, "{received:?}");
         println!("{kind:?}: {aligned} connections aligned, {polled} of {packets} packets by busy polling");
         stop(&mut guest);
         assert_eq!(guest.settings(&interface), before, "{kind:?}");
