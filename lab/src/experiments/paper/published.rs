@@ -72,7 +72,7 @@ pub struct Exhibit {
 }
 
 impl Exhibit {
-    /// A row by what was measured; by [`USER_LEVEL`] that of F-Stack or Caladan.
+    /// A row by what was measured; by `USER_LEVEL` that of F-Stack or Caladan.
     pub fn row(&self, system: &str) -> Option<&PublishedRow> {
         if system == USER_LEVEL {
             return self.rows.iter().find(|row| matches!(row.system, "F-Stack" | "Caladan"));
