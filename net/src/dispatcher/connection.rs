@@ -76,7 +76,8 @@ impl Dispatcher {
     /// Starts a thread that runs `body` with a connection of the calling worker, and a task of the worker that receives for
     /// it. Awaiting the handle gives what the closure returns; a panic of the closure closes its connection, and is the
     /// [`JoinError`](runtime::JoinError)'s. Aborting the handle closes the connection: the thread's reads and writes
-    /// fail, and it is not waited for. Dropping the handle leaves both running.
+    /// fail, and it is not waited for. Dropping the handle leaves both running. The thread's writes don't wait for earlier ones of
+    /// the stream: flush it before.
     ///
     /// ```
     /// use std::io::{Read, Write};
