@@ -34,7 +34,7 @@ async fn main() -> io::Result<()> {
     println!("the client was told {:?}", client.await.map_err(io::Error::other)??);
     serving.shutdown(Duration::from_secs(1)).await;
     let metrics = dispatcher.metrics();
-    println!("{} threads started, {} wakes", metrics.started, metrics.wakes);
+    println!("threads started: {}, wakes: {}", metrics.started, metrics.wakes);
     Ok(())
 }
 

@@ -76,10 +76,11 @@ async fn hundreds_of_threads_echo_each_on_its_own_connection() {
     }
     let metrics = dispatcher.metrics();
     assert_eq!((metrics.threads, metrics.started), (CONNECTIONS, CONNECTIONS as u64));
-    assert_eq!((metrics.received_bytes, metrics.sent_bytes), (3 * 2 * 200, 3 * 2 * 200));
-    assert!(metrics.wakes + metrics.found_running >= 3 * 200, "{metrics:?}");
     drop(clients);
     until("the threads end with their connections", || dispatcher.metrics().threads == 0).await;
+    let metrics = dispatcher.metrics();
+    assert_eq!((metrics.received_bytes, metrics.sent_bytes), (3 * 2 * 200, 3 * 2 * 200));
+    assert!(metrics.wakes + metrics.found_running >= 3 * 200, "{metrics:?}");
     serving.shutdown(LIMIT).await;
 }
 
@@ -377,7 +378,7 @@ async fn threads_are_placed_where_the_builder_says() {
 /// A connection's share of the wakes does not depend on how much the others receive.
 #[runtime::test]
 async fn a_quiet_connection_is_woken_in_its_turn_while_others_are_flooded() {
-    const BUSY: usize = 32;
+    const BUSY: usize = 16;
     let dispatcher = Builder::new().build();
     let (serving, address) = serve(&dispatcher, |stream| drop(echo(stream)));
     let stop = Arc::new(AtomicBool::new(false));
@@ -401,7 +402,7 @@ async fn a_quiet_connection_is_woken_in_its_turn_while_others_are_flooded() {
         let metrics = dispatcher.metrics();
         (metrics.wakes + metrics.found_running) as usize
     };
-    for _ in 0..20 {
+    for _ in 0..9 {
         let before = count();
         quiet.write_all(b"q").await.unwrap();
         let mut answer = [0];
@@ -413,7 +414,7 @@ async fn a_quiet_connection_is_woken_in_its_turn_while_others_are_flooded() {
     arrivals.sort_unstable();
     // Arrivals of the others while it was answered. Its thread waits for one slice of each of the others, some milliseconds,
     // in which they take an arrival in some microseconds.
-    assert!(arrivals[10] < 1000 * BUSY, "{arrivals:?}");
+    assert!(arrivals[4] < 1000 * BUSY, "{arrivals:?}");
     drop(floods);
     drop(quiet);
     serving.shutdown(Duration::from_millis(10)).await;
