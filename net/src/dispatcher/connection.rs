@@ -81,6 +81,7 @@ impl Dispatcher {
     ///
     /// ```
     /// use std::io::{Read, Write};
+    /// use futures_util::{AsyncReadExt, AsyncWriteExt};
     /// use net::{TcpListener, TcpStream, dispatcher};
     ///
     /// # #[runtime::main]
@@ -95,7 +96,8 @@ impl Dispatcher {
     /// })?;
     ///
     /// let (mut server, _) = listener.accept().await?;
-    /// futures_util::AsyncWriteExt::write_all(&mut server, b"4").await?;
+    /// server.read_exact(&mut [0; 5]).await?;
+    /// server.write_all(b"4").await?;
     /// drop(server);
     /// assert_eq!(client.await.unwrap()?, "4");
     /// # Ok(())
