@@ -1,7 +1,5 @@
 //! How a dispatcher runs its threads.
 
-use super::connection::Dispatcher;
-
 /// Where the threads of connections run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -17,7 +15,7 @@ pub enum Placement {
     AnyCore,
 }
 
-/// Configures a [`Dispatcher`].
+/// Configures a [`Dispatcher`](super::Dispatcher).
 ///
 /// ```
 /// use net::dispatcher::{Builder, Placement};
@@ -112,10 +110,5 @@ impl Builder {
     pub fn wake_batch(mut self, wakes: usize) -> Self {
         self.wake_batch = wakes;
         self
-    }
-
-    /// Makes the dispatcher. It has no thread before the first connection.
-    pub fn build(self) -> Dispatcher {
-        Dispatcher::new(self)
     }
 }

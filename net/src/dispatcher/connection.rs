@@ -62,17 +62,20 @@ impl Drop for CountedThread {
     }
 }
 
-impl Dispatcher {
-    pub(super) fn new(settings: Builder) -> Self {
-        Self(Arc::new(DispatcherState {
-            settings,
+impl Builder {
+    /// Makes the dispatcher. It has no thread before the first connection.
+    pub fn build(self) -> Dispatcher {
+        Dispatcher(Arc::new(DispatcherState {
+            settings: self,
             counters: Counters::default(),
             threads: AtomicUsize::new(0),
             started: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }))
     }
+}
 
+impl Dispatcher {
     /// Starts a thread that runs `body` with a connection of the calling worker, and a task of the worker that receives for
     /// it. Awaiting the handle gives what the closure returns; a panic of the closure closes its connection, and is the
     /// [`JoinError`](runtime::JoinError)'s. Aborting the handle closes the connection: the thread's reads and writes
