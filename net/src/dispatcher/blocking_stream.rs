@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 
-use super::connection::DispatcherState;
 use super::dispatcher_metrics::add;
 use super::slot::Slot;
+use super::state::DispatcherState;
 use crate::tcp::{Tcp, internet_address};
 
 /// A connection whose reads and writes block the calling thread, as those of [`std::net::TcpStream`] do.

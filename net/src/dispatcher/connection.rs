@@ -3,17 +3,18 @@
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use runtime::JoinHandle;
 
 use super::blocking_stream::BlockingStream;
-use super::builder::{Builder, Placement};
-use super::dispatcher_metrics::{Counters, DispatcherMetrics};
+use super::builder::Builder;
+use super::dispatcher_metrics::DispatcherMetrics;
 use super::pump::Pump;
 use super::slot::Slot;
+use super::state::{CountedThread, DispatcherState};
 use super::thread_start;
 use crate::stream::Stream;
 
@@ -21,57 +22,10 @@ use crate::stream::Stream;
 #[derive(Clone)]
 pub struct Dispatcher(Arc<DispatcherState>);
 
-/// What a dispatcher's connections share.
-#[derive(Debug)]
-pub(super) struct DispatcherState {
-    settings: Builder,
-    pub(super) counters: Counters,
-    threads: AtomicUsize,
-    started: AtomicU64,
-    refused: AtomicU64,
-}
-
-impl DispatcherState {
-    pub(super) fn wake_batch(&self) -> usize {
-        if self.settings.placement == Placement::SameCore { self.settings.wake_batch } else { 0 }
-    }
-}
-
-/// Counts as a thread while it lives.
-struct CountedThread(Arc<DispatcherState>);
-
-impl CountedThread {
-    fn new(state: &Arc<DispatcherState>) -> io::Result<Self> {
-        let most = state.settings.max_threads;
-        let add = |threads: usize| (threads < most).then_some(threads + 1);
-        match state.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(_) => Ok(Self(Arc::clone(state))),
-            Err(threads) => Err(io::Error::new(
-                io::ErrorKind::QuotaExceeded,
-                format!(
-                    "the dispatcher has {threads} threads, and may have {most} (dispatcher::Builder::max_threads)"
-                ),
-            )),
-        }
-    }
-}
-
-impl Drop for CountedThread {
-    fn drop(&mut self) {
-        self.0.threads.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Builder {
     /// Makes the dispatcher. It has no thread before the first connection.
     pub fn build(self) -> Dispatcher {
-        Dispatcher(Arc::new(DispatcherState {
-            settings: self,
-            counters: Counters::default(),
-            threads: AtomicUsize::new(0),
-            started: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        }))
+        Dispatcher(Arc::new(DispatcherState::new(self)))
     }
 }
 

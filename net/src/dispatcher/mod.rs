@@ -84,6 +84,7 @@ mod connection;
 mod dispatcher_metrics;
 mod pump;
 mod slot;
+mod state;
 mod thread_start;
 
 pub use self::blocking_stream::BlockingStream;

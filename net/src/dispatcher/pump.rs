@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 use futures_io::AsyncBufRead;
 
 use super::batch::BatchUser;
-use super::connection::DispatcherState;
 use super::dispatcher_metrics::add;
 use super::slot::{Delivery, Slot, SlotUse};
+use super::state::DispatcherState;
 use crate::stream::Stream;
 
 /// Puts what a connection receives into its slot, until the thread ends. Dropped before, it closes the connection, and the
