@@ -341,6 +341,9 @@ async fn threads_are_woken_whatever_the_size_of_a_batch() {
         }
         for client in &mut clients {
             runtime::timeout(LIMIT, client.read_exact(&mut [0])).await.unwrap().unwrap();
+            // One alone.
+            client.write_all(b"y").await.unwrap();
+            runtime::timeout(LIMIT, client.read_exact(&mut [0])).await.unwrap().unwrap();
         }
         drop(clients);
         until("the threads end", || dispatcher.metrics().threads == 0).await;
