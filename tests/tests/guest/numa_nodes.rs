@@ -69,7 +69,10 @@ fn memory_is_on_the_workers_node(guest: &mut Machine, nic: usize, cores: [u64; 2
     for (index, worker) in workers.iter().enumerate() {
         let napi = &served["queues"][index]["napi"]["id"];
         assert_eq!((worker.number("core"), json!(worker.number("napi"))), (cores[index], napi.clone()));
-        assert_eq!(worker.number("misaligned"), 0, "{workers:?}");
+        // With more queues than workers (igb), a connection of a queue in excess counts as misaligned.
+        if served["queues"].as_array().unwrap().len() == workers.len() {
+            assert_eq!(worker.number("misaligned"), 0, "{workers:?}");
+        }
     }
     let loaded = pages(guest);
     println!("{interface}, workers on cores {first}-{last}: pages a node {at_start:?}, then {loaded:?}");
