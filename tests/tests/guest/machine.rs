@@ -162,7 +162,8 @@ impl Machine {
     }
 
     pub fn wait_for(&mut self, condition: &str) {
-        let end = Instant::now() + Duration::from_secs(20);
+        // A server's eight workers start within seconds, but not on a loaded host.
+        let end = Instant::now() + Duration::from_secs(60);
         while self.ask(condition).status != 0 {
             assert!(Instant::now() < end, "timed out waiting for: {condition}");
             std::thread::sleep(Duration::from_millis(200));
