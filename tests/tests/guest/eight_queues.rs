@@ -58,15 +58,16 @@ fn eight_workers_receive_and_serve_the_connections_of_their_own_queues() {
             // In order, so no two workers have the same.
             assert_eq!((core, napi), (index as u64, napis[index]), "{workers:?}");
             assert!(connections > 0 && packets > 100, "{workers:?} {received:?}");
-            assert_eq!(
-                (elsewhere, worker.number("misaligned")),
-                (0, 0),
-                "{kind:?}: {workers:?} {received:?}"
-            );
+            assert_eq!(elsewhere, 0, "{kind:?}: {workers:?} {received:?}");
         }
         assert_eq!(workers.len(), WORKERS);
         let aligned: u64 = workers.iter().map(|worker| worker.number("aligned")).sum();
-        assert!(aligned >= 2 * CONNECTIONS as u64, "{workers:?}");
+        let misaligned: u64 = workers.iter().map(|worker| worker.number("misaligned")).sum();
+        // A tap chooses the queue of a flow, and may choose another one while the flow lives (`tun_automq_select_queue`). One
+        // such connection was seen in six runs.
+        let most = u64::from(kind == Nic::Virtio);
+        assert!(misaligned <= most, "{kind:?}: {workers:?}");
+        assert!(aligned + misaligned >= 2 * CONNECTIONS as u64, "{workers:?}");
         let (packets, polled) = (sum(&received, |_| true), sum(&received, |it| !it.by_softirq));
         // On the worker's core softirqs receive, too: most packets, where the guest's eight CPUs share few cores with the
         // load. QEMU's igb interrupts for each packet, and may leave busy polls none.
