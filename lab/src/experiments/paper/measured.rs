@@ -93,7 +93,7 @@ pub struct MeasuredFigure {
 /// One contestant under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredRow {
-    /// What was measured.
+    /// The server and its policy, for example `kernel-polling, epoll`.
     pub system: String,
     /// The paper's row that it corresponds to.
     pub published: Option<String>,

@@ -45,7 +45,7 @@ pub enum PartOutcome {
     Measured {
         /// Whether an earlier run measured it.
         saved: bool,
-        /// What was measured.
+        /// The figures of all loads.
         result: PartResult,
     },
     /// It was not measured, for this reason.

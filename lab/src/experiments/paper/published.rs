@@ -22,7 +22,7 @@ pub(crate) const USER_LEVEL: &str = "user-level stack";
 /// A row of a table of the paper. All of its tables have these columns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PublishedRow {
-    /// What was measured.
+    /// The system as the paper names it, for example `F-Stack`.
     pub system: &'static str,
     /// Queries per second (QPT, T = 1 s).
     pub queries: u32,

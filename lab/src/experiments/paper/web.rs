@@ -121,7 +121,7 @@ fn measure_size(
         progress(&format!("{name}: {}, round {}", web.contestant.contender.name(), turn.round() + 1));
         let guard = ConditionsGuard::begin(cores)?;
         let measured = measure_turn(web, wrk, config, size)?;
-        // Steal of all cores: a fleet leaves out the pauses of its own core, wrk measures them.
+        // Steal counts on all cores. A fleet leaves out pauses of its own core; wrk counts them as latency.
         let conditions = guard.end()?;
         let value = measured.map_err(|reason| invalid = Some(reason)).ok();
         rounds.finish_turn(turn, value, conditions);

@@ -42,7 +42,7 @@ pub struct PaperReport {
     pub cores_awake: bool,
     /// Whether performance counters are available.
     pub counts_instructions: bool,
-    /// What was measured.
+    /// Rounds, loads and time limits of the run.
     pub config: PaperConfig,
     /// Programs of other projects.
     pub programs: Programs,

@@ -116,26 +116,33 @@ pub(super) fn ratio(row: &MeasuredRow, figure: Figure, reference: &str) -> Strin
     }
 }
 
-/// Throughput beside the paper's, with the ratio to the first row of each.
-pub(super) fn throughput(exhibit: &Exhibit, part: &PartResult, class: DistanceClass) -> ReportTable {
-    let mut rows = Vec::new();
+/// A row of `cells` for each contestant under each closed loop: from its title, what was measured, and the paper's row.
+fn closed_loop_rows(
+    exhibit: &Exhibit,
+    part: &PartResult,
+    class: DistanceClass,
+    cells: impl Fn(String, &MeasuredRow, Option<&PublishedRow>) -> Vec<String>,
+) -> Vec<Vec<String>> {
     let loads = loads(part, LoadKind::Closed, class);
     let several = loads.len() > 1;
-    for load in loads {
-        for row in &load.rows {
-            let published = beside(exhibit, load, row);
-            let text = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
-            rows.push(vec![
-                title_of(load, row, several),
-                text(published.map(|published| published.system.to_owned())),
-                text(published.map(|published| published.queries.to_string())),
-                value(row, Figure::Throughput),
-                text(published.map(|published| format!("{:.2}", exhibit.ratio(published)))),
-                ratio(row, Figure::Throughput, &part.reference),
-                ratio(row, Figure::CpuPerRequest, &part.reference),
-            ]);
-        }
-    }
+    let rows = loads.into_iter().flat_map(|load| load.rows.iter().map(move |row| (load, row)));
+    rows.map(|(load, row)| cells(title_of(load, row, several), row, beside(exhibit, load, row))).collect()
+}
+
+/// Throughput beside the paper's, with the ratio to the first row of each.
+pub(super) fn throughput(exhibit: &Exhibit, part: &PartResult, class: DistanceClass) -> ReportTable {
+    let rows = closed_loop_rows(exhibit, part, class, |title, row, published| {
+        let text = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+        vec![
+            title,
+            text(published.map(|published| published.system.to_owned())),
+            text(published.map(|published| published.queries.to_string())),
+            value(row, Figure::Throughput),
+            text(published.map(|published| format!("{:.2}", exhibit.ratio(published)))),
+            ratio(row, Figure::Throughput, &part.reference),
+            ratio(row, Figure::CpuPerRequest, &part.reference),
+        ]
+    });
     let title = format!("Requests per second, closed loop{}", class_suffix(class));
     let header = [
         "here",
@@ -151,41 +158,35 @@ pub(super) fn throughput(exhibit: &Exhibit, part: &PartResult, class: DistanceCl
 
 /// What the requests consist of, beside the paper's: each cell has the paper's figure and this machine's.
 pub(super) fn breakdown(exhibit: &Exhibit, part: &PartResult, class: DistanceClass) -> ReportTable {
-    let mut rows = Vec::new();
-    let loads = loads(part, LoadKind::Closed, class);
-    let several = loads.len() > 1;
-    for load in loads {
-        for row in &load.rows {
-            let published = beside(exhibit, load, row);
-            let pair = |paper: Option<String>, here: String| match paper {
-                Some(paper) => format!("{paper} / {here}"),
-                None => format!("{NONE} / {here}"),
-            };
-            let paper = |figure: fn(&PublishedRow) -> String| published.map(figure);
-            // Both of the paper's terms: what is not the application's.
-            let system = match row.figures.get(&Figure::App) {
-                Some(app) => format!("{:.1}", 100.0 - app.value.median),
-                None => NOT_MEASURED.to_owned(),
-            };
-            rows.push(vec![
-                title_of(load, row, several),
-                pair(paper(|row| row.instructions.to_string()), middle(row, Figure::Instructions)),
-                pair(
-                    paper(|row| row.instructions_per_cycle.to_string()),
-                    middle(row, Figure::InstructionsPerCycle),
-                ),
-                pair(paper(|row| row.cycles_app.to_string()), middle(row, Figure::App)),
-                pair(paper(|row| row.cycles_system.to_string()), system),
-                middle(row, Figure::Softirq),
-                pair(
-                    published.and_then(|row| row.packets_per_interrupt).map(|packets| packets.to_string()),
-                    middle(row, Figure::PacketsPerInterrupt),
-                ),
-                value(row, Figure::CpuPerRequest),
-                value(row, Figure::P99),
-            ]);
-        }
-    }
+    let rows = closed_loop_rows(exhibit, part, class, |title, row, published| {
+        let pair = |paper: Option<String>, here: String| match paper {
+            Some(paper) => format!("{paper} / {here}"),
+            None => format!("{NONE} / {here}"),
+        };
+        let paper = |figure: fn(&PublishedRow) -> String| published.map(figure);
+        // Both of the paper's terms: what is not the application's.
+        let system = match row.figures.get(&Figure::App) {
+            Some(app) => format!("{:.1}", 100.0 - app.value.median),
+            None => NOT_MEASURED.to_owned(),
+        };
+        vec![
+            title,
+            pair(paper(|row| row.instructions.to_string()), middle(row, Figure::Instructions)),
+            pair(
+                paper(|row| row.instructions_per_cycle.to_string()),
+                middle(row, Figure::InstructionsPerCycle),
+            ),
+            pair(paper(|row| row.cycles_app.to_string()), middle(row, Figure::App)),
+            pair(paper(|row| row.cycles_system.to_string()), system),
+            middle(row, Figure::Softirq),
+            pair(
+                published.and_then(|row| row.packets_per_interrupt).map(|packets| packets.to_string()),
+                middle(row, Figure::PacketsPerInterrupt),
+            ),
+            value(row, Figure::CpuPerRequest),
+            value(row, Figure::P99),
+        ]
+    });
     let header = [
         "here",
         "IPQ: paper / here",
