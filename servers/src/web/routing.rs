@@ -10,7 +10,7 @@ use super::static_files::is_plain;
 /// Where a request goes.
 #[derive(Debug)]
 pub enum Routing<'a> {
-    /// To the files.
+    /// Answered with a file of the root folder.
     Files,
     Proxy(&'a Arc<ProxyRoute>),
     /// Nowhere: the server that it is forwarded to could take its path for another than this one does.

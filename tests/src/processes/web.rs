@@ -175,7 +175,7 @@ impl Web {
 /// Separates the head of a response from what follows.
 ///
 /// # Panics
-/// If there is no head.
+/// If `answer` has no empty line that ends a head.
 pub fn split(answer: &[u8]) -> RawResponse {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("no response in {:?}", String::from_utf8_lossy(answer))) + 4;

@@ -24,7 +24,7 @@ impl Site {
         Self { folder }
     }
 
-    /// What is served.
+    /// The root folder of the server.
     pub fn root(&self) -> PathBuf {
         self.beside("served")
     }

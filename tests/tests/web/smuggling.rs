@@ -220,7 +220,8 @@ const CHUNKS: &[Case] = &[
     ("no empty line after the last chunk", b"GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", AtMostOne),
 ];
 
-/// Heads. 3.2: no host, or two, or one that is invalid get 400; 2.2, 3 and 5: what is no request line or field gets 400.
+/// Request heads that RFC 9112 has a server refuse with 400: a missing, repeated or invalid Host (section 3.2), and lines that
+/// are not a valid request line or field (sections 2.2, 3 and 5).
 const HEADS: &[Case] = &[
     ("no host", b"GET / HTTP/1.1\r\n\r\n", Refused),
     ("two hosts", b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", Refused),

@@ -21,7 +21,7 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Connections that may wait to be accepted. Default: 1024.
     pub backlog: i32,
-    /// HTTPS, on addresses of its own. Default: none.
+    /// HTTPS, with the addresses to listen on for it. Default: none.
     pub tls: Option<TlsConfig>,
     /// The folder with the files. Default: none; then only proxies answer.
     pub files: Option<FilesConfig>,

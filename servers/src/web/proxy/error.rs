@@ -53,7 +53,7 @@ pub enum ProxyConfigError {
     Tls {
         /// The path of the route.
         path: String,
-        /// What is wrong.
+        /// The error of reading or parsing the certificates.
         source: adapters::tls::Error,
     },
 }

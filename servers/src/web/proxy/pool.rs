@@ -23,7 +23,7 @@ pub(super) struct WorkerPool {
     tick: Cell<u32>,
     /// The most idle connections to an upstream.
     limit: usize,
-    /// Wakes the sweeper.
+    /// Wakes the task that closes connections that were idle too long.
     sweeper: RefCell<Waker>,
 }
 

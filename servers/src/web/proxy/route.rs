@@ -35,7 +35,7 @@ pub struct ClientInfo {
     pub encrypted: bool,
 }
 
-/// Forwards the requests below a path. All workers share it; each has connections of its own.
+/// Forwards the requests below a path. All workers share it, but no upstream connection: each worker opens its own.
 #[derive(Debug)]
 pub struct ProxyRoute {
     pub(super) config: ProxyConfig,

@@ -70,7 +70,7 @@ impl Proxy {
         response
     }
 
-    /// Gets a path on a connection of its own.
+    /// Gets a path on a new connection, and returns the whole response.
     async fn get(&self, path: &str) -> String {
         self.raw(&format!("GET {path} HTTP/1.1\r\nhost: client\r\nconnection: close\r\n\r\n")).await
     }
