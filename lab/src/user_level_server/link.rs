@@ -1,4 +1,4 @@
-//! The link layer of the user-level stack: frames in, frames out, without an ARP of its own.
+//! The link layer of the user-level stack: parses and builds Ethernet frames. The kernel answers ARP.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ const IP_HEADER: usize = 20;
 
 pub(super) type HardwareAddress = [u8; 6];
 
-/// Where frames go.
+/// Sends Ethernet frames.
 pub(super) trait FrameSink {
     /// Whether a frame would be taken.
     fn has_room(&mut self) -> bool;

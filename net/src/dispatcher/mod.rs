@@ -69,7 +69,7 @@
 //!   busy connection can't keep a quiet one waiting for more than its share.
 //! - In the kernel: threads that compute without pause share the core with the worker by Linux's fair scheduler. With `n` of
 //!   them the worker, which yields after each batch, waits for about `n` slices a batch (some milliseconds each,
-//!   `/sys/kernel/debug/sched/base_slice_ns`). Give such work [`Placement::OtherCores`], or a pool of its own.
+//!   `/sys/kernel/debug/sched/base_slice_ns`). Run such work with [`Placement::OtherCores`], or on other threads.
 //!
 //! # When not to use it
 //!
