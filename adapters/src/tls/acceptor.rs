@@ -81,11 +81,20 @@ impl AcceptorBuilder {
     /// # Errors
     /// If a file can't be read or used; the error names it.
     pub fn open(self) -> Result<Acceptor, Error> {
-        let current = RwLock::new(Arc::new(self.load()?));
-        Ok(Acceptor(Arc::new(Shared { builder: self, current })))
+        let loaded = self.load()?;
+        Ok(Acceptor(Arc::new(RwLock::new(Arc::new(loaded)))))
     }
 
-    fn load(&self) -> Result<ServerConfig, Error> {
+    /// Reads certificates and key from their files, for [`Acceptor::replace`]. Blocks for as long as the files take.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn load(self) -> Result<LoadedAcceptor, Error> {
+        let config = Arc::new(self.read()?);
+        Ok(LoadedAcceptor { builder: self, config })
+    }
+
+    fn read(&self) -> Result<ServerConfig, Error> {
         const TLS12_AND_13: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
         const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
         let provider = Arc::new(ring::default_provider());
@@ -121,17 +130,14 @@ impl AcceptorBuilder {
 
 /// Performs the handshakes of a server. Clones share their certificates, on all workers.
 #[derive(Debug, Clone)]
-pub struct Acceptor(Arc<Shared>);
+pub struct Acceptor(Arc<RwLock<Arc<LoadedAcceptor>>>);
 
+/// Certificates and keys that were read, but are not in use yet.
 #[derive(Debug)]
-struct Shared {
+pub struct LoadedAcceptor {
     builder: AcceptorBuilder,
-    current: RwLock<Arc<ServerConfig>>,
+    config: Arc<ServerConfig>,
 }
-
-/// Certificates and keys that were read again, but are not in use yet.
-#[derive(Debug)]
-pub struct LoadedAcceptor(ServerConfig);
 
 impl Acceptor {
     /// Sets up an acceptor with these certificates.
@@ -157,16 +163,16 @@ impl Acceptor {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let current = Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner));
-        let handshake = TlsAcceptor::from(current).accept(stream);
-        let stream = runtime::timeout(self.0.builder.handshake_timeout, handshake).await??;
+        let current = self.current();
+        let handshake = TlsAcceptor::from(Arc::clone(&current.config)).accept(stream);
+        let stream = runtime::timeout(current.builder.handshake_timeout, handshake).await??;
         Ok(Stream::new(stream.into()))
     }
 
     /// Whether an application protocol is offered (ALPN).
     #[cfg(feature = "hyper")]
     pub(crate) fn offers(&self, protocol: &str) -> bool {
-        self.0.builder.alpn.iter().any(|offered| offered == protocol.as_bytes())
+        self.current().builder.alpn.iter().any(|offered| offered == protocol.as_bytes())
     }
 
     /// Reads the files again and uses them for all later connections. On an error the present ones stay in use.
@@ -183,11 +189,16 @@ impl Acceptor {
     /// # Errors
     /// As [`AcceptorBuilder::open`].
     pub fn load(&self) -> Result<LoadedAcceptor, Error> {
-        self.0.builder.load().map(LoadedAcceptor)
+        self.current().builder.clone().load()
     }
 
-    /// Uses what was loaded for all later connections.
+    /// Uses what was loaded for all later connections, and its limit of the handshake. [`AcceptorBuilder::load`] may have
+    /// loaded it from other files.
     pub fn replace(&self, loaded: LoadedAcceptor) {
-        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded.0);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+    }
+
+    fn current(&self) -> Arc<LoadedAcceptor> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -126,6 +126,41 @@ fn sighup_takes_new_certificates() {
 }
 
 #[test]
+fn sighup_takes_certificates_of_other_paths_and_names() {
+    let site = Site::new().with("file", "file");
+    let authority = Authority::new();
+    for name in ["localhost", "other.example", "third.example"] {
+        let [chain, key] = ["chain", "key"].map(|kind| site.beside(&format!("{name}.{kind}")));
+        authority.certify_to(&chain, &key, name);
+    }
+    let certificate = |name: &str| format!("certificate = '{name}.chain'\nkey = '{name}.key'\n");
+    let configure = |default: &str, named: &str| {
+        let named = format!("[[tls.names]]\nname = '{named}'\n{}", certificate(named));
+        let tls = format!("[tls]\nlisten = ['127.0.0.1:0']\n{}{named}", certificate(default));
+        let files = format!("listen = []\n[files]\nroot = '{}'\n", text(&site.root()));
+        std::fs::write(site.beside("web.toml"), files + &tls).unwrap();
+    };
+    configure("localhost", "other.example");
+    let mut command = Command::new(tests::web::binary());
+    let server = Web::run(command.args(["-t", "2", "-v", "-c"]).arg(site.beside("web.toml")));
+    let Some(_) = curl() else { return };
+    let serves = |name: &str| {
+        let (mut curl, port) = (curl().unwrap(), server.address().port());
+        curl.arg("--cacert").arg(authority.path()).args(["--resolve", &format!("{name}:{port}:127.0.0.1")]);
+        run(curl.arg(format!("https://{name}:{port}/file"))).stdout == "file"
+    };
+    assert!(serves("localhost") && serves("other.example") && !serves("third.example"));
+    configure("missing", "third.example");
+    server.signal(Signal::HUP);
+    wait_until("the missing files are refused", || server.standard_error().contains("missing"));
+    assert!(serves("localhost") && !serves("third.example"));
+    configure("localhost", "third.example");
+    server.signal(Signal::HUP);
+    wait_until("the certificate for another name is used", || serves("third.example"));
+    assert!(serves("localhost") && !serves("other.example"));
+}
+
+#[test]
 fn sigusr1_opens_the_access_log_again() {
     let site = Site::new().with("file", "file");
     let (log, moved) = (site.beside("access.log"), site.beside("access.log.1"));
