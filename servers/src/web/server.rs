@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use adapters::hyper::{self, Peer, serve};
-use adapters::tls::{Acceptor, Certificates};
+use adapters::tls::{Acceptor, AcceptorBuilder, Certificates};
 use futures_util::future::join_all;
 use net::{Alignment, ShutdownReport, TcpListener};
 
@@ -119,7 +119,10 @@ impl Server {
             .stall_timeout(Some(stall_timeout))
             .configure(|builder| {
                 builder.http1().max_buf_size(header_size as usize);
-                builder.http2().max_concurrent_streams(streams).max_header_list_size(header_size);
+                let mut http2 = builder.http2();
+                http2.max_concurrent_streams(streams).max_header_list_size(header_size);
+                // WebSockets over HTTP/2, for the proxy.
+                http2.enable_connect_protocol();
             });
         let server = match self.acceptor.as_ref().filter(|_| encrypted) {
             Some(acceptor) => server.tls(acceptor.clone()),
@@ -150,7 +153,7 @@ impl Server {
         self.context.counters.totals()
     }
 
-    /// Takes a new configuration: reads certificates again, opens the access log again, and uses the other values for later
+    /// Takes a new configuration: reads its certificates, opens the access log again, and uses the other values for later
     /// connections.
     ///
     /// # Errors
@@ -177,12 +180,8 @@ impl Server {
                 "limits.connections, header-timeout, stall-timeout, header-size or streams",
             ));
         }
-        // Their addresses are the same.
-        if config.tls != self.config.tls {
-            return Err(StartError::NeedsRestart("the paths of certificates and keys, and require-tls13,"));
-        }
         // Both are ready before one is used.
-        let loaded = self.acceptor.as_ref().map(Acceptor::load).transpose()?;
+        let loaded = acceptor_builder(config).map(AcceptorBuilder::load).transpose()?;
         let present = self.context.site();
         let site = Site::new(config, Some(&present))?;
         site.start(Some(&present)).await?;
@@ -222,14 +221,15 @@ impl Server {
 }
 
 fn acceptor(config: &Config) -> Result<Option<Acceptor>, StartError> {
-    let Some(tls) = &config.tls else { return Ok(None) };
+    Ok(acceptor_builder(config).map(AcceptorBuilder::open).transpose()?)
+}
+
+fn acceptor_builder(config: &Config) -> Option<AcceptorBuilder> {
+    let tls = config.tls.as_ref()?;
     let mut builder = Acceptor::builder(Certificates::new(&tls.certificate, &tls.key)).http();
     builder = builder.handshake_timeout(config.limits.header_timeout);
     for named in &tls.names {
         builder = builder.server_name(&named.name, Certificates::new(&named.certificate, &named.key));
     }
-    if tls.require_tls13 {
-        builder = builder.require_tls13();
-    }
-    Ok(Some(builder.open()?))
+    if tls.require_tls13 { Some(builder.require_tls13()) } else { Some(builder) }
 }

@@ -15,6 +15,7 @@ use super::body::UpstreamBody;
 use super::connect::connect;
 use super::connection::{Connection, SendError};
 use super::error::Refusal;
+use super::extended_connect::ExtendedConnect;
 use super::headers::{forward_request, forward_response, requested_upgrade};
 use super::pool::{Lease, WorkerPool};
 use super::request_body::{RequestBody, Upload, UploadState};
@@ -28,6 +29,8 @@ struct Exchange<'a> {
     pool: Rc<WorkerPool>,
     /// The client's connection, if it asks for an upgrade.
     upgrade: Option<OnUpgrade>,
+    /// The client asks for it by a CONNECT of HTTP/2.
+    connect: Option<ExtendedConnect>,
     upload: Option<Rc<Upload>>,
     /// The `Host` of the forwarded request; None for the upstream's.
     host: Option<HeaderValue>,
@@ -74,12 +77,13 @@ impl ProxyRoute {
         }
         match self.prepare(&mut head, &body, upgrade, client) {
             Ok(Prepared::Answer(response)) => response,
-            Ok(Prepared::Forward { upgrade, host }) => {
+            Ok(Prepared::Forward { upgrade, connect, host }) => {
                 let (body, upload) = RequestBody::new(body, body_limit);
                 let exchange = Exchange {
                     pool: self.pool(),
                     repeatable: body.is_empty() && upgrade.is_none() && head.method.is_idempotent(),
                     upgrade,
+                    connect,
                     upload,
                     host,
                     tried: Vec::new(),
@@ -103,21 +107,23 @@ impl ProxyRoute {
         upgrade: OnUpgrade,
         client: ClientInfo,
     ) -> Result<Prepared, Refusal> {
-        match head.method {
-            Method::CONNECT => return Err(Refusal::NotImplemented),
+        let (connect, protocol) = match head.method {
+            Method::CONNECT => {
+                let (connect, protocol) = ExtendedConnect::convert(head)?;
+                (Some(connect), Some(protocol))
+            }
             Method::TRACE => return Err(Refusal::MethodNotAllowed),
-            _ => {}
-        }
+            _ => (None, requested_upgrade(head)),
+        };
         if head.method == Method::OPTIONS && !count_forwards(head)? {
             let mut response = Response::new(ResponseBody::empty());
             *response.status_mut() = StatusCode::NO_CONTENT;
             return Ok(Prepared::Answer(response));
         }
-        let protocol = requested_upgrade(head);
         let upgrade = protocol.is_some().then_some(upgrade);
         let host = forward_request(head, body, client, protocol)?;
         self.set_target(head)?;
-        Ok(Prepared::Forward { upgrade, host: host.filter(|_| self.config.preserve_host) })
+        Ok(Prepared::Forward { upgrade, connect, host: host.filter(|_| self.config.preserve_host) })
     }
 
     /// Makes the request's target one in origin form (RFC 9112, section 3.2.1).
@@ -245,7 +251,11 @@ impl ProxyRoute {
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let checked = match (upgraded, &exchange.upgrade) {
             (true, None) => Err("the upstream has switched protocols unasked"),
-            _ => forward_response(&mut response, upgraded),
+            _ => forward_response(&mut response, upgraded && exchange.connect.is_none()),
+        };
+        let checked = match &exchange.connect {
+            Some(connect) => checked.and_then(|()| connect.convert_response(&mut response)),
+            None => checked,
         };
         if let Err(error) = checked {
             lease.pool.get(lease.upstream).record_failure(&error);
@@ -263,7 +273,7 @@ impl ProxyRoute {
 
 /// What becomes of a request.
 enum Prepared {
-    Forward { upgrade: Option<OnUpgrade>, host: Option<HeaderValue> },
+    Forward { upgrade: Option<OnUpgrade>, connect: Option<ExtendedConnect>, host: Option<HeaderValue> },
     Answer(Response<ResponseBody>),
 }
 

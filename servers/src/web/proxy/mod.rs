@@ -7,6 +7,7 @@ mod body;
 mod connect;
 mod connection;
 mod error;
+mod extended_connect;
 mod forward;
 mod headers;
 mod health_check;

@@ -2,7 +2,15 @@
 
 use std::time::Duration;
 
+use adapters::hyper::Executor;
+use adapters::{HyperIo, Io};
+use bytes::Bytes;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::ext::Protocol;
+use hyper::{Request, Response};
+use tungstenite::handshake::derive_accept_key;
 
 use super::{Proxy, read_head, script, until};
 
@@ -91,4 +99,89 @@ async fn a_client_that_drops_an_upgraded_connection_ends_the_upstreams() {
     read_head(&mut client).await.unwrap();
     drop(client);
     until("the upstream's connection is closed", || proxy.status(0).open == 0).await;
+}
+
+/// Asks for a protocol by a CONNECT of HTTP/2.
+async fn connect_by_http2(proxy: &Proxy, protocol: &'static str) -> Response<Incoming> {
+    let stream = proxy.connect().await;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(Executor::new(), Io::new(stream)).await.unwrap();
+    drop(runtime::spawn(connection));
+    // The server's settings tell whether it knows such a CONNECT.
+    runtime::sleep(Duration::from_millis(50)).await;
+    let request = Request::connect("http://client/chat?room=1").header("sec-websocket-version", "13");
+    let request = request.extension(Protocol::from_static(protocol)).body(Empty::<Bytes>::new());
+    sender.send_request(request.unwrap()).await.unwrap()
+}
+
+fn key_of(head: &str) -> &str {
+    let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: "));
+    key.unwrap_or_else(|| panic!("no key in {head}"))
+}
+
+#[runtime::test]
+async fn a_websocket_over_http2_is_one_over_http1_to_the_upstream() {
+    let upstream = script(|_, mut stream| async move {
+        let head = read_head(&mut stream).await.unwrap();
+        assert!(head.starts_with("GET /chat?room=1 HTTP/1.1\r\n"), "{head}");
+        for line in ["connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13"] {
+            assert!(head.contains(&format!("\r\n{line}\r\n")), "{head}");
+        }
+        let switched = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\ncontent-length: 5\r\n\
+             sec-websocket-accept: {}\r\nsec-websocket-protocol: chat\r\n\r\nhello",
+            derive_accept_key(key_of(&head).as_bytes()),
+        );
+        stream.write_all(switched.as_bytes()).await.unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        // The client's side has ended; this one has more to say.
+        stream.write_all(format!("; {} bytes", received.len()).as_bytes()).await.unwrap();
+        stream.close().await.unwrap();
+    });
+    let proxy = Proxy::start(&[upstream], |_| ());
+    let response = connect_by_http2(&proxy, "websocket").await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["sec-websocket-protocol"], "chat");
+    for name in ["upgrade", "connection", "sec-websocket-accept", "sec-websocket-key", "content-length"] {
+        assert!(!response.headers().contains_key(name), "{name}");
+    }
+    let mut client = HyperIo::new(hyper::upgrade::on(response).await.unwrap());
+    let mut early = [0; 5];
+    client.read_exact(&mut early).await.unwrap();
+    assert_eq!(&early, b"hello");
+    client.write_all(&vec![7; 1 << 20]).await.unwrap();
+    client.close().await.unwrap();
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(rest, "; 1048576 bytes");
+    until("the upstream's connection is closed", || proxy.status(0).open == 0).await;
+}
+
+#[runtime::test]
+async fn a_response_that_opens_no_websocket_is_no_success_over_http2() {
+    for (answer, status) in [
+        ("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n", 502),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-accept: x\r\n\r\n",
+            502,
+        ),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno", 502),
+        ("HTTP/1.1 403 No\r\ncontent-length: 2\r\n\r\nno", 403),
+    ] {
+        let upstream = script(move |_, mut stream| async move {
+            read_head(&mut stream).await;
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let _ = stream.read(&mut [0]).await;
+        });
+        let proxy = Proxy::start(&[upstream], |_| ());
+        assert_eq!(connect_by_http2(&proxy, "websocket").await.status(), status, "{answer}");
+    }
+}
+
+#[runtime::test]
+async fn a_connect_to_another_protocol_is_not_implemented() {
+    let proxy = Proxy::start(&[super::refusing()], |_| ());
+    assert_eq!(connect_by_http2(&proxy, "connect-udp").await.status(), 501);
 }
