@@ -84,11 +84,15 @@ pub struct FilesConfig {
     /// For how long a file is served without a look whether it has changed. Default: 1 s.
     #[serde(default = "second", with = "humantime_serde")]
     pub cache_valid: Duration,
-    /// The memory for files of up to 64 KiB, for each worker; suffixes as `k`, `m` and `g` are accepted. Default: 32m.
+    /// Files up to this size are kept in memory, if `cache_memory` is not less; larger ones are sent by the kernel
+    /// (`sendfile(2)`), on HTTP/1.1 without TLS. Suffixes as there. Default: 64k.
+    #[serde(default = "cache_file_size", deserialize_with = "size::deserialize")]
+    pub cache_file_size: u64,
+    /// The memory for files of up to `cache_file_size`, for each worker; suffixes as `k`, `m` and `g` are accepted. Default: 32m.
     #[serde(default = "cache_memory", deserialize_with = "size::deserialize")]
     pub cache_memory: u64,
-    /// Paths that each worker remembers. Those of files above 64 KiB keep a descriptor open, and up to three more if they are
-    /// compressed beforehand. Default: 1024.
+    /// Paths that each worker remembers. Those of files above `cache_file_size` keep a descriptor open, and up to three more if
+    /// they are compressed beforehand. Default: 1024.
     #[serde(default = "cache_entries")]
     pub cache_entries: usize,
 }
@@ -157,6 +161,7 @@ impl FilesConfig {
             dotfiles: false,
             precompressed: true,
             cache_valid: second(),
+            cache_file_size: cache_file_size(),
             cache_memory: cache_memory(),
             cache_entries: cache_entries(),
         }
@@ -177,6 +182,10 @@ fn second() -> Duration {
 
 fn cache_entries() -> usize {
     1024
+}
+
+fn cache_file_size() -> u64 {
+    64 << 10
 }
 
 fn cache_memory() -> u64 {
@@ -264,14 +273,15 @@ mod tests {
     fn a_file_sets_what_it_names_and_leaves_the_defaults() {
         let config = read(
             "listen = ['[::1]:80']\naccess-log = 'access.log'\n[files]\nroot = '/srv'\ncache-memory = '2m'\n\
-             [[proxy]]\npath = '/api'\nupstreams = ['http://127.0.0.1:9000']\nresponse-timeout = '90s'\n\
+             cache-file-size = '8k'\n[[proxy]]\npath = '/api'\nupstreams = ['http://127.0.0.1:9000']\nresponse-timeout = '90s'\n\
              [proxy.health-check]\npath = '/health'\n[limits]\nbody-size = 5_000\nheader-timeout = '500ms'",
         )
         .unwrap();
         assert_eq!(config.listen, ["[::1]:80".parse().unwrap()]);
         assert!(config.access_log.unwrap().parent().unwrap().is_absolute());
         let files = config.files.unwrap();
-        assert_eq!((files.root, files.cache_memory, files.index), ("/srv".into(), 2 << 20, index()));
+        assert_eq!((files.root, files.index), ("/srv".into(), index()));
+        assert_eq!((files.cache_memory, files.cache_file_size), (2 << 20, 8 << 10));
         assert_eq!(config.proxy[0].response_timeout, Duration::from_secs(90));
         assert_eq!(config.proxy[0].health_check.as_ref().unwrap().interval, Duration::from_secs(5));
         assert_eq!((config.limits.body_size, config.limits.connections), (5000, 10_000));

@@ -74,6 +74,8 @@ pub struct Files {
     dotfiles: bool,
     precompressed: bool,
     valid: Duration,
+    /// Files up to this length are kept in memory, in bytes.
+    in_memory: u64,
     caches: Box<[Mutex<EntryCache>]>,
 }
 
@@ -88,6 +90,7 @@ impl Files {
             dotfiles: config.dotfiles,
             precompressed: config.precompressed,
             valid: config.cache_valid,
+            in_memory: config.cache_file_size.min(config.cache_memory),
             caches: (0..runtime::workers()).map(cache).collect(),
         }
     }
@@ -199,7 +202,7 @@ impl Files {
             None => self.root.open_beneath(name).await,
         };
         match opened {
-            Ok(file) => Ok(Opened::Found(examine(file, name, encoding, known).await?)),
+            Ok(file) => Ok(Opened::Found(examine(file, name, self.in_memory, encoding, known).await?)),
             Err(error) => refused(error, name),
         }
     }

@@ -15,9 +15,6 @@ use hyper::header::HeaderValue;
 
 use super::encoding::Encoding;
 
-/// Files up to this length are kept in memory, in bytes: copying them costs less than one more system call for each request.
-const MAX_IN_MEMORY: u64 = 64 << 10;
-
 /// What changes when a file does: device, inode, length, modification and change in seconds and nanoseconds.
 type Identity = (u64, u64, u64, i64, i64, i64, i64);
 
@@ -63,10 +60,12 @@ pub enum Found {
     Other,
 }
 
-/// What is open, for a request for `name`. `known`: what was found before, which is returned if nothing has changed.
+/// What is open, for a request for `name`. Files of up to `in_memory` bytes are read. `known`: what was found before, which is
+/// returned if nothing has changed.
 pub async fn examine(
     file: File,
     name: &Path,
+    in_memory: u64,
     encoding: Option<Encoding>,
     known: Option<&Arc<ServedFile>>,
 ) -> io::Result<Found> {
@@ -84,7 +83,7 @@ pub async fn examine(
     let file = Arc::new(file);
     let mut length = metadata.len();
     let mut source = Source::File(Arc::clone(&file));
-    if length <= MAX_IN_MEMORY {
+    if length <= in_memory {
         let bytes = read(&file, length as usize).await?;
         // Cut meanwhile: the next look finds the other length.
         length = bytes.len() as u64;

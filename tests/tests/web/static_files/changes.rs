@@ -47,6 +47,21 @@ fn large_files_are_pipelined_with_short_ones_between() {
 }
 
 #[test]
+fn files_that_are_not_kept_in_memory_arrive_byte_by_byte() {
+    let short = pattern(5000);
+    let site = Site::new().with("short", &short).with("empty", "");
+    for setting in ["cache-file-size = 0", "cache-file-size = '1m'\ncache-memory = '1k'"] {
+        let server = site.serve_configured(setting, "");
+        for _ in 0..3 {
+            assert!(server.get("/short", &[]).body == short, "{setting}");
+            assert_eq!(server.get("/empty", &[]).text(), "");
+        }
+        let part = server.get("/short", &["range: bytes=10-19,4990-"]);
+        assert!(part.status() == 206 && part.body.windows(10).any(|window| window == &short[4990..]));
+    }
+}
+
+#[test]
 fn many_clients_get_a_large_file_at_the_same_time() {
     let content = pattern(LARGE);
     let site = Site::new().with("large", &content);
