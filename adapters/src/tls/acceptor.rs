@@ -192,8 +192,9 @@ impl Acceptor {
         self.current().builder.clone().load()
     }
 
-    /// Uses what was loaded for all later connections, and its limit of the handshake. [`AcceptorBuilder::load`] may have
-    /// loaded it from other files.
+    /// Later connections use the loaded certificates and settings, including the handshake timeout.
+    /// [`AcceptorBuilder::load`] may have loaded them from other files. What is offered by ALPN should be the same: a server of
+    /// HTTP/2 only, such as tonic's, looks at it when it starts.
     pub fn replace(&self, loaded: LoadedAcceptor) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }

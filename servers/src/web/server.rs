@@ -119,10 +119,7 @@ impl Server {
             .stall_timeout(Some(stall_timeout))
             .configure(|builder| {
                 builder.http1().max_buf_size(header_size as usize);
-                let mut http2 = builder.http2();
-                http2.max_concurrent_streams(streams).max_header_list_size(header_size);
-                // WebSockets over HTTP/2, for the proxy.
-                http2.enable_connect_protocol();
+                builder.http2().max_concurrent_streams(streams).max_header_list_size(header_size);
             });
         let server = match self.acceptor.as_ref().filter(|_| encrypted) {
             Some(acceptor) => server.tls(acceptor.clone()),

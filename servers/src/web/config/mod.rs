@@ -84,8 +84,8 @@ pub struct FilesConfig {
     /// For how long a file is served without a look whether it has changed. Default: 1 s.
     #[serde(default = "second", with = "humantime_serde")]
     pub cache_valid: Duration,
-    /// Files up to this size are kept in memory, if `cache_memory` is not less; larger ones are sent by the kernel
-    /// (`sendfile(2)`), on HTTP/1.1 without TLS. Suffixes as there. Default: 64k.
+    /// Files up to this size, and up to an eighth of `cache_memory`, are kept in memory; larger ones are sent by the kernel
+    /// (`sendfile(2)`), on HTTP/1.1 without TLS. Accepts the suffixes `k`, `m` and `g`. Default: 64k.
     #[serde(default = "cache_file_size", deserialize_with = "size::deserialize")]
     pub cache_file_size: u64,
     /// The memory for files of up to `cache_file_size`, for each worker; suffixes as `k`, `m` and `g` are accepted. Default: 32m.
@@ -193,8 +193,8 @@ fn cache_memory() -> u64 {
 }
 
 impl Config {
-    /// Reads a TOML file. Relative paths in it are relative to its folder. Whether the values are possible is for
-    /// [`check`](Self::check): what the file lacks may be set afterwards.
+    /// Reads a TOML file. Relative paths in it are relative to its folder. The values are not validated, because flags may add
+    /// what the file lacks: call [`check`](Self::check) afterwards.
     ///
     /// # Errors
     /// If it can't be read, or has something that is unknown.

@@ -11,8 +11,8 @@ use super::error::Refusal;
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// The handshake of a WebSocket that a client of HTTP/2 has asked for. HTTP/2 has neither its key nor the answer to it, so the
-/// proxy adds the one and checks the other.
+/// The handshake of a WebSocket that a client of HTTP/2 has asked for. A CONNECT has no `Sec-WebSocket-Key`, so the proxy
+/// generates one and verifies the upstream's `Sec-WebSocket-Accept`.
 #[derive(Debug)]
 pub(super) struct ExtendedConnect {
     accept: HeaderValue,
@@ -37,11 +37,16 @@ impl ExtendedConnect {
         Ok((Self { accept }, WEBSOCKET))
     }
 
+    /// Whether a client would take the response for an open WebSocket although the upstream has not switched: a resource that
+    /// is none was asked for.
+    pub(super) fn is_no_websocket<B>(response: &Response<B>) -> bool {
+        response.status().is_success()
+    }
+
     /// Turns the upstream's response into the one to the CONNECT.
     ///
     /// # Errors
-    /// If the upstream has not answered this handshake, or not switched and yet reports success: the client would take the
-    /// response for an open WebSocket.
+    /// If the upstream has switched, but not by this handshake.
     pub(super) fn convert_response<B>(&self, response: &mut Response<B>) -> Result<(), &'static str> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             if !has_only(response.headers(), &SEC_WEBSOCKET_ACCEPT, &self.accept) {
@@ -49,8 +54,6 @@ impl ExtendedConnect {
             }
             *response.status_mut() = StatusCode::OK;
             response.headers_mut().remove(CONTENT_LENGTH);
-        } else if response.status().is_success() {
-            return Err("the upstream has not switched to a WebSocket");
         }
         response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
         Ok(())

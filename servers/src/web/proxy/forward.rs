@@ -3,6 +3,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{HOST, HeaderValue, MAX_FORWARDS};
@@ -20,9 +21,12 @@ use super::headers::{forward_request, forward_response, requested_upgrade};
 use super::pool::{Lease, WorkerPool};
 use super::request_body::{RequestBody, Upload, UploadState};
 use super::route::{ClientInfo, ProxyRoute};
-use super::upgrade::copy_upgraded;
+use super::upgrade::{UpgradeLimits, copy_upgraded};
 use crate::connection_limit::ConnectionPermit;
 use crate::web::body::ResponseBody;
+
+/// How long an upstream may go on in silence after the client has closed its WebSocket over HTTP/2.
+const CLOSED_STREAM_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is needed to answer a request, besides the request.
 struct Exchange<'a> {
@@ -81,7 +85,7 @@ impl ProxyRoute {
                 let (body, upload) = RequestBody::new(body, body_limit);
                 let exchange = Exchange {
                     pool: self.pool(),
-                    repeatable: body.is_empty() && upgrade.is_none() && head.method.is_idempotent(),
+                    repeatable: body.is_empty() && head.method.is_idempotent(),
                     upgrade,
                     connect,
                     upload,
@@ -249,6 +253,11 @@ impl ProxyRoute {
         exchange: &mut Exchange<'_>,
     ) -> Result<Response<ResponseBody>, Refusal> {
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if exchange.connect.is_some() && ExtendedConnect::is_no_websocket(&response) {
+            // The client's mistake: no reason to avoid the upstream.
+            lease.pool.get(lease.upstream).upstream.record_success();
+            return Err(Refusal::BadGateway);
+        }
         let checked = match (upgraded, &exchange.upgrade) {
             (true, None) => Err("the upstream has switched protocols unasked"),
             _ => forward_response(&mut response, upgraded && exchange.connect.is_none()),
@@ -263,7 +272,12 @@ impl ProxyRoute {
         }
         if let Some(client) = exchange.upgrade.take().filter(|_| upgraded) {
             lease.pool.get(lease.upstream).upstream.record_success();
-            copy_upgraded(client, lease.connection, self.config.upgrade_timeout, Arc::clone(exchange.permit));
+            let limits = UpgradeLimits {
+                silence: self.config.upgrade_timeout,
+                // A stream of HTTP/2 that was reset reads as one that has ended.
+                after_client: exchange.connect.as_ref().map(|_| CLOSED_STREAM_LIMIT),
+            };
+            copy_upgraded(client, lease.connection, limits, Arc::clone(exchange.permit));
             return Ok(response.map(|_| ResponseBody::empty()));
         }
         let (upload, limit) = (exchange.upload.take(), self.config.response_timeout);

@@ -23,15 +23,22 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; COPIED]);
 }
 
+/// How long an upgraded connection may go on without a byte either way, to twice of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UpgradeLimits {
+    pub(super) silence: Duration,
+    /// The limit after the client's side has ended, if it is another.
+    pub(super) after_client: Option<Duration>,
+}
+
 /// Copies between the two sides of an upgraded connection until both have ended, in a task of this worker. The end of one is
 /// passed on to the other, which may still send.
 ///
-/// If nothing comes from either for `limit` to twice of it, both are closed. `permit` is kept until the end: the client's
-/// connection is still one of the open ones.
+/// Beyond `limits` both are closed. `permit` is kept until the end: the client's connection is still one of the open ones.
 pub(super) fn copy_upgraded(
     client: OnUpgrade,
     upstream: Box<Connection>,
-    limit: Duration,
+    limits: UpgradeLimits,
     permit: Arc<ConnectionPermit>,
 ) {
     drop(runtime::spawn(async move {
@@ -41,7 +48,7 @@ pub(super) fn copy_upgraded(
             Ok(client) => client,
             Err(error) => return tracing::debug!(%error, "a client has gone before its upgrade"),
         };
-        let copied = copy_both(HyperIo::new(client), HyperIo::new(upstream), received, limit).await;
+        let copied = copy_both(HyperIo::new(client), HyperIo::new(upstream), received, limits).await;
         if let Err(error) = copied {
             tracing::debug!(%error, "an upgraded connection has broken");
         }
@@ -49,13 +56,20 @@ pub(super) fn copy_upgraded(
 }
 
 /// Copies both ways. `received`: bytes that were read from the upstream.
-async fn copy_both<C, U>(mut client: C, mut upstream: U, received: Bytes, limit: Duration) -> io::Result<()>
+async fn copy_both<C, U>(
+    mut client: C,
+    mut upstream: U,
+    received: Bytes,
+    limits: UpgradeLimits,
+) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let mut to_client = Direction { unsent: received, ..Direction::default() };
     let mut to_upstream = Direction::default();
+    let mut limit = limits.silence;
+    let mut after_client = limits.after_client;
     let mut sleep = runtime::sleep(limit);
     let mut copied = 0;
     std::future::poll_fn(|context| {
@@ -71,6 +85,14 @@ where
         }
         let sent = to_upstream.poll(&mut client, &mut upstream, context)?;
         let received = to_client.poll(&mut upstream, &mut client, context)?;
+        if to_upstream.ended
+            && let Some(shorter) = after_client.take()
+        {
+            limit = limit.min(shorter);
+            sleep = runtime::sleep(limit);
+            // Registers the timer.
+            context.waker().wake_by_ref();
+        }
         if sent.is_ready() && received.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await
@@ -173,12 +195,34 @@ mod tests {
         (client, listener.accept().await.unwrap().0)
     }
 
+    fn silence(silence: Duration) -> UpgradeLimits {
+        UpgradeLimits { silence, after_client: None }
+    }
+
+    #[runtime::test]
+    async fn an_upstream_that_is_silent_after_the_clients_end_is_closed_sooner() {
+        let (mut client, near) = pair().await;
+        let (far, _upstream) = pair().await;
+        let after_client = Some(Duration::from_millis(50));
+        let limits = UpgradeLimits { silence: Duration::from_secs(60), after_client };
+        let copying = runtime::spawn(copy_both(near, far, Bytes::new(), limits));
+        runtime::sleep(Duration::from_millis(300)).await;
+        assert!(!copying.is_finished());
+        client.close().await.unwrap();
+        let ended = runtime::timeout(Duration::from_secs(10), copying).await.unwrap().unwrap();
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
     #[runtime::test]
     async fn a_side_that_has_ended_still_receives_what_the_other_sends() {
         let (mut client, near) = pair().await;
         let (far, mut upstream) = pair().await;
-        let copying =
-            runtime::spawn(copy_both(near, far, Bytes::from_static(b"early "), Duration::from_secs(60)));
+        let copying = runtime::spawn(copy_both(
+            near,
+            far,
+            Bytes::from_static(b"early "),
+            silence(Duration::from_secs(60)),
+        ));
         let sent = vec![7; 1 << 20];
         let sending = sent.clone();
         let client = runtime::spawn(async move {
@@ -202,7 +246,7 @@ mod tests {
         let (mut client, near) = pair().await;
         let (far, mut upstream) = pair().await;
         let limit = Duration::from_millis(200);
-        let copying = runtime::spawn(copy_both(near, far, Bytes::new(), limit));
+        let copying = runtime::spawn(copy_both(near, far, Bytes::new(), silence(limit)));
         for _ in 0..15 {
             runtime::sleep(Duration::from_millis(50)).await;
             upstream.write_all(b".").await.unwrap();

@@ -49,7 +49,7 @@ pub enum Lookup {
     NotFound,
 }
 
-/// The weight of a path in bytes, but at least so much that not more paths are kept than may be: each may keep descriptors open.
+/// Weight of a path in bytes, with a minimum that limits the cache to `cache-entries` paths: each may keep descriptors open.
 #[derive(Debug, Clone)]
 struct EntryWeight {
     least: u64,
@@ -90,7 +90,8 @@ impl Files {
             dotfiles: config.dotfiles,
             precompressed: config.precompressed,
             valid: config.cache_valid,
-            in_memory: config.cache_file_size.min(config.cache_memory),
+            // The cache refuses an entry that takes nearly all of it, and an entry has up to four files.
+            in_memory: config.cache_file_size.min(config.cache_memory / 8),
             caches: (0..runtime::workers()).map(cache).collect(),
         }
     }

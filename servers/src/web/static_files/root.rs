@@ -39,7 +39,7 @@ impl Root {
                 let reason = "this kernel, or a filter of system calls, has no openat2 with RESOLVE_CACHED (Linux 5.12)";
                 Err(failed(io::Error::new(io::ErrorKind::Unsupported, reason)))
             }
-            // It may be another's turn to put it into the cache.
+            // EAGAIN only means that the dentry cache could not answer.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(failed(error)),
             _ => Ok(root),
         }

@@ -15,6 +15,9 @@ use hyper::header::HeaderValue;
 
 use super::encoding::Encoding;
 
+/// Bytes of a file that are read before other tasks have their turn.
+const READ_AT_A_TIME: usize = 128 << 10;
+
 /// What changes when a file does: device, inode, length, modification and change in seconds and nanoseconds.
 type Identity = (u64, u64, u64, i64, i64, i64, i64);
 
@@ -134,11 +137,18 @@ fn content_type(name: &Path) -> String {
 /// Reads a whole file; less if it was cut meanwhile.
 async fn read(file: &Arc<File>, length: usize) -> io::Result<Bytes> {
     let mut bytes = Vec::with_capacity(length);
+    let mut yielded = 0;
     // It doesn't hold the worker up for the disk.
     let mut body = FileBody::new(Arc::clone(file), 0, length as u64);
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         match frame {
-            Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
+            Ok(frame) => {
+                bytes.extend_from_slice(&frame.into_data().unwrap_or_default());
+                if bytes.len() >= yielded + READ_AT_A_TIME {
+                    yielded = bytes.len();
+                    runtime::yield_now().await;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error),
         }

@@ -52,9 +52,6 @@ impl Proxy {
                 async move { Ok::<_, Infallible>(route.forward(request, client, BODY_LIMIT, &permit).await) }
             })
         })
-        .configure(|builder| {
-            builder.http2().enable_connect_protocol();
-        })
         .start()
         .unwrap();
         Self { address, route, server }

@@ -85,6 +85,35 @@ async fn a_refused_upgrade_is_a_response() {
 }
 
 #[runtime::test]
+async fn an_upgrade_on_a_connection_that_was_just_closed_goes_to_a_new_one() {
+    let upstream = script(|number, mut stream| async move {
+        while let Some(head) = read_head(&mut stream).await {
+            match (number, head.contains("upgrade: websocket")) {
+                (_, false) => {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap()
+                }
+                // As if it had been closed before the request came.
+                (0, true) => return,
+                (_, true) => {
+                    let switched = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello";
+                    stream.write_all(switched.as_bytes()).await.unwrap();
+                    stream.close().await.unwrap();
+                    return;
+                }
+            }
+        }
+    });
+    let proxy = Proxy::start(&[upstream], |_| ());
+    assert!(proxy.get("/").await.ends_with("ok"));
+    let mut client = proxy.connect().await;
+    client.write_all(REQUEST).await.unwrap();
+    assert!(read_head(&mut client).await.unwrap().starts_with("HTTP/1.1 101 "));
+    let mut early = [0; 5];
+    client.read_exact(&mut early).await.unwrap();
+    assert_eq!(&early, b"hello");
+}
+
+#[runtime::test]
 async fn a_client_that_drops_an_upgraded_connection_ends_the_upstreams() {
     let upstream = script(|_, mut stream| async move {
         read_head(&mut stream).await;
@@ -177,6 +206,9 @@ async fn a_response_that_opens_no_websocket_is_no_success_over_http2() {
         });
         let proxy = Proxy::start(&[upstream], |_| ());
         assert_eq!(connect_by_http2(&proxy, "websocket").await.status(), status, "{answer}");
+        // Asking for a WebSocket where there is none is the client's mistake.
+        let failures = u64::from(answer.contains(" 101 "));
+        assert_eq!(proxy.status(0).failures, failures, "{answer}");
     }
 }
 
