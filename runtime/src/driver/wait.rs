@@ -26,6 +26,8 @@ pub(crate) enum Wait {
 pub(crate) struct WaitOutcome {
     /// Events of descriptors, and receives.
     pub(crate) events: usize,
+    /// Whether operations of the ring have completed, also those that are not counted as events.
+    pub(crate) completed: bool,
     /// System calls made.
     pub(crate) calls: usize,
     /// Whether an extra poll pass was made because the first one had returned only wake-ups or events of

@@ -7,12 +7,11 @@ use super::counter::Counter;
 /// What a worker's waits have cost, and what they would have cost otherwise, under
 /// [`WaitStrategy::Adaptive`](crate::WaitStrategy::Adaptive).
 ///
-/// The cost of a wait is the time spun, and [`block_ns`](Self::block_ns) if the worker slept. Waits that only a timer ended are
-/// not counted.
+/// The cost of a wait is the time spun, and [`block_ns`](Self::block_ns) if the worker slept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct WaitingCosts {
-    /// Waits that an event of a descriptor, or another thread's message, has ended.
+    /// Waits that something has ended: an event of a descriptor, an operation of the ring, another thread's message or a timer.
     pub waits: u64,
     /// Those of them in which the worker slept.
     pub blocks: u64,

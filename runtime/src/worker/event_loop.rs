@@ -251,7 +251,8 @@ impl Worker {
                     outcome.events == 0 && self.handle.inbox.is_filled(),
                 );
             }
-            if outcome.events > 0 || self.handle.inbox.is_filled() {
+            let timer_due = next_timer.is_some_and(|deadline| deadline <= self.turn_time.get());
+            if outcome.events > 0 || outcome.completed || self.handle.inbox.is_filled() || timer_due {
                 self.record_wait(&mut idle_since, started, parked);
             }
             counters.waits.add(outcome.calls as u64);
@@ -264,7 +265,7 @@ impl Worker {
                 }
                 control.update(started, &self.handle, &self.driver);
             }
-            if next_timer.is_some_and(|deadline| deadline <= self.turn_time.get()) {
+            if timer_due {
                 self.fire_timers();
             }
         }

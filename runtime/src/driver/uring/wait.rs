@@ -36,6 +36,7 @@ impl UringDriver {
             self.wait_on_epoll(wait, sends.count)?
         };
         outcome.events += self.received.get();
+        outcome.completed = self.progress.get();
         outcome.received_bytes = self.received_bytes.take();
         Ok(outcome)
     }

@@ -3,9 +3,8 @@
 //! A wait that ends after a gap `g` costs `g` if the worker spins that long, and the spin's limit plus a block's cost `C` if it
 //! doesn't. A limit of `C` costs at most twice as much as the best choice for each single wait (Karlin and others, 1994; for
 //! messages Damianakis, Chen and Felten, 1997). Where gaps are alike another limit is better: none where they are long, and
-//! one just above them where they are short. So the limit is the one that would have cost least over the last waits. Against a
-//! sequence that is made to mislead such choices, they give way to `C` before they have cost twice as much as the best fixed
-//! limit, which bounds the total.
+//! one just above them where they are short. So the limit is the one that would have cost least over the last waits. Once these
+//! choices have cost 1.9 times as much as the best fixed limit, the limit is `C`. That bounds the total for any sequence.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -77,13 +76,20 @@ impl SpinLimit {
         if gap <= spin { gap } else { spin + self.block() }
     }
 
-    /// A wait was ended by an event or a message after `elapsed`; `blocked`: the worker slept.
+    /// A wait has ended after `elapsed`. `blocked`: after the spin a call was made that sleeps if nothing has come meanwhile.
     pub(crate) fn record(&self, elapsed: Duration, blocked: bool, counters: &WaitingCounters) {
-        let gap = if blocked { elapsed.saturating_sub(self.costs.wake_latency) } else { elapsed };
-        let gap = gap.as_nanos() as f64;
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        state.cost += self.cost(state.limit, gap);
+        let spin = self.nanos(state.limit);
+        let elapsed = elapsed.as_nanos() as f64;
+        // A sleep takes at least its own CPU time: a call that took less has found something at once.
+        let slept = blocked && elapsed - spin > self.costs.block.as_nanos() as f64;
+        // The wake-up may have been faster than the measured one, but what ended a sleep came after the spin.
+        let gap = match slept {
+            true => (elapsed - self.costs.wake_latency.as_nanos() as f64).max(spin + 1.0),
+            false => elapsed,
+        };
+        state.cost += if slept { spin + self.block() } else { gap };
         for (limit, (recent, total)) in state.recent.iter_mut().zip(&mut state.total).enumerate() {
             let cost = self.cost(limit, gap);
             *recent += cost;
@@ -102,7 +108,7 @@ impl SpinLimit {
         };
         let set = |counter: &Counter, nanos: f64| counter.set(nanos as u64);
         counters.waits.add(1);
-        counters.blocks.add(u64::from(blocked));
+        counters.blocks.add(u64::from(slept));
         set(&counters.spin_limit_ns, self.nanos(state.limit));
         set(&counters.block_ns, self.block());
         set(&counters.cost_ns, state.cost);
@@ -147,6 +153,29 @@ mod tests {
         let (limit, cost, best) = run(std::iter::repeat_n(500.0, 10_000));
         assert_eq!(limit.limit(), Duration::ZERO);
         assert!(cost < best * 1.02, "{cost} {best}");
+    }
+
+    #[test]
+    fn short_gaps_are_found_although_wake_ups_are_faster_than_measured() {
+        let (limit, counters) = (SpinLimit::new(COSTS), WaitingCounters::default());
+        (0..1_000).for_each(|_| limit.record(Duration::from_micros(500), true, &counters));
+        assert_eq!(limit.limit(), Duration::ZERO);
+        let (gap, wake) = (Duration::from_micros(4), Duration::from_nanos(1_500));
+        for _ in 0..1_000 {
+            let slept = gap > limit.limit();
+            limit.record(if slept { gap + wake } else { gap }, slept, &counters);
+        }
+        assert!(limit.limit() >= gap, "{:?}", limit.limit());
+    }
+
+    #[test]
+    fn a_sleeping_call_that_returns_at_once_is_no_sleep() {
+        let (limit, counters) = (SpinLimit::new(COSTS), WaitingCounters::default());
+        limit.record(limit.limit() + Duration::from_micros(1), true, &counters);
+        assert_eq!((counters.waits.get(), counters.blocks.get()), (1, 0));
+        assert_eq!(counters.cost_ns.get(), 9_000);
+        limit.record(limit.limit() + COSTS.block + Duration::from_micros(1), true, &counters);
+        assert_eq!((counters.waits.get(), counters.blocks.get()), (2, 1));
     }
 
     #[test]

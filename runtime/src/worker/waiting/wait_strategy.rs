@@ -19,9 +19,9 @@ pub enum WaitStrategy {
     Spin,
     /// Poll for this long, then sleep.
     SpinThenBlock(Duration),
-    /// Poll for as long as would have cost least over the last waits, then sleep: from not at all, where waits are long, to what
-    /// a sleep costs on this machine, which is measured when a worker starts. The waits of a worker cost at most twice what they
-    /// would with the best fixed limit, whatever their sequence, but for those in which it learns.
+    /// Spin, then sleep. The spin limit is the one that would have been cheapest over recent waits: from zero, where waits are
+    /// long, to the cost of one sleep, which is measured when a worker starts. For any sequence of waits the total cost is at most
+    /// twice that of the best fixed limit, plus about 20 sleeps while it learns.
     /// [`Metrics::waiting`](crate::Metrics::waiting) shows both costs.
     ///
     /// Under a policy that polls a queue this is `Block`: the kernel polls in the wait.
