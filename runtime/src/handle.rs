@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::blocking::BlockingMetrics;
 use crate::metrics::snapshot::Snapshot;
+use crate::metrics::waiting::WaitingCosts;
 use crate::metrics::worker_counters::Metrics;
 use crate::runtime_state::RuntimeState;
 use crate::spawn::{spawn_local, spawn_on_runtime};
@@ -16,8 +17,9 @@ use crate::task::join::JoinHandle;
 use crate::task::span::TaskSpan;
 use crate::worker::current;
 use crate::worker::report::WorkerReport;
+use crate::worker::waiting::thread_wait;
 
-/// A running runtime, for threads that are not its workers: it spawns tasks, and can be cloned and sent. It doesn't keep the
+/// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and can be cloned and sent. It doesn't keep the
 /// runtime running: tasks that are spawned afterwards are cancelled.
 #[derive(Clone)]
 pub struct Handle(Arc<RuntimeState>);
@@ -73,6 +75,39 @@ impl Handle {
     {
         let worker = self.0.next_worker();
         spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, move || future)
+    }
+
+    /// Runs a future on the calling thread until it is ready. The thread must not be a worker. With a
+    /// [`JoinHandle`] it is a blocking join: `handle.block_on(handle.spawn(…))`.
+    ///
+    /// Until the future is woken, the thread waits as [`Builder::thread_wait`](crate::Builder::thread_wait) says: by
+    /// default it spins for as long as its last waits make that worthwhile, and then sleeps. The runtime is
+    /// [entered](Handle::enter) meanwhile. The future may wait for tasks, channels and blocking work, but sockets, timers and
+    /// [`spawn`](crate::spawn) need a worker's thread: spawn what uses them.
+    ///
+    /// It does not end with the runtime. A future that waits for a task then gets a cancelled
+    /// [`JoinError`](crate::JoinError); one that nobody wakes is waited for forever. So is a task of worker 0 while no thread
+    /// is in [`Runtime::block_on`](crate::Runtime::block_on).
+    ///
+    /// # Panics
+    /// If the future panics, or on a worker's thread, which would stop that worker's other tasks, timers and sockets.
+    #[track_caller]
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let is_worker = current::try_with(|_| ()).is_some();
+        assert!(
+            !is_worker,
+            "Handle::block_on was called on a worker's thread, whose other tasks would stop: await the future there, or call it from spawn_blocking"
+        );
+        let _entered = self.enter();
+        thread_wait::block_on(future, self.0.config.thread_wait, &self.0.thread_waits)
+    }
+
+    /// What waits of threads in [`Handle::block_on`] have cost, of all threads together. They are counted if
+    /// [`Builder::thread_wait`](crate::Builder::thread_wait) is adaptive, which is the default, once the cost of a sleep is
+    /// measured, some milliseconds after the first wait in this process. [`WaitingCosts::spin_limit_ns`] is of the thread that
+    /// waited last.
+    pub fn thread_waits(&self) -> WaitingCosts {
+        self.0.thread_waits.read()
     }
 
     /// As [`runtime::spawn_blocking`](crate::spawn_blocking). The task that waits for the closure is on any worker.

@@ -17,6 +17,7 @@ use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
 use crate::task::join_set::Ended;
 use crate::task::span::TaskSpan;
+use crate::worker::waiting::thread_parker::ThreadParker;
 use crate::worker::waking::inbox::Inbox;
 use crate::worker::waking::park_state::ParkState;
 use crate::worker::worker_handle::{Message, WorkerHandle};
@@ -295,6 +296,30 @@ fn an_abort_and_a_wake_from_two_threads_end_the_task_once() {
         assert_eq!(drops.load(std::sync::atomic::Ordering::Relaxed), 1);
         drop((task, handle));
         assert_eq!(Arc::strong_count(&worker), 1, "the task was not freed");
+    });
+}
+
+#[test]
+fn a_thread_that_goes_to_sleep_misses_no_wake() {
+    loom::model(|| {
+        let parker = Arc::new(ThreadParker::default());
+        let set = Arc::new(AtomicUsize::new(0));
+        let waking: Vec<_> = (0..2)
+            .map(|_| {
+                let (waker, set) = (Waker::from(Arc::clone(&parker)), Arc::clone(&set));
+                thread::spawn(move || {
+                    set.fetch_add(1, Ordering::Relaxed);
+                    waker.wake();
+                })
+            })
+            .collect();
+        // As `Handle::block_on` does: look, then wait for a wake.
+        while set.load(Ordering::Relaxed) < 2 {
+            if !parker.take() {
+                parker.sleep();
+            }
+        }
+        waking.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 

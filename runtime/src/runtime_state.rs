@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use policies::{Applied, QueueRequests, host};
 
 use crate::blocking::BlockingPool;
+use crate::metrics::waiting::WaitingCounters;
 use crate::metrics::worker_counters::Metrics;
 use crate::setup::config::Config;
 use crate::setup::hooks::Hooks;
@@ -22,6 +23,8 @@ pub(crate) struct RuntimeState {
     pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
     pub(crate) blocking: Arc<BlockingPool>,
+    /// The adaptive waits of threads that are no workers.
+    pub(crate) thread_waits: WaitingCounters,
     /// Counts what was spawned on any worker.
     spawned: AtomicUsize,
     /// Why the first worker that failed did.
@@ -53,6 +56,7 @@ impl RuntimeState {
         let spawned = AtomicUsize::new(0);
         Self {
             blocking,
+            thread_waits: WaitingCounters::default(),
             spawned,
             config,
             hooks,

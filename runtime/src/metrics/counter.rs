@@ -19,7 +19,12 @@ impl Counter {
 
     /// Adds one, from any thread.
     pub(crate) fn increment(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.add_shared(1);
+    }
+
+    /// Adds, from any thread.
+    pub(crate) fn add_shared(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> u64 {

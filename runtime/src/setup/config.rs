@@ -46,7 +46,7 @@ settings! {
     INTERFACE: "interface", "RUNTIME_INTERFACE", "`RUNTIME_INTERFACE`",
         "a network interface, for example `eth0`; none by default";
     WAIT: "wait", "RUNTIME_WAIT", "`RUNTIME_WAIT`",
-        "`block` (default), `spin`, `spin-then-block`, `spin-then-block:50us`";
+        "`block` (default), `spin`, `adaptive`, `spin-then-block`, `spin-then-block:50us`";
     DRIVER: "driver", "RUNTIME_DRIVER", "`RUNTIME_DRIVER`",
         "`auto` (default), `epoll`, `uring`, `hybrid`";
     CORES: "cores", "", "–",
@@ -81,6 +81,7 @@ pub(crate) struct CodeSettings {
     pub(crate) workers: Option<usize>,
     pub(crate) interface: Option<String>,
     pub(crate) wait: Option<WaitStrategy>,
+    pub(crate) thread_wait: Option<WaitStrategy>,
     pub(crate) driver: Option<DriverKind>,
     pub(crate) cores: Option<Cpus>,
     pub(crate) affinity: Option<Affinity>,
@@ -104,6 +105,7 @@ pub(crate) struct Config {
     pub(crate) workers: Option<usize>,
     pub(crate) interface: Option<String>,
     pub(crate) wait: WaitStrategy,
+    pub(crate) thread_wait: WaitStrategy,
     pub(crate) driver: DriverKind,
     pub(crate) cores: Vec<u32>,
     pub(crate) affinity: Affinity,
@@ -198,6 +200,8 @@ impl Config {
             workers,
             interface,
             wait,
+            // No queue is polled by these threads, so the policy has no say.
+            thread_wait: code.thread_wait.unwrap_or(WaitStrategy::Adaptive),
             driver,
             cores,
             affinity: affinity.unwrap_or_default(),

@@ -1,0 +1,53 @@
+//! Where a thread that is no worker sleeps until its future is woken.
+
+use std::sync::{Arc, PoisonError};
+use std::task::Wake;
+
+use crate::sync::{AtomicU8, Condvar, Mutex, Ordering, lock};
+
+const EMPTY: u8 = 0;
+/// The thread sleeps, or is about to.
+const ASLEEP: u8 = 1;
+/// The future was woken since it was last polled.
+const NOTIFIED: u8 = 2;
+
+/// One `block_on`'s notification. It is no thread's own, so a `block_on` within another one's future takes none of the outer's.
+#[derive(Default)]
+pub(crate) struct ThreadParker {
+    state: AtomicU8,
+    lock: Mutex<()>,
+    woken: Condvar,
+}
+
+impl ThreadParker {
+    /// Takes a notification, if there is one.
+    pub(crate) fn take(&self) -> bool {
+        // A locked instruction in a spin would take the cache line away from the one who wakes.
+        self.state.load(Ordering::Relaxed) == NOTIFIED
+            && self.state.compare_exchange(NOTIFIED, EMPTY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sleeps until there is a notification, and takes it.
+    pub(crate) fn sleep(&self) {
+        let mut guard = lock(&self.lock);
+        // Fails if it was notified meanwhile.
+        let _ = self.state.compare_exchange(EMPTY, ASLEEP, Ordering::Relaxed, Ordering::Relaxed);
+        while !self.take() {
+            guard = self.woken.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Wake for ThreadParker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.state.swap(NOTIFIED, Ordering::Release) == ASLEEP {
+            // The sleeper holds the lock from before it says so until it waits.
+            drop(lock(&self.lock));
+            self.woken.notify_one();
+        }
+    }
+}
