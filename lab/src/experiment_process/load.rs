@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use loadgen::{Config, Loop, Report, WarmUp, Workload};
+use loadgen::{Arrival, Config, Loop, Report, WarmUp, Workload};
 use policies::{Cpus, Policy, host};
 use runtime::{Builder, DriverKind, Runtime};
 use rustix::process::{Pid, setpriority_process};
@@ -33,7 +33,7 @@ pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
         servers: vec![spec.server.into()],
         connections: spec.connections,
         depth: 1,
-        pacing: Loop::Closed,
+        pacing: spec.rate.map_or(Loop::Closed, |rate| Loop::Open { rate, arrival: Arrival::default() }),
         workload: Workload { records: spec.records, ..Workload::default() },
         warm_up: WarmUp::Fixed(warm_up),
         duration: Duration::from_secs_f64(spec.duration),

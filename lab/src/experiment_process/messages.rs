@@ -145,6 +145,8 @@ pub struct LoadSpec {
     pub core: u32,
     /// The number of connections.
     pub connections: usize,
+    /// Requests per second, at random times; `None` for a closed loop.
+    pub rate: Option<f64>,
     /// Seconds of load before the measurement.
     pub warm_up: f64,
     /// Seconds of measurement.

@@ -14,6 +14,7 @@ pub mod peer_comparison;
 pub mod policy_comparison;
 mod steal;
 mod turn_conditions;
+pub mod waiting;
 
 pub use contestant::Contestant;
 pub use core_assignment::CoreAssignment;

@@ -194,6 +194,7 @@ impl PolicyComparison {
             server: ready.address,
             core: self.cores.client,
             connections: self.config.connections,
+            rate: None,
             warm_up,
             duration,
             records: 10_000,

@@ -4,11 +4,14 @@ use std::fmt::Write;
 use std::io;
 use std::time::{Duration, Instant};
 
-use loadgen::interleaved_rounds::{Conditions, DistanceClass, FinishedRounds, LeftOutReason};
+use loadgen::interleaved_rounds::{
+    Conditions, DistanceClass, FinishedRounds, LeftOutReason, RepeatPolicy, Rounds,
+};
 use serde::Serialize;
 
 use super::core_assignment::CoreAssignment;
-use super::steal::total_steal;
+use super::steal::{STEAL_LIMIT, total_steal};
+use crate::Error;
 use crate::core_distance::round_trip;
 
 /// How long a distance is measured: twice a turn, so it has to be short beside the turn.
@@ -98,6 +101,41 @@ impl<T> MeasuredRounds<T> {
             }
         }
         text
+    }
+}
+
+/// How the contestants of an experiment are measured under one load.
+pub(super) struct RoundsPlan {
+    pub(super) load: &'static str,
+    pub(super) rounds: usize,
+    pub(super) cores: CoreAssignment,
+    /// How long all rounds may take; a quarter of it may go to turns that are repeated.
+    pub(super) limit: Duration,
+}
+
+impl RoundsPlan {
+    /// Measures all contestants in rounds; a turn without a value is invalid. Calls `progress` before each turn that is no
+    /// repeat.
+    pub(super) fn measure<T>(
+        &self,
+        names: &[String],
+        progress: &mut impl FnMut(&str),
+        mut measure: impl FnMut(usize) -> Result<Option<T>, Error>,
+    ) -> Result<MeasuredRounds<T>, Error> {
+        let Self { load, rounds: count, cores, limit } = *self;
+        let mut rounds = Rounds::new(names.len(), count)
+            .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(limit / 4))
+            .time_limit(limit);
+        while let Some(turn) = rounds.next_turn() {
+            let index = turn.contestant();
+            if !turn.is_repeat() {
+                progress(&format!("{load}: {}, round {} of {count}", names[index], turn.round() + 1));
+            }
+            let guard = ConditionsGuard::begin(cores)?;
+            let measured = measure(index)?;
+            rounds.finish_turn(turn, measured, guard.end()?);
+        }
+        Ok(MeasuredRounds { load: load.to_owned(), contestants: names.to_vec(), finished: rounds.finish() })
     }
 }
 

@@ -18,6 +18,7 @@ mod sample_results;
 mod self_test_report;
 mod simulation_report;
 mod table;
+mod waiting_report;
 
 pub use fleet_report::FleetReport;
 pub use generator_report::GeneratorReport;
@@ -32,3 +33,4 @@ pub use policies::host::Machine;
 pub use report_diff::ReportDiff;
 pub use self_test_report::SelfTestReport;
 pub use simulation_report::simulation_text;
+pub use waiting_report::WaitingReport;

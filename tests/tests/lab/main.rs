@@ -9,3 +9,4 @@ mod pacing;
 mod paper;
 mod server;
 mod user_level;
+mod waiting;

@@ -48,6 +48,8 @@ pub enum Command {
     MemcachedCpu(MemcachedCpuFlags),
     /// Measure what crossings between user space and kernel cost a request, and what avoiding them can save
     Model(ModelFlags),
+    /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server at low load
+    Waiting(WaitingFlags),
     /// Write the tables and figures of Cai and Karsten's paper for this machine, beside the paper's numbers
     Paper(PaperFlags),
     /// Run a process of an experiment
@@ -338,6 +340,28 @@ pub struct ModelFlags {
     /// Use loopback only, without the testbed
     #[arg(long)]
     pub loopback: bool,
+}
+
+#[derive(Args, Clone)]
+pub struct WaitingFlags {
+    /// Take one minute instead of five
+    #[arg(long)]
+    pub quick: bool,
+    /// About how many seconds to take [default: 280, or 55 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(5..=3600))]
+    pub seconds: Option<u16>,
+    /// The driver of the workers and of the memcached server: epoll, uring, hybrid or auto
+    #[arg(long, default_value_t = DriverKind::Epoll)]
+    pub driver: DriverKind,
+    /// Requests per second at the memcached server
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=200_000))]
+    pub rate: u32,
+    /// Print tables for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Also write JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 #[derive(Args, Clone)]

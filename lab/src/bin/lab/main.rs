@@ -10,6 +10,7 @@ mod model_command;
 mod output;
 mod paper_command;
 mod progress_bar;
+mod waiting_command;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
         Some(Command::Model(flags)) => model_command::run(&flags),
+        Some(Command::Waiting(flags)) => waiting_command::run(&flags),
         Some(Command::Paper(flags)) => paper_command::run(&flags),
         Some(Command::Drivers(flags)) => fleet_commands::compare(&flags, Contestant::drivers()),
         None => fleet_commands::compare(&flags.compare, flags.compare.contestants()),

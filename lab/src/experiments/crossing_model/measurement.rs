@@ -3,7 +3,6 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use loadgen::interleaved_rounds::{RepeatPolicy, Rounds};
 use policies::Policy;
 use runtime::DriverKind;
 use serde::Serialize;
@@ -12,8 +11,7 @@ use super::super::contestant::Contestant;
 use super::super::core_assignment::CoreAssignment;
 use super::super::machine_check::vulnerabilities;
 use super::super::policy_comparison::{ComparisonConfig, PolicyComparison};
-use super::super::steal::STEAL_LIMIT;
-use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds};
+use super::super::turn_conditions::{MeasuredRounds, RoundsPlan};
 use super::config::ModelConfig;
 use super::crossing_cost::{self, CrossingCost};
 use super::echo_turn::{self, RequestCost, transfers};
@@ -74,51 +72,26 @@ pub fn measure(
         let share = SHARES[phase] / SHARES[phase..].iter().sum::<f64>();
         Duration::from_secs_f64((left * share).max(0.1))
     };
+    let plan = |load, limit| RoundsPlan { load, rounds: config.rounds, cores, limit };
     let (mut connections, exchange) = (Connections::open(cores)?, Duration::from_secs_f64(config.exchange));
     let all_sizes = ["all sizes".to_owned()];
     // A turn has each size once, and gives a line.
-    let path = rounds("exchange", &all_sizes, config, cores, limit(0), &mut progress, |_| {
+    let path = plan("exchange", limit(0)).measure(&all_sizes, &mut progress, |_| {
         let measured = SIZES.iter().map(|&bytes| connections.measure(bytes, exchange));
-        Ok(measured.collect::<io::Result<_>>()?)
+        Ok(Some(measured.collect::<io::Result<_>>()?))
     })?;
     let names = DRIVERS.map(|driver| driver.to_string());
-    let echo = rounds("echo", &names, config, cores, limit(1), &mut progress, |index| {
-        echo_turn::measure(DRIVERS[index], cores, config.warm_up, config.duration)
+    let echo = plan("echo", limit(1)).measure(&names, &mut progress, |index| {
+        echo_turn::measure(DRIVERS[index], cores, config.warm_up, config.duration).map(Some)
     })?;
     let memcached_network = if testbed.is_some() { "testbed" } else { "loopback" };
     let mut comparison = ComparisonConfig::new(Vec::new(), true);
     (comparison.warm_up, comparison.duration) = (config.warm_up, config.duration);
     let mut comparison = PolicyComparison::new(testbed, cores, comparison, PollingConfig::default());
-    let memcached = rounds("memcached", &names, config, cores, limit(2), &mut progress, |index| {
-        memcached_turn(&mut comparison, DRIVERS[index])
-    })?;
+    let memcached = plan("memcached", limit(2))
+        .measure(&names, &mut progress, |index| memcached_turn(&mut comparison, DRIVERS[index]).map(Some))?;
     let vulnerabilities = vulnerabilities();
     Ok(ModelMeasurements { vulnerabilities, crossing, path, echo, memcached, memcached_network })
-}
-
-/// Measures all contestants in rounds.
-fn rounds<T>(
-    load: &str,
-    names: &[String],
-    config: &ModelConfig,
-    cores: CoreAssignment,
-    limit: Duration,
-    progress: &mut impl FnMut(&str),
-    mut measure: impl FnMut(usize) -> Result<T, Error>,
-) -> Result<MeasuredRounds<T>, Error> {
-    let mut rounds = Rounds::new(names.len(), config.rounds)
-        .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(limit / 4))
-        .time_limit(limit);
-    while let Some(turn) = rounds.next_turn() {
-        let index = turn.contestant();
-        if !turn.is_repeat() {
-            progress(&format!("{load}: {}, round {} of {}", names[index], turn.round() + 1, config.rounds));
-        }
-        let guard = ConditionsGuard::begin(cores)?;
-        let measured = measure(index)?;
-        rounds.finish_turn(turn, Some(measured), guard.end()?);
-    }
-    Ok(MeasuredRounds { load: load.to_owned(), contestants: names.to_vec(), finished: rounds.finish() })
 }
 
 /// Measures this project's memcached server under vanilla in a closed loop.

@@ -1,0 +1,157 @@
+//! What the two sides of an exchange do, and what it costs them.
+
+use std::time::{Duration, Instant};
+
+use policies::counters::this_thread_cpu_time;
+use serde::Serialize;
+
+use super::config::WaitingConfig;
+use super::exchange::{Direction, Exchange};
+use super::gap::Gap;
+
+/// The share of the slowest round trips that the mean leaves out: the hypervisor pauses a core now and then, for
+/// hundreds of round trips.
+const LEFT_OUT: f64 = 0.02;
+
+/// Requests: an answer is wanted at once.
+const MESSAGE: u64 = 0;
+/// The answer is the CPU time of the answering thread, in ns.
+const REPORT: u64 = 1;
+/// The exchange is over.
+const STOP: u64 = 2;
+
+/// Messages at one gap.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MessageCost {
+    /// Messages that were measured, all of them answered.
+    pub messages: u64,
+    /// The time from sending a message until the answer is there, µs: the mean without the slowest 2 %.
+    pub round_trip_us: f64,
+    /// 99th percentile of the round trips, µs.
+    pub p99_us: f64,
+    /// CPU time of the asking thread per message, without what it computes in the gaps, µs.
+    pub asking_cpu_us: f64,
+    /// CPU time of the answering thread per message, µs.
+    pub answering_cpu_us: f64,
+}
+
+impl MessageCost {
+    /// CPU time of both threads per message, without what is computed in the gaps, µs.
+    pub fn cpu_us(&self) -> f64 {
+        self.asking_cpu_us + self.answering_cpu_us
+    }
+}
+
+/// Answers each message, until the end. `wait` waits for the message of a number. Returns the number of messages.
+pub(super) async fn answer(exchange: &Exchange, wait: impl AsyncFn(&Direction, u64) -> u64) -> u64 {
+    let mut number = 1;
+    loop {
+        match wait(&exchange.request, number).await {
+            STOP => return number - 1,
+            REPORT => exchange.reply.send(number, this_thread_cpu_time().as_nanos() as u64),
+            _ => exchange.reply.send(number, 0),
+        }
+        number += 1;
+    }
+}
+
+/// Measures each gap of `config`, and ends the exchange. `wait` waits for the answer of a number. Returns what each gap
+/// costs, and the number of all messages.
+pub(super) async fn ask(
+    exchange: &Exchange,
+    config: &WaitingConfig,
+    wait: impl AsyncFn(&Direction, u64) -> u64,
+) -> (Vec<MessageCost>, u64) {
+    let mut asking = Asking { exchange, wait, number: 0 };
+    let mut costs = Vec::new();
+    for gap in &config.gaps {
+        costs.push(asking.measure(*gap, config).await);
+    }
+    exchange.request.send(asking.number + 1, STOP);
+    (costs, asking.number)
+}
+
+struct Asking<'a, W> {
+    exchange: &'a Exchange,
+    wait: W,
+    /// Messages so far.
+    number: u64,
+}
+
+impl<W: AsyncFn(&Direction, u64) -> u64> Asking<'_, W> {
+    async fn ask(&mut self, value: u64) -> u64 {
+        self.number += 1;
+        self.exchange.request.send(self.number, value);
+        (self.wait)(&self.exchange.reply, self.number).await
+    }
+
+    async fn measure(&mut self, gap: Gap, config: &WaitingConfig) -> MessageCost {
+        let mut next_gap = gap.times();
+        let (begun, limit) = (Instant::now(), Duration::from_secs_f64(config.message_warm_up));
+        let until = self.number + WaitingConfig::WARM_UP_MESSAGES;
+        while self.number < until && begun.elapsed() < limit {
+            compute(next_gap());
+            self.ask(MESSAGE).await;
+        }
+        let mut trips = Vec::new();
+        let limit = Duration::from_secs_f64(config.message_duration);
+        let answering = self.ask(REPORT).await;
+        let (begun, cpu, mut computing) = (Instant::now(), this_thread_cpu_time(), Duration::ZERO);
+        while begun.elapsed() < limit {
+            computing += compute(next_gap());
+            let sent = Instant::now();
+            self.ask(MESSAGE).await;
+            trips.push(sent.elapsed());
+        }
+        let asking = (this_thread_cpu_time() - cpu).saturating_sub(computing);
+        let answering = Duration::from_nanos(self.ask(REPORT).await.saturating_sub(answering));
+        message_cost(trips, asking, answering)
+    }
+}
+
+/// Computes for this long, as a worker that has other tasks. Returns the CPU time that it took: a thread that is
+/// preempted meanwhile has had less.
+fn compute(gap: Duration) -> Duration {
+    let (begun, cpu) = (Instant::now(), this_thread_cpu_time());
+    while begun.elapsed() < gap {
+        std::hint::spin_loop();
+    }
+    this_thread_cpu_time() - cpu
+}
+
+fn message_cost(mut trips: Vec<Duration>, asking: Duration, answering: Duration) -> MessageCost {
+    trips.sort_unstable();
+    let count = trips.len().max(1) as f64;
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    let kept = trips.len() - (trips.len() as f64 * LEFT_OUT) as usize;
+    let p99 = trips.get((trips.len() * 99 / 100).min(trips.len().saturating_sub(1)));
+    MessageCost {
+        messages: trips.len() as u64,
+        round_trip_us: micros(trips[..kept].iter().sum()) / kept.max(1) as f64,
+        p99_us: p99.map_or(0.0, |time| micros(*time)),
+        asking_cpu_us: micros(asking) / count,
+        answering_cpu_us: micros(answering) / count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_leaves_out_the_slowest_and_cpu_time_is_per_message() {
+        let mut trips = vec![Duration::from_micros(10); 98];
+        trips.extend([Duration::from_millis(50); 2]);
+        let cost = message_cost(trips, Duration::from_micros(300), Duration::from_micros(100));
+        assert_eq!((cost.messages, cost.p99_us), (100, 50_000.0));
+        assert!((cost.round_trip_us - 10.0).abs() < 1e-9, "{cost:?}");
+        assert!((cost.cpu_us() - 4.0).abs() < 1e-9, "{cost:?}");
+    }
+
+    #[test]
+    fn no_messages_cost_nothing() {
+        let cost = message_cost(Vec::new(), Duration::ZERO, Duration::ZERO);
+        assert_eq!((cost.messages, cost.round_trip_us, cost.cpu_us()), (0, 0.0, 0.0));
+    }
+}
