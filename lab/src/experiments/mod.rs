@@ -12,6 +12,7 @@ mod memcached_process;
 pub mod paper;
 pub mod peer_comparison;
 pub mod policy_comparison;
+mod slowest_turn;
 mod steal;
 mod turn_conditions;
 pub mod waiting;

@@ -11,6 +11,7 @@ use serde::{Serialize, Serializer};
 
 use super::contestant::Contestant;
 use super::core_assignment::CoreAssignment;
+use super::slowest_turn::slowest_over_median;
 use super::steal::STEAL_LIMIT;
 use super::turn_conditions::{ConditionsGuard, MeasuredRounds};
 use crate::Error;
@@ -106,6 +107,10 @@ pub struct PolicyRow {
     pub ran: String,
     /// Requests per second.
     pub qps: f64,
+    /// Requests per second of the slowest turn over the median.
+    pub slowest_turn: f64,
+    /// The turns that the row is of.
+    pub turns: usize,
     /// Median latency, µs.
     pub p50_us: f64,
     /// 99th percentile of the latency, µs.
@@ -261,6 +266,8 @@ fn policy_row(contestant: Contestant, index: usize, rounds: &[Round<Measurement>
         driver: contestant.driver,
         ran: ran.join(" or "),
         qps: median_of(|it| it.load.qps),
+        slowest_turn: slowest_over_median(&figures(rounds, index, |it| it.load.qps)),
+        turns: measurements().count(),
         p50_us: median_of(|it| it.load.latency.p50),
         p99_us: median_of(|it| it.load.latency.p99),
         p999_us: median_of(|it| it.load.latency.p999),

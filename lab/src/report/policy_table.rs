@@ -3,7 +3,7 @@
 use loadgen::medians::Interval;
 use policies::Policy;
 
-use super::table::{interval_text, plain_table};
+use super::table::{interval_text, plain_table, slowest_turn_text};
 use crate::experiments::policy_comparison::PolicyRow;
 
 /// Rows as a table.
@@ -13,6 +13,7 @@ pub(super) fn policy_table(rows: &[PolicyRow]) -> String {
         "driver",
         "ran",
         "QPS",
+        "slowest turn",
         "p50 µs",
         "p99 µs",
         "p99.9 µs",
@@ -28,6 +29,7 @@ pub(super) fn policy_table(rows: &[PolicyRow]) -> String {
             row.driver.to_string(),
             row.ran.clone(),
             format!("{:.0}", row.qps),
+            slowest_turn_text(row.slowest_turn, row.turns),
             format!("{:.0}", row.p50_us),
             format!("{:.0}", row.p99_us),
             format!("{:.0}", row.p999_us),

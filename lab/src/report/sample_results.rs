@@ -39,6 +39,8 @@ pub(super) fn row(name: &str) -> FleetRow {
         name: name.to_owned(),
         reference: "vanilla, epoll".to_owned(),
         qps: interval(900.0, 1000.0, 1100.0),
+        slowest_turn: 0.9,
+        turns: 8,
         p50_us: interval(9.0, 10.0, 11.0),
         p99_us: interval(20.0, 30.0, 40.0),
         cpu_us: interval(2.0, 3.0, 4.0),

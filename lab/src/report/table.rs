@@ -33,11 +33,28 @@ pub(super) fn interval_text(interval: &Interval, digits: usize) -> String {
     format!("{median:.digits$} [{low:.digits$}, {high:.digits$}]")
 }
 
+/// The throughput of the slowest of some turns over their median, for example `0.93 of 20 turns`.
+pub(super) fn slowest_turn_text(slowest: f64, turns: usize) -> String {
+    match turns {
+        0 => "not measured".to_owned(),
+        1 => "1 turn".to_owned(),
+        _ => format!("{slowest:.2} of {turns} turns"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use loadgen::medians::median_interval;
 
     use super::*;
+
+    #[test]
+    fn one_turn_is_no_slowest_one() {
+        assert_eq!(
+            [0, 1, 20].map(|turns| slowest_turn_text(0.934, turns)),
+            ["not measured", "1 turn", "0.93 of 20 turns"]
+        );
+    }
 
     #[test]
     fn fewer_than_six_rounds_give_no_interval() {

@@ -8,6 +8,7 @@ use super::capacity::Capacity;
 use super::config::FleetComparisonConfig;
 use super::contender::Contender;
 use super::measurement::{RECEIVED_SHARE, TurnMeasurement};
+use crate::experiments::slowest_turn::slowest_over_median;
 
 /// The rows of one class of distance.
 #[derive(Debug, Clone, Serialize)]
@@ -47,6 +48,11 @@ pub struct FleetRow {
     pub reference: String,
     /// Replies per second.
     pub qps: Interval,
+    /// Replies per second of the slowest turn over the median of all turns. In the closed loop it is far below 1 if a turn fell
+    /// out of gear. 1 without a turn.
+    pub slowest_turn: f64,
+    /// The turns that the row is of.
+    pub turns: usize,
     /// Median latency, µs.
     pub p50_us: Interval,
     /// 99th percentile of the latency, µs.
@@ -111,6 +117,8 @@ pub(super) fn fleet_rows(config: &FleetComparisonConfig, rounds: &[Round<TurnMea
             name: contender.name(),
             reference: contenders[reference].name(),
             qps: interval(|it| it.fleet.qps),
+            slowest_turn: slowest_over_median(&figures(rounds, index, |it| it.fleet.qps)),
+            turns: figures(rounds, index, |_| 1.0).len(),
             p50_us: interval(|it| it.fleet.latency.p50),
             p99_us: interval(|it| it.fleet.latency.p99),
             cpu_us: interval(TurnMeasurement::cpu_us),

@@ -2,6 +2,7 @@
 
 mod attach_notes;
 mod last_result;
+mod slowest_turns;
 
 use std::fmt::Write;
 
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use self::attach_notes::attach_notes;
 use self::last_result::measured;
+use self::slowest_turns::slowest_turns;
 use super::class_tables::class_title;
 use super::kernel_client_report::KernelClientReport;
 use super::policy_table::judgement;
@@ -114,6 +116,7 @@ impl FleetReport {
                 }
             );
             text.push_str(&self.load_table(class));
+            text.push_str(&slowest_turns(&self.result, class));
         }
         if let Some(kernel_client) = &self.kernel_client {
             let _ = write!(text, "\n{}", kernel_client.tables());
