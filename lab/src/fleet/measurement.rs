@@ -5,9 +5,10 @@ use loadgen::stream::Outcome;
 use serde::{Deserialize, Serialize};
 
 use super::FleetError;
+use super::windows::FleetWindow;
 
 /// The longest latency that is told from longer ones, in ns: one minute.
-const LONGEST: u64 = 60_000_000_000;
+pub(super) const LONGEST: u64 = 60_000_000_000;
 
 /// Latencies of requests, µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +41,9 @@ pub struct FleetMeasurement {
     pub all_replies: u64,
     /// From the time at which a request was due to its reply; in the closed loop, from its sending.
     pub latency: FleetLatency,
+    /// Under an alternating rate, the latency by the time since the last step. Windows after a step up come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<FleetWindow>,
     /// From the time at which a request was due to its sending, for requests that found an idle connection, µs: what
     /// the fleet itself added. Empty in the closed loop.
     pub send_lag: FleetLatency,
@@ -133,7 +137,7 @@ impl Recorder {
     }
 }
 
-fn summary(histogram: &Histogram<u64>) -> FleetLatency {
+pub(super) fn summary(histogram: &Histogram<u64>) -> FleetLatency {
     let micros = |nanos: u64| nanos as f64 / 1e3;
     let at = |quantile: f64| micros(histogram.value_at_quantile(quantile));
     FleetLatency {

@@ -4,10 +4,11 @@
 //! interrupts that clients on many machines would cause. A fleet sends each request when it is due, in its own packet, through a packet socket (packet(7)), without the kernel's TCP. Its thread never sleeps.
 //!
 //! - [`Fleet`]: connections to one server, and runs of load on them.
-//! - [`FleetPacing`]: when requests are due.
+//! - [`FleetPacing`]: when requests are due; [`AlternatingRate`] steps up and down.
 //! - [`FleetRequests`]: what is asked.
 //! - [`FleetMeasurement`]: what a run measured.
 
+mod alternating_rate;
 mod connection;
 mod engine;
 mod link;
@@ -18,16 +19,19 @@ mod polled_queue;
 mod requests;
 mod run;
 mod segment;
+mod windows;
 
 use std::io;
 use std::net::SocketAddr;
 
+pub use alternating_rate::{AlternatingRate, Step};
 pub use engine::{Fleet, FleetConfig};
 pub use measurement::{FleetLatency, FleetMeasurement};
 pub use pacing::FleetPacing;
 pub(crate) use packet_socket::busy_poll_on_read;
 pub use requests::FleetRequests;
 pub use run::FleetLoad;
+pub use windows::FleetWindow;
 
 /// Why a fleet can't load a server.
 #[derive(Debug, thiserror::Error)]

@@ -7,6 +7,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use super::alternating_rate::AlternatingRate;
+
 /// When a fleet sends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -17,6 +19,8 @@ pub enum FleetPacing {
         /// Requests per second.
         rate: f64,
     },
+    /// Like the open loop, at a rate that steps up and down.
+    Alternating(AlternatingRate),
     /// When the reply to the previous request has arrived, after an exponentially distributed think time.
     Closed {
         /// Mean of the think time, in µs; 0 for none.
@@ -29,6 +33,8 @@ pub enum FleetPacing {
 pub(super) struct Pacer {
     pacing: FleetPacing,
     random: SmallRng,
+    /// When the measurement begins, less `postponed`, in ns.
+    origin: u64,
     /// When the next request of the open loop is due, in ns.
     next_due: f64,
     /// Connections that think, with the time until which they do, less `postponed`.
@@ -38,25 +44,27 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Begins at `now`, in ns. In the closed loop the connections begin one after the other within `ramp` ns: if all
-    /// sent at once, they would overflow the server's queue.
+    /// Begins at `now`, in ns, and measures from `origin` on. In the closed loop the connections begin one after the other
+    /// in the first half of the time before: if all sent at once, they would overflow the server's queue.
     pub(super) fn new(
         pacing: FleetPacing,
         seed: u64,
         now: u64,
+        origin: u64,
         connections: usize,
         depth: usize,
-        ramp: u64,
     ) -> Self {
+        let ramp = (origin - now) / 2;
         let mut pacer = Self {
             pacing,
             random: SmallRng::seed_from_u64(seed),
+            origin,
             next_due: now as f64,
             thinking: BinaryHeap::new(),
             postponed: 0,
         };
         match pacing {
-            FleetPacing::Open { .. } => pacer.advance(),
+            FleetPacing::Open { .. } | FleetPacing::Alternating(_) => pacer.advance(),
             FleetPacing::Closed { .. } => {
                 let slots = connections * depth;
                 for slot in 0..slots {
@@ -73,7 +81,23 @@ impl Pacer {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.pacing, FleetPacing::Open { .. })
+        !matches!(self.pacing, FleetPacing::Closed { .. })
+    }
+
+    /// Whether the rate depends on the time since the begin of the measurement.
+    pub(super) fn alternates(&self) -> bool {
+        matches!(self.pacing, FleetPacing::Alternating(_))
+    }
+
+    /// Begins the measurement at `now`, after the pauses so far.
+    pub(super) fn measure_from(&mut self, now: u64) {
+        self.origin = now - self.postponed;
+    }
+
+    /// The time from the begin of the measurement to `due` without pauses, in ns. It is that of the last pause or later.
+    #[inline]
+    pub(super) fn since_origin(&self, due: u64) -> i64 {
+        due.wrapping_sub(self.origin + self.postponed).cast_signed()
     }
 
     fn exponential(&mut self, mean: f64) -> f64 {
@@ -90,8 +114,14 @@ impl Pacer {
     /// Draws the next due time of the open loop.
     #[inline]
     pub(super) fn advance(&mut self) {
-        if let FleetPacing::Open { rate } = self.pacing {
-            self.next_due += self.exponential(1e9 / rate);
+        match self.pacing {
+            FleetPacing::Open { rate } => self.next_due += self.exponential(1e9 / rate),
+            FleetPacing::Alternating(rate) => {
+                let begin = (self.origin + self.postponed) as f64;
+                let requests = self.exponential(1.0);
+                self.next_due = begin + rate.after(self.next_due - begin, requests);
+            }
+            FleetPacing::Closed { .. } => {}
         }
     }
 
@@ -111,7 +141,7 @@ impl Pacer {
                 None
             }
             FleetPacing::Closed { .. } => Some(connection),
-            FleetPacing::Open { .. } => None,
+            FleetPacing::Open { .. } | FleetPacing::Alternating(_) => None,
         }
     }
 
@@ -132,7 +162,7 @@ mod tests {
     use super::*;
 
     fn pacer(pacing: FleetPacing) -> Pacer {
-        Pacer::new(pacing, 1, 1000, 4, 1, 400)
+        Pacer::new(pacing, 1, 1000, 1800, 4, 1)
     }
 
     #[test]
@@ -143,6 +173,29 @@ mod tests {
         }
         let mean = (pacer.due() - 1000) as f64 / 10_001.0;
         assert!((mean / 1e6 - 1.0).abs() < 0.05, "{mean}");
+    }
+
+    #[test]
+    fn an_alternating_rate_begins_with_the_measurement_and_waits_for_pauses() {
+        let rate = AlternatingRate {
+            high: 1e9,
+            low: 1e6,
+            high_seconds: 1e-6,
+            low_seconds: 9e-6,
+            window_seconds: 1e-6,
+        };
+        let mut pacer = pacer(FleetPacing::Alternating(rate));
+        let mut due = || {
+            pacer.advance();
+            pacer.since_origin(pacer.due())
+        };
+        // Of 10 µs the first has 1000 requests, and the others 9.
+        let within: Vec<i64> = std::iter::repeat_with(&mut due).take_while(|&at| at < 10_000).collect();
+        let high = within.iter().filter(|at| (0..1000).contains(*at)).count();
+        assert!((850..1150).contains(&high) && within.len() - high < 30, "{high} of {}", within.len());
+        let (before, at) = (pacer.due(), pacer.since_origin(pacer.due()));
+        pacer.postpone(5000);
+        assert_eq!((pacer.due(), pacer.since_origin(pacer.due())), (before + 5000, at));
     }
 
     #[test]

@@ -5,9 +5,11 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::FleetError;
+use super::alternating_rate::{AlternatingRate, Step};
 use super::engine::{Fleet, InFlight, UNMEASURED, nanos};
 use super::measurement::{FleetMeasurement, Recorder};
 use super::pacing::{FleetPacing, Pacer};
+use super::windows::WindowRecorder;
 
 /// A run of load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -23,6 +25,8 @@ pub struct FleetLoad {
 /// The highest rate (requests per second) and think time (µs) of a load, and the longest warm-up and duration (s).
 const HIGHEST: f64 = 1e9;
 const LONGEST: f64 = 86_400.0;
+/// The most windows of an alternating rate.
+const MOST_WINDOWS: usize = 1000;
 /// How long replies to measured requests are awaited after the measurement, in ns, while the load goes on.
 const DRAIN: u64 = 30_000_000;
 /// How long replies are awaited after the load has ended, in ns.
@@ -38,8 +42,12 @@ const ACK_INTERVAL: u64 = 200_000;
 
 impl FleetLoad {
     fn validate(&self) -> Result<(), FleetError> {
+        if let FleetPacing::Alternating(rate) = self.pacing {
+            validate_alternating(&rate)?;
+        }
         let (name, value) = match self.pacing {
             FleetPacing::Open { rate } => ("rate", rate),
+            FleetPacing::Alternating(rate) => ("high rate", rate.high),
             // One more, so that no think time is valid.
             FleetPacing::Closed { think_us } => ("think time", think_us + 1.0),
         };
@@ -58,15 +66,43 @@ impl FleetLoad {
     }
 }
 
+fn validate_alternating(rate: &AlternatingRate) -> Result<(), FleetError> {
+    let AlternatingRate { low, high_seconds, low_seconds, window_seconds, .. } = *rate;
+    // 0 is a low rate, and no length.
+    for (name, value, most) in [
+        ("low rate", low + 1e-9, HIGHEST),
+        ("time after a step up", high_seconds, LONGEST),
+        ("time after a step down", low_seconds, LONGEST),
+        ("length of a window", window_seconds, LONGEST),
+    ] {
+        if !(value > 0.0 && value <= most) {
+            return Err(FleetError::Config(format!(
+                "the {name} of an alternating load must be positive and at most {most}, not {value}"
+            )));
+        }
+    }
+    let windows = rate.windows_after(Step::Up) + rate.windows_after(Step::Down);
+    if windows > MOST_WINDOWS {
+        return Err(FleetError::Config(format!(
+            "an alternating load has at most {MOST_WINDOWS} windows, not {windows}: make them longer"
+        )));
+    }
+    Ok(())
+}
+
 /// The load in progress.
 struct Run {
     pacer: Pacer,
     recorder: Recorder,
+    /// Under an alternating rate.
+    windows: Option<WindowRecorder>,
     /// The clock's last reading, in ns.
     now: u64,
     /// The measured time, in ns.
     from: u64,
     to: u64,
+    /// When an alternating rate, which pauses make longer, ends at the latest, in ns.
+    latest: u64,
     sending: bool,
     /// Begins at 1. Each pause begins a new one: requests that were in flight then are not measured. Comparing numbers
     /// costs the same with any number of connections; a walk over them would itself be a pause.
@@ -80,6 +116,17 @@ struct Run {
     paused: u64,
 }
 
+impl Run {
+    /// Records a request that was due and is answered, or given up, now.
+    fn latency(&mut self, due: u64, now: u64) {
+        let latency = now.saturating_sub(due);
+        self.recorder.latency(latency);
+        if let Some(windows) = &mut self.windows {
+            windows.record(self.pacer.since_origin(due), latency);
+        }
+    }
+}
+
 impl Fleet {
     /// Loads the server.
     ///
@@ -91,20 +138,26 @@ impl Fleet {
         let begin = self.link.now();
         let from = begin + nanos(load.warm_up);
         let to = from + nanos(load.duration);
+        let windows = match load.pacing {
+            FleetPacing::Alternating(rate) => Some(WindowRecorder::new(rate)?),
+            FleetPacing::Open { .. } | FleetPacing::Closed { .. } => None,
+        };
         self.runs += 1;
         let mut run = Run {
             pacer: Pacer::new(
                 load.pacing,
                 self.config.seed.wrapping_add(self.runs),
                 begin,
+                from,
                 self.clients.len(),
                 self.config.depth,
-                nanos(load.warm_up) / 2,
             ),
             recorder: Recorder::new()?,
+            windows,
             now: begin,
             from,
             to,
+            latest: to + nanos(load.duration),
             sending: true,
             epoch: UNMEASURED + 1,
             awaited: 0,
@@ -122,7 +175,7 @@ impl Fleet {
             let (before, pauses) = (run.now, run.pauses);
             let worked = self.step(&mut run)?;
             self.tick(&mut run);
-            let now = run.now;
+            let Run { now, from, to, .. } = run;
             if worked && run.pauses == pauses && before >= from && now <= to {
                 busy += now - before;
             }
@@ -143,7 +196,7 @@ impl Fleet {
         if self.lost > 0 {
             return Err(FleetError::Closed(self.lost));
         }
-        let Run { recorder, pauses, paused, .. } = run;
+        let Run { recorder, windows, from, to, pauses, paused, .. } = run;
         let seconds = (to - from).saturating_sub(paused).max(1) as f64 / 1e9;
         let busy = (busy as f64 / 1e9 / seconds).min(1.0);
         Ok(FleetMeasurement {
@@ -152,6 +205,7 @@ impl Fleet {
             qps: recorder.replies as f64 / seconds,
             all_replies: recorder.all_replies,
             latency: recorder.latencies(),
+            windows: windows.map_or_else(Vec::new, |windows| windows.windows()),
             send_lag: recorder.lags(),
             pauses,
             paused: paused as f64 / 1e9,
@@ -192,7 +246,7 @@ impl Fleet {
             for request in &mut client.in_flight {
                 if request.epoch == run.epoch {
                     run.recorder.unanswered += 1;
-                    run.recorder.latency(now.saturating_sub(request.due));
+                    run.latency(request.due, now);
                 }
                 request.epoch = UNMEASURED;
             }
@@ -203,7 +257,7 @@ impl Fleet {
                 run.recorder.requests += 1;
                 run.recorder.unanswered += 1;
                 run.recorder.waited += 1;
-                run.recorder.latency(now.saturating_sub(run.pacer.due()));
+                run.latency(run.pacer.due(), now);
             }
             run.pacer.advance();
         }
@@ -298,7 +352,7 @@ impl Fleet {
 
     #[inline]
     fn receive_run(&mut self, run: &mut Run) -> Result<bool, FleetError> {
-        let Run { pacer, recorder, from, to, sending, epoch, awaited, now, .. } = run;
+        let Run { pacer, recorder, windows, from, to, sending, epoch, awaited, now, .. } = run;
         let now = *now;
         let mut again = std::mem::take(&mut self.again);
         let received = self.drain(now, &mut |index, outcome, request: InFlight| {
@@ -307,7 +361,11 @@ impl Fleet {
             recorder.outcome(outcome, request.keys);
             if request.epoch == *epoch {
                 *awaited -= 1;
-                recorder.latency(now.saturating_sub(request.due));
+                let latency = now.saturating_sub(request.due);
+                recorder.latency(latency);
+                if let Some(windows) = windows {
+                    windows.record(pacer.since_origin(request.due), latency);
+                }
             }
             if *sending && let Some(index) = pacer.think(now, index) {
                 again.push(index);
@@ -327,11 +385,25 @@ impl Fleet {
 /// Keeps a pause of the fleet's own core out of the measurement: requests in flight are not measured, because their
 /// replies were not seen in time, and what was due meanwhile is due after it.
 fn forgive_pause(from: u64, to: u64, run: &mut Run) {
-    if to > run.from && from < run.to {
+    let length = to - from;
+    run.pacer.postpone(length);
+    let alternates = run.pacer.alternates();
+    if alternates && from < run.from {
+        // The first step waits for the end of the pause.
+        let late = to.saturating_sub(run.from);
+        run.from += late;
+        run.to += late;
+        run.latest += late;
+        run.pacer.measure_from(run.from);
+    } else if alternates && from < run.to && run.to + length <= run.latest {
+        // Longer, so that all windows are measured in full.
+        run.pauses += 1;
+        run.paused += length;
+        run.to += length;
+    } else if to > run.from && from < run.to {
         run.pauses += 1;
         run.paused += to.min(run.to) - from.max(run.from);
     }
-    run.pacer.postpone(to - from);
     run.recorder.forgiven += run.awaited;
     run.awaited = 0;
     run.epoch += 1;

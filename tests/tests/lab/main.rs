@@ -8,5 +8,6 @@ mod model;
 mod pacing;
 mod paper;
 mod server;
+mod steps;
 mod user_level;
 mod waiting;

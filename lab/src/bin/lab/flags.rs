@@ -32,6 +32,8 @@ pub enum Command {
     Peers(PeerFlags),
     /// Compare a server of another project, as it runs, with the same under `policies attach`
     Attach(AttachFlags),
+    /// Let the load step up and down: how long a server's latency takes to settle, and how far it is beyond vanilla's
+    Steps(StepsFlags),
     /// Compare two reports that `lab --output` has written: which figures changed beyond their intervals
     Diff(DiffFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
@@ -209,6 +211,34 @@ pub struct AttachFlags {
     /// Median delays that kernel polling may cost, in microseconds; the server is attached to once for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50")]
     pub latency_budget: Vec<LatencyBudget>,
+}
+
+#[derive(Args, Clone)]
+pub struct StepsFlags {
+    /// Take three minutes instead of ten: fewer loads and rounds
+    #[arg(long)]
+    pub quick: bool,
+    /// Print a table for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Also write JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Connections of the fleet
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub connections: u16,
+    /// Rounds of each load; fewer than six give no interval [default: 12, or 8 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub rounds: Option<u8>,
+    /// Median delays that kernel polling may cost, in microseconds; it is compared once for each
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [LatencyBudget::ZERO])]
+    pub latency_budget: Vec<LatencyBudget>,
+    /// The servers' driver: epoll, uring, hybrid or auto
+    #[arg(long, default_value_t = DriverKind::Epoll)]
+    pub driver: DriverKind,
+    /// Capacity that the rates are shares of, in requests per second, instead of vanilla's, which is searched
+    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(1000..=2_000_000))]
+    pub capacity: Option<u32>,
 }
 
 #[derive(Args, Clone)]

@@ -87,12 +87,7 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
             server
         }
     };
-    Testbed::new(1).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            format!("{error}; `lab attach` needs root: kernel polling is a setting of a queue, and loopback has none")
-        }
-        _ => error.to_string(),
-    })?;
+    require_testbed("attach")?;
     let mut config = FleetComparisonConfig::attached(&server, &flags.latency_budget, flags.run.quick);
     if let Some(request) = &flags.request {
         let request = with_escapes(request)?;
@@ -102,6 +97,18 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
     let file = create_file(flags.run.output.as_deref())?;
     let report = run(config, CoreAssignment::choose()?)?;
     write_report(flags.run.format, file, &report, || report.text())
+}
+
+/// Fails without permission to create a testbed.
+pub fn require_testbed(command: &str) -> Result<(), Failure> {
+    match Testbed::new(1) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(format!(
+            "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none"
+        )
+        .into()),
+        Err(error) => Err(error.to_string().into()),
+    }
 }
 
 /// A request from the command line, in which `\r`, `\n` and `\\` stand for what they do in C.
@@ -166,18 +173,15 @@ fn set_run(config: &mut FleetComparisonConfig, flags: &RunFlags) {
     }
 }
 
-fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetReport, Failure> {
+/// Runs a comparison on these cores.
+pub fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetReport, Failure> {
     if cores.server == cores.client {
         return Err("a fleet needs a core of its own, and this process may use one core only".into());
     }
     let awake = AwakeCores::request();
-    let bar = progress_bar(
-        (if config.rates.is_empty() {
-            (config.loads() - 1) * config.rounds + config.capacity_rounds
-        } else {
-            config.loads() * config.rounds
-        }) * config.contenders.len(),
-    );
+    let searches = usize::from(config.searches_capacity());
+    let rounds = (config.loads() - searches) * config.rounds + searches * config.capacity_rounds;
+    let bar = progress_bar(rounds * config.contenders.len());
     let comparison = FleetComparison::start(config.clone(), cores)?;
     let result = comparison.run(|message| begin_step(&bar, message))?;
     bar.finish_and_clear();

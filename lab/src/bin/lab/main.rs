@@ -10,6 +10,7 @@ mod model_command;
 mod output;
 mod paper_command;
 mod progress_bar;
+mod steps_command;
 mod waiting_command;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Some(Command::Peers(flags)) if flags.comparison.loopback => commands::compare_peers(&flags),
         Some(Command::Peers(flags)) => fleet_commands::compare_peers(&flags),
         Some(Command::Attach(flags)) => fleet_commands::attach(&flags),
+        Some(Command::Steps(flags)) => steps_command::run(&flags),
         Some(Command::Simulate(flags)) => commands::simulate(&flags),
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::super::core_assignment::CoreAssignment;
 use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, border};
 use super::capacity::{Capacity, Start, Trials, search};
-use super::config::FleetComparisonConfig;
+use super::config::{FleetComparisonConfig, LOWEST_RATE, rounded};
 use super::contender::Contender;
 use super::measurement::{STEAL_LIMIT, TurnMeasurement};
 use super::rows::{CapacityRow, ClassRows, FleetRow, capacity_rows, fleet_rows};
@@ -81,6 +81,35 @@ struct Measured<T> {
     steal: f64,
 }
 
+/// One of the loads.
+struct Pace {
+    pacing: FleetPacing,
+    /// The share of the first contender's capacity.
+    share: Option<f64>,
+    /// Seconds of a measurement.
+    duration: f64,
+}
+
+/// All loads, in the order in which they are measured. Shares are of `capacity`, and left out without it.
+fn paces(config: &FleetComparisonConfig, capacity: Option<f64>) -> Vec<Pace> {
+    let open = |rate, share| Pace { pacing: FleetPacing::Open { rate }, share, duration: config.duration };
+    let mut paces: Vec<Pace> = config.rates.iter().map(|&rate| open(rate, None)).collect();
+    if let Some(capacity) = capacity {
+        let rate = |share: f64| rounded(capacity * share).max(LOWEST_RATE);
+        paces.extend(config.shares.iter().map(|&share| open(rate(share), Some(share))));
+        paces.extend(config.alternations.iter().map(|alternation| Pace {
+            pacing: FleetPacing::Alternating(alternation.rate(capacity)),
+            share: None,
+            duration: alternation.duration(),
+        }));
+    }
+    if config.closed_loop {
+        let pacing = FleetPacing::Closed { think_us: config.think_us };
+        paces.push(Pace { pacing, share: None, duration: config.duration });
+    }
+    paces
+}
+
 /// The thread of kernel-thread polls from the start to the end of the comparison.
 fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Result<(), Error> {
     let refuse = |reason| Err(Error::PollingThread { core: cores.packing, reason });
@@ -130,7 +159,7 @@ impl FleetComparison {
     /// # Errors
     /// If a server or a fleet exits.
     pub fn run(mut self, mut progress: impl FnMut(&str)) -> Result<FleetComparisonResult, Error> {
-        let FleetComparisonConfig { settle, warm_up, duration, rounds, capacity_rounds, .. } = self.config;
+        let FleetComparisonConfig { settle, warm_up, rounds, capacity_rounds, .. } = self.config;
         let trials = Trials {
             p99_us: self.config.capacity_p99_us,
             warm_up: self.config.trial_warm_up,
@@ -156,22 +185,17 @@ impl FleetComparison {
             reasons.extend(capacity_invalid.into_iter().map(|turn| turn.reason));
             return Err(Error::NoCapacity(reasons.join("; ")));
         }
-        let mut paces: Vec<(Option<f64>, FleetPacing)> = Vec::new();
-        paces.extend(self.config.rates.iter().map(|&rate| (None, FleetPacing::Open { rate })));
-        for &share in self.config.shares.iter().filter(|_| search_capacity) {
-            let reference = median(&capacities);
-            // Rounded to hundreds, for legibility.
-            let rate = ((reference * share / 100.0).round() * 100.0).max(100.0);
-            paces.push((Some(share), FleetPacing::Open { rate }));
-        }
-        if self.config.closed_loop {
-            paces.push((None, FleetPacing::Closed { think_us: self.config.think_us }));
-        }
+        let reference = match self.config.given_capacity {
+            Some(capacity) => Some(capacity),
+            None => search_capacity.then(|| median(&capacities)),
+        };
+        let paces = paces(&self.config, reference);
         let (mut measured, mut invalid) = (Vec::new(), Vec::new());
-        for &(_, pacing) in &paces {
+        for &Pace { pacing, duration, .. } in &paces {
             let load = FleetLoad { pacing, warm_up, duration };
             let name = match pacing {
                 FleetPacing::Open { rate } => format!("{rate:.0}/s"),
+                FleetPacing::Alternating(rate) => rate.to_string(),
                 FleetPacing::Closed { .. } => "closed loop".to_owned(),
             };
             let (turns, left_out) = self.rounds(rounds, &name, &mut progress, |contender, _| {
@@ -190,9 +214,9 @@ impl FleetComparison {
         }
         let config = &self.config;
         let loads = paces.into_iter().zip(measured).zip(invalid);
-        let loads = loads.map(|(((share, pacing), measured), invalid)| LoadResult {
-            pacing: Some(pacing),
-            share,
+        let loads = loads.map(|((pace, measured), invalid)| LoadResult {
+            pacing: Some(pace.pacing),
+            share: pace.share,
             classes: class_rows(&measured, |rounds| fleet_rows(config, rounds)),
             measured,
             invalid,

@@ -12,7 +12,7 @@ mod server_command;
 
 pub use capacity::{Capacity, CapacityTrial};
 pub use comparison::{FleetComparison, FleetComparisonResult, InvalidTurn, LoadResult};
-pub use config::{FleetComparisonConfig, Reference};
+pub use config::{Alternation, FleetComparisonConfig, Reference};
 pub use contender::{Contender, requests_for};
 pub use measurement::{AttachTurn, RECEIVED_SHARE, ServerFigures, TurnMeasurement};
 pub use rows::{CapacityRow, ClassRows, FleetRow};

@@ -94,7 +94,7 @@ impl FleetReport {
             self.congestion_control, self.config.connections, self.config.depth
         );
         let capacity = &self.result.capacity;
-        if self.config.rates.is_empty() {
+        if self.config.rates.is_empty() && self.config.given_capacity.is_none() {
             let _ = writeln!(
                 text,
                 "\nCapacity: the highest rate with a 99th percentile of at most {:.0} µs, requests per second",
@@ -168,7 +168,7 @@ fn capacity_table(class: &ClassRows<CapacityRow>) -> String {
 fn load_cells(load: &LoadResult<FleetRow, TurnMeasurement>, row: &FleetRow) -> Vec<String> {
     let rate = match (load.share, load.pacing) {
         (Some(share), _) => format!("{:.0} % ({})", share * 100.0, load.measured.load),
-        (None, Some(FleetPacing::Open { .. })) => load.measured.load.clone(),
+        (None, Some(FleetPacing::Open { .. } | FleetPacing::Alternating(_))) => load.measured.load.clone(),
         (None, _) => format!("closed ({:.0}/s)", row.qps.median),
     };
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
@@ -193,7 +193,8 @@ fn load_cells(load: &LoadResult<FleetRow, TurnMeasurement>, row: &FleetRow) -> V
 
 /// One sentence: would kernel polling help here, and by how much? One for each server that is attached to from outside.
 fn verdict(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> String {
-    if !config.rates.is_empty() && config.contenders.iter().any(Contender::polls) {
+    let given = !config.rates.is_empty() || config.given_capacity.is_some();
+    if given && config.contenders.iter().any(Contender::polls) {
         return "At given rates the capacity is not searched, so there is no verdict on it.".to_owned();
     }
     let mut polling = config.contenders.iter().enumerate().filter(|(_, contender)| contender.polls());
@@ -281,7 +282,7 @@ fn notes(
     result: &FleetComparisonResult,
 ) -> Vec<String> {
     let mut notes = Vec::new();
-    if config.rates.is_empty() {
+    if config.rates.is_empty() && config.given_capacity.is_none() {
         notes.push(result.capacity.measured.summary());
     }
     notes.extend(result.loads.iter().map(|load| load.measured.summary()));

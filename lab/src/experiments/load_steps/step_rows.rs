@@ -1,0 +1,171 @@
+//! A row for each contender after each step of each load.
+
+use std::time::Duration;
+
+use loadgen::interleaved_rounds::{DistanceClass, Round};
+use loadgen::medians::{Interval, median_interval};
+use serde::Serialize;
+
+use super::Outcome;
+use super::excess::{ALLOWED_BEYOND_BUDGET, Excess, Percentile, excess};
+use super::settling::{Settling, settling};
+use crate::experiments::fleet_comparison::{
+    Contender, FleetComparisonConfig, FleetComparisonResult, TurnMeasurement,
+};
+use crate::fleet::{AlternatingRate, FleetLatency, FleetPacing, FleetWindow, Step};
+
+/// A load that steps up and down.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct LoadSteps {
+    /// The name of the load.
+    pub load: String,
+    /// The rates and times.
+    pub rate: AlternatingRate,
+    /// Rows, a table for each class of distance between the cores.
+    pub classes: Vec<StepClass>,
+}
+
+/// The rows of one class of distance.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct StepClass {
+    /// The class.
+    pub class: DistanceClass,
+    /// The number of rounds.
+    pub rounds: usize,
+    /// A row for each contender after each step.
+    pub rows: Vec<StepRow>,
+}
+
+/// One contender after one kind of step.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct StepRow {
+    /// The contender.
+    pub name: String,
+    /// The contender whose latency it is compared with.
+    pub reference: String,
+    /// The step.
+    pub step: Step,
+    /// The turns that the row is of.
+    pub turns: usize,
+    /// Median latency of the first window after the step, µs.
+    pub first_p50_us: Interval,
+    /// Median latency of the last window before the next step, µs.
+    pub last_p50_us: Interval,
+    /// When the median latency settles. `None` where the load does not stay for long enough.
+    pub settled_p50: Option<Settling>,
+    /// When the 99th percentile settles.
+    pub settled_p99: Option<Settling>,
+    /// By how much a percentile may be beyond the reference's, µs: the latency budget and 1 ms.
+    pub allowed_us: f64,
+    /// By how much each percentile is beyond the reference's in its worst window. Empty for the reference itself.
+    pub excess: Vec<Excess>,
+}
+
+impl StepRow {
+    /// Whether both percentiles settle in time. `None` where the load does not stay for long enough.
+    pub fn settles(&self) -> Option<Outcome> {
+        let outcomes = [self.settled_p50?.outcome(), self.settled_p99?.outcome()];
+        Some(all(outcomes.into_iter()))
+    }
+
+    /// Whether no percentile is too far beyond the reference's. `None` for the reference itself, and without a round.
+    pub fn is_within(&self) -> Option<Outcome> {
+        let outcomes = self.excess.iter().map(|excess| excess.outcome);
+        (!self.excess.is_empty()).then(|| all(outcomes))
+    }
+}
+
+/// Kept if all are, and broken if one is.
+fn all(mut outcomes: impl Iterator<Item = Outcome> + Clone) -> Outcome {
+    if outcomes.clone().any(|outcome| outcome == Outcome::Broken) {
+        Outcome::Broken
+    } else if outcomes.all(|outcome| outcome == Outcome::Kept) {
+        Outcome::Kept
+    } else {
+        Outcome::Undecided
+    }
+}
+
+/// The rows of all alternating loads.
+pub fn load_steps(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> Vec<LoadSteps> {
+    let alternating = result.loads.iter().filter_map(|load| match load.pacing? {
+        FleetPacing::Alternating(rate) => Some((load, rate)),
+        FleetPacing::Open { .. } | FleetPacing::Closed { .. } => None,
+    });
+    let steps = alternating.map(|(load, rate)| {
+        let classes = load.measured.finished.classes.iter().filter(|class| !class.rounds.is_empty());
+        let classes = classes.map(|class| StepClass {
+            class: class.class,
+            rounds: class.rounds.len(),
+            rows: step_rows(config, &rate, &class.rounds),
+        });
+        LoadSteps { load: load.measured.load.clone(), rate, classes: classes.collect() }
+    });
+    steps.collect()
+}
+
+fn step_rows(
+    config: &FleetComparisonConfig,
+    rate: &AlternatingRate,
+    rounds: &[Round<TurnMeasurement>],
+) -> Vec<StepRow> {
+    let steps = rate.steps().into_iter();
+    let rows = |step| {
+        let contenders = config.contenders.iter().enumerate();
+        contenders.map(move |(index, contender)| step_row(config, rate, rounds, step, index, contender))
+    };
+    steps.flat_map(rows).collect()
+}
+
+fn step_row(
+    config: &FleetComparisonConfig,
+    rate: &AlternatingRate,
+    rounds: &[Round<TurnMeasurement>],
+    step: Step,
+    index: usize,
+    contender: &Contender,
+) -> StepRow {
+    let reference = config.reference_of(index);
+    let first = if step == Step::Up { 0 } else { rate.windows_after(Step::Up) };
+    let count = rate.windows_after(step);
+    let windows: Vec<(usize, f64)> =
+        (0..count).map(|window| (first + window, window as f64 * rate.window_seconds)).collect();
+    let median_of = |window: usize| {
+        let turns = rounds.iter().filter_map(|round| round.value(index)?.fleet.windows.get(window));
+        let medians = turns.filter(|it: &&FleetWindow| it.requests > 0).map(|it| it.latency.p50);
+        median_interval(&medians.collect::<Vec<_>>())
+    };
+    let settled = |percentile: fn(&FleetLatency) -> f64| {
+        settling(rounds, index, step, rate.seconds_after(step), rate.window_seconds, percentile)
+    };
+    let allowed = budget(contender) + ALLOWED_BEYOND_BUDGET;
+    let excess = |percentile| excess(rounds, index, reference, &windows, percentile, allowed);
+    StepRow {
+        name: contender.name(),
+        reference: config.contenders[reference].name(),
+        step,
+        turns: rounds.iter().filter(|round| round.value(index).is_some()).count(),
+        first_p50_us: median_of(first),
+        last_p50_us: median_of(first + count - 1),
+        settled_p50: settled(|latency| latency.p50),
+        settled_p99: settled(|latency| latency.p99),
+        allowed_us: allowed.as_secs_f64() * 1e6,
+        excess: if index == reference {
+            Vec::new()
+        } else {
+            Percentile::ALL.into_iter().filter_map(excess).collect()
+        },
+    }
+}
+
+/// The latency budget; zero for others than kernel polling.
+fn budget(contender: &Contender) -> Duration {
+    match contender {
+        Contender::Lull { polling, .. } if contender.polls() => polling.latency_budget.delay(),
+        Contender::Program { attached: Some(budget), .. } => budget.delay(),
+        _ => Duration::ZERO,
+    }
+}

@@ -1,0 +1,82 @@
+//! The `lab steps` command.
+
+use std::process::Command;
+
+use serde_json::Value;
+use serial_test::serial;
+use tests::isolated;
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn lab_steps_shows_each_server_after_each_step_of_each_load() {
+    let output = Command::new(tests::own_program("lab"))
+        // An unoptimized server and fleet keep up with that.
+        .args(["steps", "--quick", "--rounds", "2", "--capacity", "2000", "--latency-budget", "0,50"])
+        .args(["--format", "json"])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    let loads: Vec<&str> = array(&report["steps"]).iter().filter_map(|load| load["load"].as_str()).collect();
+    let expected = ["steps of 400ms, 200 to 1800/s", "bursts of 10ms, 1800/s", "bursts of 100ms, 1800/s"];
+    assert_eq!(loads, expected);
+    let servers = ["vanilla, epoll", "kernel-polling, epoll", "kernel-polling, epoll, budget 50 µs"];
+    for load in array(&report["steps"]) {
+        let steps: &[&str] = if load["rate"]["low"].as_f64() > Some(0.0) { &["up", "down"] } else { &["up"] };
+        let expected: Vec<(&str, &str)> =
+            steps.iter().flat_map(|&step| servers.map(|server| (step, server))).collect();
+        // Empty where the machine disturbed both rounds.
+        for class in array(&load["classes"]) {
+            let rows = array(&class["rows"]);
+            let named: Vec<(&str, &str)> = rows
+                .iter()
+                .map(|row| (row["step"].as_str().unwrap(), row["name"].as_str().unwrap()))
+                .collect();
+            assert_eq!(named, expected);
+            rows.iter().for_each(|row| check_row(load, row));
+        }
+    }
+    let text = &report["comparison"]["verdict"];
+    assert!(text.as_str().unwrap().contains("the capacity is not searched"), "{text}");
+}
+
+fn check_row(load: &Value, row: &Value) {
+    let turns = row["turns"].as_u64().unwrap();
+    assert!(turns <= 2, "{row}");
+    // An unoptimized fleet may send too late, so that no turn is valid.
+    if turns == 0 {
+        return;
+    }
+    // Only what stays for long enough can settle.
+    let stays = load["rate"]["high_seconds"].as_f64() >= Some(0.4);
+    assert_eq!(row["settled_p50"].is_object(), stays, "{row}");
+    assert_eq!(row["settled_p99"].is_object(), stays, "{row}");
+    if stays {
+        let settled = &row["settled_p50"];
+        let [earliest, at] = ["earliest", "at"].map(|name| settled[name].as_f64().unwrap());
+        assert!(earliest <= at && at <= 300.0, "{row}");
+        // Two rounds are too few.
+        assert!(settled["latest"].is_null(), "{row}");
+    }
+    let compared = row["name"] != row["reference"];
+    assert!(array(&row["excess"]).len() <= if compared { 3 } else { 0 }, "{row}");
+    for excess in array(&row["excess"]) {
+        assert_eq!(excess["outcome"], "undecided", "{row}");
+    }
+    let budget = if row["name"].as_str().unwrap().ends_with("50 µs") { 50.0 } else { 0.0 };
+    assert_eq!(row["allowed_us"].as_f64(), Some(1000.0 + budget), "{row}");
+}
+
+#[test]
+fn a_capacity_that_no_load_could_have_is_refused() {
+    let output =
+        Command::new(tests::own_program("lab")).args(["steps", "--capacity", "10"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("--capacity") && error.contains("1000..=2000000"), "{error}");
+}
