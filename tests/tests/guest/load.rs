@@ -120,6 +120,11 @@ impl WorkerLine {
         Self { words: words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
     }
 
+    /// The value of a word, if the line has it.
+    pub fn word(&self, name: &str) -> Option<&str> {
+        self.words.get(name).map(String::as_str)
+    }
+
     pub fn number(&self, name: &str) -> u64 {
         let value = self.words.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}"));
         value.parse().unwrap_or_else(|_| panic!("{name} is {value}"))
