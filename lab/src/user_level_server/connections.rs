@@ -33,7 +33,7 @@ pub(super) struct Connections<'s> {
     connections: Vec<Connection<'s>>,
     /// Those that have ended.
     free: Vec<usize>,
-    /// Of which the timers are looked after next.
+    /// Index of the connection whose timers are checked next.
     next: usize,
     /// Without sockets: what belongs to no connection is answered with a reset.
     nobody: SocketSet<'static>,

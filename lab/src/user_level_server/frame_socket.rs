@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::net::{SendFlags, send};
 use xdp::nic::NicIndex;
@@ -38,7 +39,9 @@ pub(super) struct FrameSender {
     /// Whether the kernel was not asked to send some of them, or could not.
     unsent: bool,
     /// Frames that could not be had because all were in use.
-    pub(super) refused: u64,
+    refused: u64,
+    /// System calls that ended with a packet that the receiver's queue had no room for.
+    dropped: u64,
 }
 
 /// An AF_XDP socket, bound to queue 0 of an interface.
@@ -101,6 +104,7 @@ impl FrameSocket {
             in_kernel: 0,
             unsent: false,
             refused: 0,
+            dropped: 0,
         };
         let mut socket = Self {
             socket,
@@ -155,7 +159,9 @@ impl FrameSocket {
         let fd = unsafe { BorrowedFd::borrow_raw(self.socket.raw_fd()) };
         // Bounded: what the kernel can't send now it is asked to with the next call.
         for _ in 0..=sender.in_kernel / KERNEL_BATCH {
-            sender.unsent = has_more(send(fd, &[], SendFlags::DONTWAIT).map(drop))?;
+            let result = send(fd, &[], SendFlags::DONTWAIT).map(drop);
+            sender.dropped += u64::from(result == Err(Errno::BUSY));
+            sender.unsent = has_more(result)?;
             if !sender.unsent {
                 break;
             }
@@ -173,14 +179,19 @@ impl FrameSocket {
 }
 
 impl FrameSender {
-    /// Whether a frame can be had.
+    /// Whether a frame can be had. The frames for reception are never spent on what is sent: at most [`SEND_FRAMES`] are in use
+    /// for that, and reception has [`RECEIVE_FRAMES`] in its rings, in the program, or to be filled in.
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
-        if self.umem.allocatable() <= RECEIVE_FRAMES as usize {
+        if self.in_use() >= SEND_FRAMES as usize {
             self.reclaim();
         }
-        // Those that wait for packets are not to be spent on what is sent.
-        self.umem.allocatable() > BATCH
+        self.in_use() < SEND_FRAMES as usize
+    }
+
+    /// Frames that were written and not sent yet.
+    fn in_use(&self) -> usize {
+        self.outgoing.len() + self.in_kernel
     }
 
     /// Has `write` fill a frame of `length` bytes, which the next flush sends. Without a free frame it is lost, as on a network
@@ -203,7 +214,11 @@ impl FrameSender {
         match packet {
             Some(mut packet) => {
                 let result = write(&mut packet);
-                self.outgoing.push_front(packet);
+                // Has room, as it has a place for each frame that may be in use.
+                if let Some(packet) = self.outgoing.push_front(packet) {
+                    self.umem.free_packet(packet);
+                    self.refused += 1;
+                }
                 result
             }
             None => {
@@ -219,13 +234,13 @@ impl FrameSender {
     }
 }
 
-/// Whether the kernel has more to do and wants to be called again. A full queue of the receiver loses packets, as on a network.
+/// Whether the kernel may have left frames in the ring, and wants to be called again. It has emptied the ring only if the call
+/// succeeds (`__xsk_generic_xmit`): `EAGAIN` ends a batch, and `EBUSY` is for a packet that a full queue of the receiver has lost,
+/// as on a network, with the frames after it left in the ring.
 fn has_more(result: rustix::io::Result<()>) -> io::Result<bool> {
-    use rustix::io::Errno;
     match result {
         Ok(()) => Ok(false),
-        Err(Errno::AGAIN) => Ok(true),
-        Err(Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(false),
+        Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
@@ -244,5 +259,19 @@ fn socket_error(step: &'static str) -> impl Fn(xdp::socket::SocketError) -> XdpE
             needs: "root (CAP_NET_RAW and CAP_NET_ADMIN), and a kernel with CONFIG_XDP_SOCKETS",
             source,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_asked_again_until_it_has_emptied_the_ring() {
+        assert!(!has_more(Ok(())).unwrap());
+        for errno in [Errno::AGAIN, Errno::BUSY, Errno::NOBUFS, Errno::INTR] {
+            assert!(has_more(Err(errno)).unwrap(), "{errno}");
+        }
+        assert!(has_more(Err(Errno::NETDOWN)).is_err());
     }
 }

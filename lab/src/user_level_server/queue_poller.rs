@@ -33,20 +33,22 @@ impl QueuePoller {
 
     /// Awaits a datagram that comes through the queue of one of `napis`. From the first poll on that queue's notifications are
     /// masked.
-    pub(super) fn begin(&self, napis: &[u32]) -> io::Result<()> {
-        self.0.recv(&mut [0])?;
+    ///
+    /// # Errors
+    /// What could not be done, and what it needs where the kernel's error says so.
+    pub(super) fn begin(&self, napis: &[u32]) -> Result<(), String> {
+        let received = self.0.recv(&mut [0]);
+        received.map_err(|error| format!("no datagram came through it within {DATAGRAM:?}: {error}"))?;
         let napi = policies::descriptors::incoming_napi_id(&self.0);
         if !napis.contains(&napi) {
-            return Err(io::Error::other(format!(
-                "the datagram came through NAPI {napi}, and the interface's are {napis:?}"
-            )));
+            return Err(format!("the datagram came through NAPI {napi}, and the interface's are {napis:?}"));
         }
-        self.0.set_nonblocking(true)?;
-        busy_poll_on_read(&self.0)?;
-        let mut netdev = Netdev::open().map_err(io::Error::other)?;
+        self.0.set_nonblocking(true).map_err(|error| error.to_string())?;
+        busy_poll_on_read(&self.0).map_err(|error| with_need(&error))?;
+        let mut netdev = Netdev::open().map_err(|error| with_need(&error))?;
         // Without both, a poll that finds nothing would unmask the notifications.
         for (setting, value) in [(NapiSetting::DeferHardIrqs, 1), (NapiSetting::GroFlushTimeout, WATCHDOG)] {
-            netdev.set_napi(napi, setting, value).map_err(io::Error::other)?;
+            netdev.set_napi(napi, setting, value).map_err(|error| with_need(&error))?;
         }
         Ok(())
     }
@@ -60,6 +62,31 @@ impl QueuePoller {
                 Ok(())
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// An error, with what the step needs if that is what the error says.
+fn with_need(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => format!("{error}; it needs CAP_NET_ADMIN"),
+        // Older kernels know neither the netlink command nor the option.
+        Some(libc::EOPNOTSUPP | libc::ENOPROTOOPT) => format!("{error}; it needs Linux 6.13"),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_that_say_so_name_a_permission_or_a_kernel() {
+        let text = |errno| with_need(&io::Error::from_raw_os_error(errno));
+        assert!(text(libc::EPERM).ends_with("it needs CAP_NET_ADMIN"));
+        assert!(text(libc::EOPNOTSUPP).ends_with("it needs Linux 6.13"));
+        for errno in [libc::ENODEV, libc::EINVAL, libc::EAGAIN] {
+            assert!(!text(errno).contains("needs"), "{}", text(errno));
         }
     }
 }

@@ -61,9 +61,7 @@ pub(crate) fn serve(
     let napis = interface.queues.iter().filter_map(|queue| queue.napi.as_ref());
     if let Err(error) = poller.begin(&napis.map(|napi| napi.id).collect::<Vec<_>>()) {
         return Ok(report(&UserLevelServerReady::Refused {
-            reason: format!(
-                "can't busy-poll the interface's queue: {error}; it needs Linux 6.13 and CAP_NET_ADMIN"
-            ),
+            reason: format!("can't busy-poll the interface's queue: {error}"),
         })?);
     }
     let endpoint = Endpoint {

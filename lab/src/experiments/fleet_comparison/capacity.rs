@@ -17,7 +17,7 @@ const STEP: f64 = 1.12;
 const RESOLUTION: f64 = 1.06;
 /// How often a disturbed trial is repeated.
 const STOLEN_TRIALS: usize = 1;
-/// How often a rate is tried before it counts as too high: a pause of the machine fails a rate that is none.
+/// How often a rate is tried before it counts as too high: a pause of the machine can fail a rate that is within the capacity.
 const ATTEMPTS: usize = 2;
 /// Lowest and highest rate that are tried.
 const RATES: (f64, f64) = (2_000.0, 3_000_000.0);

@@ -18,7 +18,7 @@ const PORT: u16 = 11211;
 struct Wire {
     frames: VecDeque<Vec<u8>>,
     sent: usize,
-    /// Of so many frames the last is lost; 0 for none.
+    /// Drops every n-th frame; 0 drops none.
     lost_of: usize,
 }
 
