@@ -396,7 +396,7 @@ pub struct WaitingFlags {
 
 #[derive(Args, Clone)]
 pub struct PaperFlags {
-    /// Take at most four minutes instead of 20: fewer records, rates, rounds and connections
+    /// Take about five minutes instead of 20: fewer records, rates, rounds, connections and files
     #[arg(long)]
     pub quick: bool,
     /// Folder for the report, its plots, and the results of each part. A part whose results are there already, from this

@@ -1,4 +1,4 @@
-//! memcached as it runs and attached to, beside Lull's: what of a gain is the policy's, and what the runtime's.
+//! Unmodified memcached, memcached under `policies attach`, and Lull's: how much of a gain comes from the policy.
 
 use std::path::Path;
 
@@ -16,17 +16,14 @@ use super::policies::shape;
 use crate::Error;
 use crate::polling_config::PollingConfig;
 
-/// The shares of memcached's capacity at which the open loop is measured.
-const SHARES: [f64; 2] = [0.5, 1.1];
-
 /// The number of contenders.
 pub(super) fn contenders(config: &PaperConfig) -> usize {
-    1 + config.budgets.len() + 2
+    1 + config.attached_budgets.len() + 2
 }
 
 /// The number of loads beside the search for the capacity.
 pub(super) fn loads(config: &PaperConfig) -> usize {
-    1 + if config.rates.is_empty() { SHARES.len() } else { config.rates.len() }
+    1 + if config.rates.is_empty() { config.attached_shares.len() } else { config.rates.len() }
 }
 
 pub(super) fn measure(
@@ -36,7 +33,7 @@ pub(super) fn measure(
     progress: &mut dyn FnMut(&str),
 ) -> Result<PartResult, Error> {
     let server = memcached(program, config.records);
-    let attached = Contender::attached(&server, &latency_budgets(&config.budgets)).into_iter();
+    let attached = Contender::attached(&server, &latency_budgets(&config.attached_budgets)).into_iter();
     let mut contenders: Vec<Published> = attached
         .map(|contender| {
             let published = if contender.is_attached() { "Kernel Polling" } else { "Vanilla" };
@@ -53,11 +50,11 @@ pub(super) fn measure(
     let fleet = FleetComparisonConfig {
         reference: Reference::First,
         requests: requests(config.records),
-        shares: SHARES.to_vec(),
+        shares: config.attached_shares.clone(),
         settle: config.settle,
         // From outside the law is asked every 50 ms, so a trial needs longer to settle.
         trial_warm_up: config.warm_up.max(config.settle / 2.0),
-        ..shape(config, Part::Attached, contenders)
+        ..shape(config, Part::Attached, contenders, loads(config))
     };
     let workload = workload_text(&format!("{} connections", config.connections), config.records);
     let (mut part, _) = compare(fleet, &published, cores, workload, progress)?;

@@ -11,6 +11,8 @@ use super::part::Part;
 /// Of 31 requests one stores: ETC has 30 gets for a set (Atikoglu et al., the paper's reference 3). The paper names no
 /// ratio for its experiments.
 const UPDATE_RATIO: f64 = 1.0 / 31.0;
+/// The part of the time that the search for the capacity has, where there is one.
+pub(super) const CAPACITY_SHARE: f64 = 0.35;
 
 /// How much is measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,8 +37,10 @@ pub struct PaperConfig {
     pub rates: Vec<f64>,
     /// The latency budgets of kernel polling, µs: latency first, and efficiency.
     pub budgets: Vec<u16>,
-    /// Those with which nginx is attached to.
-    pub web_budgets: Vec<u16>,
+    /// Those with which memcached and nginx are attached to.
+    pub attached_budgets: Vec<u16>,
+    /// Rates of [`Part::Attached`], as shares of memcached's capacity.
+    pub attached_shares: Vec<f64>,
     /// Numbers of connections of Figure 9.
     pub connection_counts: Vec<usize>,
     /// Records for Figure 9, which starts a server for each number of connections.
@@ -47,12 +51,13 @@ pub struct PaperConfig {
     pub wrk_connections: usize,
     /// Seconds of a turn under wrk, which takes whole ones.
     pub wrk_seconds: u64,
-    /// Seconds that the parts may take, in the order of [`Part::ALL`]; starting servers comes on top.
-    pub limits: [u64; 5],
+    /// Rounds of each load that the time of a part is enough for if no turn is repeated, in the order of [`Part::ALL`]. Starting
+    /// servers comes on top.
+    pub rounds_in_time: [u32; 5],
 }
 
 impl PaperConfig {
-    /// At most 20 minutes, or 4 if `quick`.
+    /// About 20 minutes, or 5 if `quick`.
     pub fn new(quick: bool) -> Self {
         Self {
             records: if quick { 20_000 } else { 1_000_000 },
@@ -60,18 +65,20 @@ impl PaperConfig {
             turn: if quick { 0.15 } else { 0.3 },
             warm_up: if quick { 0.1 } else { 0.2 },
             settle: if quick { 0.3 } else { 0.6 },
-            rounds: if quick { 6 } else { 20 },
+            rounds: if quick { 9 } else { 20 },
             capacity_rounds: if quick { 3 } else { 8 },
             shares: if quick { vec![0.5, 1.1] } else { vec![0.25, 0.5, 0.75, 0.9, 1.1, 1.4] },
             rates: Vec::new(),
             budgets: vec![0, 50],
-            web_budgets: if quick { vec![0] } else { vec![0, 50] },
+            attached_budgets: if quick { vec![0] } else { vec![0, 50] },
+            attached_shares: if quick { vec![0.5] } else { vec![0.5, 1.1] },
             connection_counts: if quick { vec![1, 100, 10_000] } else { vec![1, 10, 100, 1_000, 10_000] },
             connection_records: if quick { 10_000 } else { 100_000 },
-            file_sizes: vec![64, 1 << 10, 16 << 10, 1 << 20],
+            file_sizes: if quick { vec![64, 1 << 20] } else { vec![64, 1 << 10, 16 << 10, 1 << 20] },
             wrk_connections: 125,
-            wrk_seconds: if quick { 1 } else { 2 },
-            limits: if quick { [52, 36, 30, 65, 22] } else { [370, 180, 130, 210, 90] },
+            wrk_seconds: 1,
+            // Six rounds are the fewest that give an interval, and a turn that is not valid costs one.
+            rounds_in_time: if quick { [8, 8, 9, 8, 10] } else { [11, 8, 16, 9, 16] },
         }
     }
 
@@ -91,14 +98,40 @@ impl PaperConfig {
         }
         if let Some(rounds) = rounds {
             (config.rounds, config.capacity_rounds) = (rounds, rounds);
+            // More than twice what they take: on a slow machine, too, rounds are to end it, and not the time.
+            config.rounds_in_time = [u32::try_from(2 * rounds + 6).unwrap_or(u32::MAX); 5];
         }
         config
     }
 
-    /// The time that a part may take.
-    pub(super) fn limit(&self, part: Part) -> Duration {
+    /// The time that `contenders` under `loads` of a part may take, the search for the capacity included.
+    pub(super) fn limit(&self, part: Part, contenders: usize, loads: usize) -> Duration {
         let index = Part::ALL.iter().position(|other| *other == part).unwrap_or(0);
-        Duration::from_secs(self.limits[index])
+        let turns = contenders * loads * self.rounds_in_time[index] as usize;
+        let capacity_share = match part {
+            Part::Web | Part::Connections => 0.0,
+            _ => CAPACITY_SHARE,
+        };
+        Duration::from_secs_f64(turns as f64 * self.turn_seconds(part) / (1.0 - capacity_share))
+    }
+
+    /// How long a turn takes, with what comes before and after its measurement.
+    pub(super) fn turn_seconds(&self, part: Part) -> f64 {
+        /// Reading the distance of the cores and the host's counters, twice.
+        const READING: f64 = 0.05;
+        /// The same, and what wrk takes to connect and to end.
+        const WRK: f64 = 0.1;
+        let fleet = self.warm_up + self.turn + READING;
+        match part {
+            Part::Attached => self.settle + fleet,
+            Part::Web => self.wrk_seconds as f64 + WRK,
+            Part::Policies | Part::UserLevel | Part::Connections => fleet,
+        }
+    }
+
+    /// Seconds of a trial of the search for the capacity.
+    pub(crate) fn trial_seconds(&self) -> f64 {
+        self.turn.min(0.15)
     }
 
     /// The paper's workload.

@@ -33,7 +33,6 @@ pub(super) fn measure(
     let mut all: Option<PartResult> = None;
     // The memory of each contender with the fewest connections.
     let mut fewest: Option<(usize, Vec<ServerMemory>)> = None;
-    let loads = u32::try_from(config.connection_counts.len()).unwrap_or(1).max(1);
     for &connections in &config.connection_counts {
         let fleet = FleetComparisonConfig {
             reference: Reference::First,
@@ -44,7 +43,7 @@ pub(super) fn measure(
             closed_loop: true,
             warm_up: config.warm_up,
             duration: config.turn,
-            time_limit: config.limit(Part::Connections) / loads,
+            time_limit: config.limit(Part::Connections, CONTENDERS, 1),
             ..FleetComparisonConfig::new(contenders.clone(), false)
         };
         let workload = workload_text("1 to 10,000 connections", config.connection_records);

@@ -91,8 +91,7 @@ pub enum PaperProgress<'a> {
 pub fn steps(config: &PaperConfig, programs: &Programs, part: Part) -> usize {
     match part {
         Part::Policies => {
-            let rates = if config.rates.is_empty() { config.shares.len() } else { config.rates.len() };
-            policies::contenders(config) * (capacity_rounds(config) + (rates + 1) * config.rounds)
+            policies::contenders(config) * (capacity_rounds(config) + policies::loads(config) * config.rounds)
         }
         Part::Attached => {
             let rounds = capacity_rounds(config) + attached::loads(config) * config.rounds;
@@ -191,5 +190,55 @@ fn measure_part(
             (_, None) => missing("wrk"),
         },
         Part::Connections => connections::measure(config, cores, progress).map(Ok),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each part with its contenders, its loads, the seconds of a turn by its own arithmetic, and the part of the time that the
+    /// search for the capacity leaves.
+    fn parts(config: &PaperConfig) -> [(Part, usize, usize, f64, f64); 5] {
+        let program = |name: &str| Some(Program { path: name.into(), version: "1".to_owned() });
+        let programs = Programs {
+            memcached: program("memcached"),
+            nginx: program("nginx"),
+            wrk: program("wrk"),
+            web: program("web"),
+        };
+        let fleet = config.warm_up + config.turn + 0.03;
+        let web = (web::contenders(config, &programs), config.file_sizes.len());
+        [
+            (Part::Policies, policies::contenders(config), policies::loads(config), fleet, 0.65),
+            (
+                Part::Attached,
+                attached::contenders(config),
+                attached::loads(config),
+                config.settle + fleet,
+                0.65,
+            ),
+            (Part::UserLevel, user_level::CONTENDERS, user_level::loads(config), fleet, 0.65),
+            // wrk prints that it has run for 1.01 to 1.02 s.
+            (Part::Web, web.0, web.1, config.wrk_seconds as f64 + 0.05, 1.0),
+            (Part::Connections, connections::CONTENDERS, config.connection_counts.len(), fleet, 1.0),
+        ]
+    }
+
+    #[test]
+    fn each_load_of_each_part_has_time_for_more_rounds_than_an_interval_needs() {
+        for (quick, most_minutes) in [(false, 16.0), (true, 4.25)] {
+            let config = PaperConfig::new(quick);
+            let mut total = 0.0;
+            for (part, contenders, loads, turn, share) in parts(&config) {
+                let limit = config.limit(part, contenders, loads).as_secs_f64();
+                // The contenders' CPU time at idle is measured within the time, too.
+                let idle = if part == Part::UserLevel { 2.5 } else { 0.0 };
+                let rounds = (limit - idle) * share / (contenders * loads) as f64 / turn;
+                assert!(rounds >= 7.0, "{part}, quick {quick}: {rounds:.1} rounds in {limit:.0} s");
+                total += limit;
+            }
+            assert!(config.rounds >= 7 && total / 60.0 <= most_minutes, "quick {quick}: {total:.0} s");
+        }
     }
 }

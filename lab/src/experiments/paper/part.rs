@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Part {
     /// The four policies on Lull's memcached: Table 5 and Figure 5.
     Policies,
-    /// memcached as it runs and attached to, beside Lull's: what of a gain is the policy's, and what the runtime's.
+    /// Unmodified memcached, memcached under `policies attach`, and Lull's: how much of a gain comes from the policy.
     Attached,
     /// nginx as it runs and attached to: Table 2.
     Web,

@@ -6,7 +6,7 @@ use runtime::{DriverKind, WaitStrategy};
 use super::super::contestant::Contestant;
 use super::super::core_assignment::CoreAssignment;
 use super::super::fleet_comparison::{Contender, FleetComparisonConfig, Reference};
-use super::config::{PaperConfig, latency_budgets};
+use super::config::{CAPACITY_SHARE, PaperConfig, latency_budgets};
 use super::fleet_loads::{compare, requests, workload_text};
 use super::measured::PartResult;
 use super::part::Part;
@@ -16,6 +16,11 @@ use crate::polling_config::PollingConfig;
 /// The number of contenders.
 pub(super) fn contenders(config: &PaperConfig) -> usize {
     Policy::PAPER.len() - 1 + config.budgets.len()
+}
+
+/// The number of loads beside the search for the capacity.
+pub(super) fn loads(config: &PaperConfig) -> usize {
+    1 + if config.rates.is_empty() { config.shares.len() } else { config.rates.len() }
 }
 
 pub(super) fn measure(
@@ -33,7 +38,7 @@ pub(super) fn measure(
     let fleet = FleetComparisonConfig {
         reference: Reference::First,
         requests: requests(config.records),
-        ..shape(config, Part::Policies, contenders)
+        ..shape(config, Part::Policies, contenders, loads(config))
     };
     let workload = workload_text(&format!("{} connections", config.connections), config.records);
     let (mut part, _) = compare(fleet, &published, cores, workload, progress)?;
@@ -58,7 +63,12 @@ fn published((policy, _): (Policy, DriverKind)) -> &'static str {
 }
 
 /// The rounds, rates and times of a comparison with a search for the capacity.
-pub(super) fn shape(config: &PaperConfig, part: Part, contenders: Vec<Contender>) -> FleetComparisonConfig {
+pub(super) fn shape(
+    config: &PaperConfig,
+    part: Part,
+    contenders: Vec<Contender>,
+    loads: usize,
+) -> FleetComparisonConfig {
     FleetComparisonConfig {
         connections: config.connections,
         shares: config.shares.clone(),
@@ -70,9 +80,9 @@ pub(super) fn shape(config: &PaperConfig, part: Part, contenders: Vec<Contender>
         warm_up: config.warm_up,
         duration: config.turn,
         trial_warm_up: config.warm_up,
-        trial_duration: config.turn.min(0.15),
-        time_limit: config.limit(part),
-        capacity_share: 0.35,
+        trial_duration: config.trial_seconds(),
+        time_limit: config.limit(part, contenders.len(), loads),
+        capacity_share: CAPACITY_SHARE,
         ..FleetComparisonConfig::new(contenders, false)
     }
 }

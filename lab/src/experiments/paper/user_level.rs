@@ -49,7 +49,7 @@ pub(super) fn measure(
         requests: requests(config.records),
         shares: SHARES.to_vec(),
         idle: IDLE,
-        ..shape(config, Part::UserLevel, contenders)
+        ..shape(config, Part::UserLevel, contenders, loads(config))
     };
     let workload = workload_text(&format!("{} connections", config.connections), config.records);
     let (mut part, _) = match compare(fleet, &published, cores, workload, progress) {

@@ -41,7 +41,7 @@ struct WebTurn {
 
 /// The number of contenders, of which some may not start.
 pub(super) fn contenders(config: &PaperConfig, programs: &Programs) -> usize {
-    1 + config.web_budgets.len() + if programs.web.is_some() { 2 } else { 0 }
+    1 + config.attached_budgets.len() + if programs.web.is_some() { 2 } else { 0 }
 }
 
 pub(super) fn measure(
@@ -69,7 +69,8 @@ pub(super) fn measure(
             Err(error) => return Err(error),
         }
     }
-    let limit = config.limit(Part::Web) / u32::try_from(config.file_sizes.len()).unwrap_or(1).max(1);
+    // Of each size.
+    let limit = config.limit(Part::Web, running.len(), 1);
     let (mut measured, mut invalid, mut failure) = (Vec::new(), Vec::new(), None);
     for &size in &config.file_sizes {
         match measure_size(size, &mut running, cores, config, wrk, limit, progress) {

@@ -49,7 +49,7 @@ pub(super) fn contestants(
 ) -> io::Result<Vec<WebContestant>> {
     let nginx = nginx_command(nginx, root)?;
     let mut contestants: Vec<WebContestant> =
-        Contender::attached(&nginx, &latency_budgets(&config.web_budgets))
+        Contender::attached(&nginx, &latency_budgets(&config.attached_budgets))
             .into_iter()
             .map(|contender| {
                 let published = if contender.is_attached() { "F-Stack" } else { "Vanilla" };
