@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use loadgen::interleaved_rounds::{
-    Conditions, DistanceClass, FinishedRounds, LeftOutReason, RepeatPolicy, Rounds,
+    Conditions, DistanceClass, FinishedRounds, FinishedTurn, LeftOutReason, RepeatPolicy, Rounds,
 };
 use serde::Serialize;
 
@@ -100,7 +100,22 @@ impl<T> MeasuredRounds<T> {
                 let _ = write!(text, "; {} left out {words}", counted(count, "turn"));
             }
         }
+        let kept = self.kept_disturbed();
+        if kept > 0 {
+            let _ = write!(text, "; {} kept in spite of steal", counted(kept, "turn"));
+        }
         text
+    }
+
+    /// The number of turns in rounds that exceeded the steal limit: nothing was left for another attempt.
+    fn kept_disturbed(&self) -> usize {
+        let rounds = self.finished.classes.iter().flat_map(|class| &class.rounds);
+        let disturbed = |turn: &&FinishedTurn<T>| {
+            let mut disturbed = self.finished.disturbed.iter();
+            disturbed.any(|it| it.contestant == turn.contestant && it.conditions == turn.conditions)
+        };
+        let valid = rounds.flat_map(|round| &round.turns).filter(|turn| turn.value.is_some());
+        valid.filter(disturbed).count()
     }
 }
 
@@ -212,8 +227,6 @@ pub(crate) fn order_by_rounds(classes: impl Iterator<Item = (DistanceClass, usiz
 
 #[cfg(test)]
 mod tests {
-    use loadgen::interleaved_rounds::Rounds;
-
     use super::*;
 
     fn run(load: &str, distances: &[(f64, f64)]) -> MeasuredRounds<()> {
@@ -257,5 +270,17 @@ mod tests {
             run.summary(),
             "get: 2 rounds (distance 99 to 104 ns); 1 turn left out because the distance changed"
         );
+    }
+
+    #[test]
+    fn the_summary_counts_the_turns_that_are_kept_in_spite_of_steal() {
+        let mut rounds = Rounds::new(1, 3).repeat_above(0.02, RepeatPolicy::Once);
+        for steal in [0.0, 0.5, 0.6, 0.0] {
+            let turn = rounds.next_turn().unwrap();
+            rounds.finish_turn(turn, Some(()), Conditions::with_steal(steal));
+        }
+        let (load, contestants) = ("get".to_owned(), vec!["one".to_owned()]);
+        let summary = MeasuredRounds { load, contestants, finished: rounds.finish() }.summary();
+        assert_eq!(summary, "get: 3 rounds; 1 turn left out because of steal; 1 turn kept in spite of steal");
     }
 }

@@ -101,6 +101,13 @@ pub struct MeasuredRow {
     pub figures: BTreeMap<Figure, MeasuredFigure>,
 }
 
+impl MeasuredRow {
+    /// Whether a turn beside the search for the capacity was valid. Memory and CPU time at idle are measured without one.
+    pub fn has_valid_turn(&self) -> bool {
+        self.figures.contains_key(&Figure::Throughput)
+    }
+}
+
 /// How a load is paced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -147,21 +154,16 @@ pub struct PartResult {
 }
 
 impl PartResult {
-    /// The distances of the cores that were met, in the order of their loads.
-    pub fn classes(&self) -> Vec<DistanceClass> {
-        let mut classes = Vec::new();
-        for load in &self.loads {
-            if !classes.contains(&load.class) {
-                classes.push(load.class);
-            }
-        }
-        classes
+    /// The distances at which loads of one kind have rounds, the one with most of them first.
+    pub fn classes_of(&self, kind: LoadKind) -> Vec<DistanceClass> {
+        let loads = self.loads.iter().filter(|load| load.kind == kind);
+        super::super::order_by_rounds(loads.map(|load| (load.class, load.rounds)))
     }
 
     /// Whether anything beside a capacity was measured.
     pub(super) fn has_figures(&self) -> bool {
         let loads = self.loads.iter().filter(|load| load.kind != LoadKind::Capacity);
-        loads.flat_map(|load| &load.rows).any(|row| !row.figures.is_empty())
+        loads.flat_map(|load| &load.rows).any(MeasuredRow::has_valid_turn)
     }
 
     /// Puts the loads of the class with most rounds first.
@@ -209,5 +211,36 @@ impl<'a, T> FigureCollector<'a, T> {
         self.add(Figure::System, |it| Some(server(it).system_share * 100.0));
         self.add(Figure::Softirq, |it| Some(server(it).softirq_share * 100.0));
         self.add(Figure::PacketsPerInterrupt, |it| server(it).packets_per_interrupt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_cpu_time_at_idle_alone_are_no_figures_to_save() {
+        let mut row = MeasuredRow { system: "vanilla".to_owned(), published: None, figures: BTreeMap::new() };
+        let figure = MeasuredFigure { value: median_interval(&[1.0; 6]), ratio: None };
+        row.figures.insert(Figure::IdleCpu, figure);
+        row.figures.insert(Figure::ConnectionBytes, figure);
+        let load = |row| MeasuredLoad {
+            name: "closed loop".to_owned(),
+            kind: LoadKind::Closed,
+            at: 1.0,
+            class: DistanceClass::Single,
+            rounds: 6,
+            rows: vec![row],
+        };
+        let part = |row| PartResult {
+            reference: "vanilla".to_owned(),
+            workload: "ETC".to_owned(),
+            loads: vec![load(row)],
+            notes: Vec::new(),
+            failure: None,
+        };
+        assert!(!part(row.clone()).has_figures());
+        row.figures.insert(Figure::Throughput, figure);
+        assert!(part(row).has_figures());
     }
 }

@@ -1,5 +1,6 @@
 //! A table or figure of the paper, and what this machine shows of it.
 
+use loadgen::interleaved_rounds::DistanceClass;
 use serde::Serialize;
 
 use super::plots::{ReportPlot, connections_plot, latency_plot, ratio_plot};
@@ -73,7 +74,7 @@ impl ExhibitReport {
         let mut report = Self {
             id: "attached".to_owned(),
             name: "Beside Table 5".to_owned(),
-            caption: "memcached as it runs and attached to, and Lull's: the policy's part and the runtime's"
+            caption: "unmodified memcached, memcached under `policies attach`, and Lull's: how much of a gain comes from the policy"
                 .to_owned(),
             place: "not in the paper, which changed the kernel under one memcached".to_owned(),
             status: Status::Measured,
@@ -87,20 +88,16 @@ impl ExhibitReport {
         match part(Part::Attached, result) {
             Ok(part) => {
                 report.differs.extend(differs(part));
-                for class in part.classes() {
-                    report.tables.extend(tables::capacities(part, class));
-                    report.tables.push(tables::throughput(table_5, part, class));
-                    report.tables.push(tables::breakdown(table_5, part, class));
-                    report.tables.push(tables::latency(part, class));
-                }
-                if let Some(class) = part.classes().first() {
-                    let plots = [
-                        ratio_plot(table_5, part, *class)
-                            .map(|plot| plot.map(|it| ReportPlot { name: "attached".to_owned(), ..it })),
-                        latency_plot("attached-latency", part, *class),
-                    ];
-                    report.add_plots(plots);
-                }
+                report.tables.extend(capacity_tables(part));
+                report.tables.extend(closed_loop_tables(table_5, part));
+                report.tables.extend(latency_tables(part));
+                report.add_plots([
+                    leading(part, LoadKind::Closed)
+                        .and_then(|class| ratio_plot(table_5, part, class))
+                        .map(|plot| plot.map(|it| ReportPlot { name: "attached".to_owned(), ..it })),
+                    leading(part, LoadKind::Open)
+                        .and_then(|class| latency_plot("attached-latency", part, class)),
+                ]);
                 report.glance = parts_of_gain(part);
                 report.notes.extend(part.notes.iter().cloned());
             }
@@ -117,7 +114,7 @@ impl ExhibitReport {
                     "nginx of this machine, with kernel polling attached from outside, in the place of F-Stack, which is \
                      not measured: it needs a NIC with DPDK"
                 }
-                "figure-9" => "Lull's memcached; its user-level stack is measured for Tables 1 and 3 alone",
+                "figure-9" => "Lull's memcached on the kernel's stack; no user-level stack takes part",
                 "table-1" => {
                     "Lull's memcached on epoll in the place of memcached 1.6.9, and on smoltcp over AF_XDP in the place of \
                      F-Stack over DPDK, which has FreeBSD's TCP and a NIC without the kernel"
@@ -131,33 +128,34 @@ impl ExhibitReport {
             }
             .to_owned(),
         );
-        for class in part.classes() {
-            match exhibit.id {
-                "figure-5" => {
-                    self.tables.extend(tables::capacities(part, class));
-                    self.tables.push(tables::latency(part, class));
-                }
-                "figure-9" => self.tables.push(tables::connections(part, class)),
-                _ => {
-                    self.tables.push(tables::throughput(exhibit, part, class));
-                    self.tables.push(tables::breakdown(exhibit, part, class));
-                }
+        self.notes.extend(part.notes.iter().cloned());
+        let kind = match exhibit.id {
+            "figure-5" => {
+                self.tables.extend(capacity_tables(part));
+                self.tables.extend(latency_tables(part));
+                LoadKind::Open
             }
-            if matches!(exhibit.id, "table-1" | "table-3") {
-                self.tables.extend(tables::capacities(part, class));
-                self.tables.push(tables::latency(part, class));
+            "figure-9" => {
+                let classes = part.classes_of(LoadKind::Closed);
+                self.tables.extend(classes.into_iter().map(|class| tables::connections(part, class)));
+                LoadKind::Closed
             }
+            _ => {
+                self.tables.extend(closed_loop_tables(exhibit, part));
+                LoadKind::Closed
+            }
+        };
+        if matches!(exhibit.id, "table-1" | "table-3") {
+            self.tables.extend(capacity_tables(part));
+            self.tables.extend(latency_tables(part));
         }
         self.tables.extend(tables::idle(part));
-        let Some(&class) = part.classes().first() else {
-            self.refuse("no round was completed".to_owned());
+        let Some(class) = leading(part, kind) else {
+            let reason = part.notes.iter().find(|note| note.starts_with("no rates"));
+            let reason = reason.filter(|_| kind == LoadKind::Open).cloned();
+            self.refuse(reason.unwrap_or_else(|| "no round was completed".to_owned()));
             return;
         };
-        if exhibit.id == "figure-5" && part.loads.iter().all(|load| load.kind != LoadKind::Open) {
-            let reason = part.notes.iter().find(|note| note.starts_with("no rates"));
-            self.refuse(reason.cloned().unwrap_or_else(|| "no round was completed".to_owned()));
-            return;
-        }
         let plots = match exhibit.id {
             "figure-5" => [latency_plot(exhibit.id, part, class), None],
             "figure-9" => [
@@ -168,7 +166,6 @@ impl ExhibitReport {
         };
         self.add_plots(plots);
         self.glance = glance(exhibit, part);
-        self.notes.extend(part.notes.iter().cloned());
     }
 
     fn add_plots(&mut self, plots: [Option<Result<ReportPlot, String>>; 2]) {
@@ -196,6 +193,27 @@ impl ExhibitReport {
         self.glance = format!("not measured: {reason}");
         self.status = Status::NotMeasured(reason);
     }
+}
+
+/// The distance of the cores at which most rounds of a kind of load were completed.
+fn leading(part: &PartResult, kind: LoadKind) -> Option<DistanceClass> {
+    part.classes_of(kind).first().copied()
+}
+
+/// The tables of the closed loop, for each distance at which it has rounds.
+fn closed_loop_tables(exhibit: &Exhibit, part: &PartResult) -> Vec<ReportTable> {
+    let classes = part.classes_of(LoadKind::Closed).into_iter();
+    let tables = |class| [tables::throughput(exhibit, part, class), tables::breakdown(exhibit, part, class)];
+    classes.flat_map(tables).collect()
+}
+
+fn latency_tables(part: &PartResult) -> Vec<ReportTable> {
+    part.classes_of(LoadKind::Open).into_iter().map(|class| tables::latency(part, class)).collect()
+}
+
+fn capacity_tables(part: &PartResult) -> Vec<ReportTable> {
+    let classes = part.classes_of(LoadKind::Capacity).into_iter();
+    classes.filter_map(|class| tables::capacities(part, class)).collect()
 }
 
 /// Where the paper has an exhibit.
@@ -244,23 +262,22 @@ fn differs(part: &PartResult) -> Vec<String> {
 
 /// The ratio of one row under the first load of a kind.
 fn ratio_of(part: &PartResult, kind: LoadKind, figure: Figure, system: &str) -> Option<String> {
-    let class = *part.classes().first()?;
-    let load = tables::loads(part, kind, class).into_iter().next()?;
+    let load = tables::loads(part, kind, leading(part, kind)?).into_iter().next()?;
     let row = load.rows.iter().find(|row| row.system == system)?;
     Some(tables::ratio(row, figure, &part.reference))
 }
 
 /// The sentence of the overview: the first and the last load.
 fn glance(exhibit: &Exhibit, part: &PartResult) -> String {
-    let Some(&class) = part.classes().first() else {
+    let (kind, figure) = match exhibit.id {
+        "figure-5" if leading(part, LoadKind::Capacity).is_some() => (LoadKind::Capacity, Figure::Capacity),
+        "figure-5" => (LoadKind::Open, Figure::Throughput),
+        _ => (LoadKind::Closed, Figure::Throughput),
+    };
+    let Some(class) = leading(part, kind) else {
         return "not measured: no round was completed".to_owned();
     };
-    let capacities = tables::loads(part, LoadKind::Capacity, class);
-    let (loads, figure) = match exhibit.id {
-        "figure-5" if !capacities.is_empty() => (capacities, Figure::Capacity),
-        "figure-5" => (tables::loads(part, LoadKind::Open, class), Figure::Throughput),
-        _ => (tables::loads(part, LoadKind::Closed, class), Figure::Throughput),
-    };
+    let loads = tables::loads(part, kind, class);
     let ends = if loads.len() > 1 { vec![loads[0], loads[loads.len() - 1]] } else { loads };
     let sentence = |load: &MeasuredLoad| {
         let rows = load.rows.iter().filter(|row| row.system != part.reference).map(|row| {

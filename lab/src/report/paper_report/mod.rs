@@ -112,7 +112,8 @@ impl PaperReport {
     /// The machine and what ran on it, a sentence each.
     fn conditions(&self) -> Vec<String> {
         let CoreAssignment { server, client, packing, .. } = self.cores;
-        let PaperConfig { records, connection_records, rounds, turn, .. } = &self.config;
+        let PaperConfig { records, connection_records, rounds, capacity_rounds, turn, wrk_seconds, .. } =
+            &self.config;
         let nodes = if self.numa_nodes == 1 { "one NUMA node" } else { "several NUMA nodes" };
         let mut sentences = vec![
             format!("This machine: {}, {nodes}.", self.machine),
@@ -124,12 +125,15 @@ impl PaperReport {
                 if self.cores_awake { "poll" } else { "sleep, which adds to latencies" }
             ),
             format!(
-                "{records} records ({connection_records} for Figure 9), of the paper's 1000000; turns of {:.0} ms, up to \
-                 {rounds} rounds.",
-                turn * 1e3
+                "{records} records ({connection_records} for Figure 9), of the paper's 1000000; turns of {:.0} ms \
+                 under a fleet and of {wrk_seconds} s under wrk, up to {rounds} rounds; for capacities trials of {:.0} ms, up to \
+                 {capacity_rounds} rounds.",
+                turn * 1e3,
+                self.config.trial_seconds() * 1e3
             ),
-            "Figures are medians of rounds with 95 % intervals; ratios are taken within rounds. Turns with steal, and \
-             those during which the distance of the cores changed, are left out. Fewer than six rounds give no interval."
+            "Figures are medians of rounds with 95 % intervals; ratios are taken within rounds. Turns with steal are \
+             repeated until that has taken half of a load's time; later ones are kept, and the notes say how many. Turns \
+             during which the distance of the cores changed are left out. Fewer than six rounds give no interval."
                 .to_owned(),
         ];
         if !self.counts_instructions {

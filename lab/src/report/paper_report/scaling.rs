@@ -9,8 +9,8 @@ const LEAST_CORES: usize = 4;
 pub(super) fn scaling(cores: usize) -> ExhibitReport {
     let reason = if cores < LEAST_CORES {
         format!(
-            "needs {LEAST_CORES} cores (two workers, and two cores for the load), and this machine has {cores}; what the \
-             guest's tests show on any machine is that 8 queues and 8 workers align"
+            "needs {LEAST_CORES} cores (two workers, and two cores for the load), and this machine has {cores}; for tests of \
+             alignment see \"Two nodes and eight queues\" in docs/benchmarks/paper.md"
         )
     } else {
         format!("this machine has {cores} cores, but lab's testbed has one queue, and its server one worker")

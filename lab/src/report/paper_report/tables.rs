@@ -92,7 +92,7 @@ pub(super) fn beside(
 pub(super) fn value(row: &MeasuredRow, figure: Figure) -> String {
     match row.figures.get(&figure) {
         Some(measured) => interval_text(&measured.value, figure.digits()),
-        None if row.figures.is_empty() => NOT_MEASURED.to_owned(),
+        None if figure == Figure::Capacity || !row.has_valid_turn() => NOT_MEASURED.to_owned(),
         None => NOT_COUNTED.to_owned(),
     }
 }

@@ -117,3 +117,48 @@ fn files_of_the_report_are_written_beside_each_other() {
     assert_eq!(json["exhibits"].as_array().map(Vec::len), Some(EXHIBITS.len() + 2));
     assert!(read("figure-5.svg").contains("<svg"));
 }
+
+/// The report of a part.
+fn report_of(part: Part, loads: Vec<MeasuredLoad>, notes: &[&str]) -> PaperReport {
+    let result = PartResult {
+        reference: "vanilla, epoll".to_owned(),
+        workload: "a fleet".to_owned(),
+        loads,
+        notes: notes.iter().map(|&note| note.to_owned()).collect(),
+        failure: None,
+    };
+    let result = PaperResult::for_tests(vec![(part, PartOutcome::Measured { saved: false, result })]);
+    let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+    PaperReport::new(PaperConfig::new(true), cores, true, result)
+}
+
+#[test]
+fn a_distance_that_only_other_loads_have_most_rounds_at_does_not_hide_the_closed_loop() {
+    // Far has more rounds over all, and none of the closed loop.
+    let open = MeasuredLoad { class: DistanceClass::Far, rounds: 50, ..load(LoadKind::Open) };
+    let report = report_of(Part::Policies, vec![open, load(LoadKind::Closed)], &[]);
+    let glance = |id: &str| &report.exhibits.iter().find(|exhibit| exhibit.id == id).unwrap().glance;
+    assert!(glance("table-5").contains("kernel-polling, epoll 1.75"), "{}", glance("table-5"));
+    assert!(glance("figure-5").contains("kernel-polling, epoll 1.75"), "{}", glance("figure-5"));
+    let report = report_of(Part::Attached, vec![load(LoadKind::Closed)], &[]);
+    let attached = report.exhibits.iter().find(|exhibit| exhibit.id == "attached").unwrap();
+    assert!(attached.glance.contains("(Lull's under kernel polling) 1.75"), "{}", attached.glance);
+}
+
+#[test]
+fn memory_and_cpu_time_at_idle_do_not_make_a_row_without_a_valid_turn_measured() {
+    let mut load = load(LoadKind::Closed);
+    load.rows[1].figures = BTreeMap::from([(Figure::IdleCpu, figure(99.9, None))]);
+    assert_eq!(super::tables::value(&load.rows[1], Figure::CpuPerRequest), "not measured");
+    assert_eq!(super::tables::value(&load.rows[0], Figure::CpuPerRequest), "not counted here");
+    assert_eq!(super::tables::value(&load.rows[0], Figure::Capacity), "not measured");
+}
+
+#[test]
+fn an_exhibit_without_its_rounds_keeps_the_notes_that_say_why() {
+    let why = "no rates: no capacity was found that they could be shares of: the fleet sent late";
+    let report = report_of(Part::Policies, vec![load(LoadKind::Closed)], &[why, "another note"]);
+    let figure = report.exhibits.iter().find(|exhibit| exhibit.id == "figure-5").unwrap();
+    assert_eq!(figure.glance, format!("not measured: {why}"));
+    assert!(figure.notes.iter().any(|note| note == "another note"), "{:?}", figure.notes);
+}
