@@ -23,7 +23,7 @@ pub fn run(flags: &PaperFlags) -> Result<(), Failure> {
     let bar = progress_bar(steps.iter().sum());
     let terminal = io::stderr().is_terminal();
     let (mut begun, mut done) = (Instant::now(), 0);
-    let result = paper::measure(&config, cores, &flags.output, |progress| match progress {
+    let result = paper::measure(&config, cores, awake.is_ok(), &flags.output, |progress| match progress {
         PaperProgress::Turn(step) => begin_step(&bar, step),
         PaperProgress::Finished(part, outcome) => {
             // A part may take fewer turns than planned, or more.

@@ -21,7 +21,6 @@ mod web_servers;
 mod wrk;
 
 use std::path::Path;
-use std::time::SystemTime;
 
 use ::policies::host::Machine;
 use serde::Serialize;
@@ -111,23 +110,26 @@ fn capacity_rounds(config: &PaperConfig) -> usize {
     if config.rates.is_empty() { config.capacity_rounds } else { 0 }
 }
 
-/// Measures what `folder` has no results of for this machine and configuration. A part that fails is reported as missing,
-/// and the others are measured.
+/// Measures what `folder` has no results of for this machine and configuration. `cores_awake` says whether idle cores poll
+/// instead of sleeping. A part that fails is reported as missing, and the others are measured.
 ///
 /// # Errors
-/// If results can't be saved.
+/// If `folder` can't be created.
 pub fn measure(
     config: &PaperConfig,
     cores: CoreAssignment,
+    cores_awake: bool,
     folder: &Path,
     mut progress: impl FnMut(PaperProgress<'_>),
 ) -> Result<PaperResult, Error> {
     let programs = Programs::find();
     let measured_with = json!({
         "lab": env!("CARGO_PKG_VERSION"),
-        "build": build(),
+        // Lull's servers are a part of this program.
+        "build": std::env::current_exe().ok().and_then(|program| programs::build(&program)),
         "machine": Machine::read(),
         "cores": cores,
+        "cores_awake": cores_awake,
         "config": config,
         "programs": programs,
     });
@@ -145,12 +147,7 @@ pub fn measure(
                     Ok(Ok(result)) if !result.has_figures() => {
                         PartOutcome::Missing(format!("no turn was valid: {}", result.notes.join("; ")))
                     }
-                    Ok(Ok(mut result)) => {
-                        saved.save(part, &result)?;
-                        let failure = result.failure.as_ref().map(|why| format!("incomplete: {why}"));
-                        result.notes.extend(failure);
-                        PartOutcome::Measured { saved: false, result }
-                    }
+                    Ok(Ok(result)) => saved_now(&saved, part, result),
                     Ok(Err(missing)) => PartOutcome::Missing(missing),
                     Err(error) => PartOutcome::Missing(format!("failed: {error}")),
                 }
@@ -162,10 +159,13 @@ pub fn measure(
     Ok(PaperResult { parts, programs, numa_nodes: requirements::numa_nodes() })
 }
 
-/// What changes with the program: Lull's servers are a part of it. `None` if its file is gone.
-fn build() -> Option<(u64, SystemTime)> {
-    let file = std::env::current_exe().and_then(std::fs::metadata).ok()?;
-    Some((file.len(), file.modified().ok()?))
+/// Saves what was just measured. A failure is a note of the part: the report still has its figures.
+fn saved_now(saved: &SavedParts, part: Part, mut result: PartResult) -> PartOutcome {
+    let not_saved = saved.save(part, &result).err();
+    let not_saved = not_saved.map(|error| format!("not saved, so the next run measures it again: {error}"));
+    let failure = result.failure.as_ref().map(|why| format!("incomplete: {why}"));
+    result.notes.extend(failure.into_iter().chain(not_saved));
+    PartOutcome::Measured { saved: false, result }
 }
 
 /// Measures a part. The inner error names a program that is not installed.
@@ -200,7 +200,7 @@ mod tests {
     /// Each part with its contenders, its loads, the seconds of a turn by its own arithmetic, and the part of the time that the
     /// search for the capacity leaves.
     fn parts(config: &PaperConfig) -> [(Part, usize, usize, f64, f64); 5] {
-        let program = |name: &str| Some(Program { path: name.into(), version: "1".to_owned() });
+        let program = |name: &str| Some(Program { path: name.into(), version: "1".to_owned(), build: None });
         let programs = Programs {
             memcached: program("memcached"),
             nginx: program("nginx"),
@@ -240,5 +240,24 @@ mod tests {
             }
             assert!(config.rounds >= 7 && total / 60.0 <= most_minutes, "quick {quick}: {total:.0} s");
         }
+    }
+
+    #[test]
+    fn a_part_that_can_not_be_saved_is_measured_with_a_note() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lab-paper");
+        let saved = SavedParts::open(&path, json!("a")).unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        let result = PartResult {
+            reference: "vanilla".to_owned(),
+            workload: "ETC".to_owned(),
+            loads: Vec::new(),
+            notes: Vec::new(),
+            failure: None,
+        };
+        let PartOutcome::Measured { saved: false, result } = saved_now(&saved, Part::Web, result) else {
+            panic!("it was measured");
+        };
+        assert!(result.notes.len() == 1 && result.notes[0].starts_with("not saved"), "{:?}", result.notes);
     }
 }

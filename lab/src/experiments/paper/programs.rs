@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 use serde::Serialize;
 
@@ -27,6 +28,8 @@ pub struct Program {
     pub path: PathBuf,
     /// What it says of its version.
     pub version: String,
+    /// The file's length in bytes and when it was modified: builds of one version differ. `None` if it can't be read.
+    pub build: Option<(u64, SystemTime)>,
 }
 
 impl Programs {
@@ -46,8 +49,15 @@ impl Programs {
 impl Program {
     fn new(path: PathBuf, flag: &str) -> Self {
         let version = version(&path, flag).unwrap_or_else(|| "unknown version".to_owned());
-        Self { path, version }
+        let build = build(&path);
+        Self { path, version, build }
     }
+}
+
+/// What changes when a program is built again: its file's length in bytes, and when it was modified.
+pub(super) fn build(program: &Path) -> Option<(u64, SystemTime)> {
+    let file = std::fs::metadata(program).ok()?;
+    Some((file.len(), file.modified().ok()?))
 }
 
 fn find(name: &str) -> Option<PathBuf> {
@@ -64,4 +74,22 @@ fn version(program: &Path, flag: &str) -> Option<String> {
     let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_owned();
     // wrk's line ends with its copyright.
     Some(line.split(" [epoll]").next().unwrap_or(&line).to_owned()).filter(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_built_again_is_another_one_with_the_same_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web");
+        let built = |content: &str| {
+            std::fs::write(&path, content).unwrap();
+            Program::new(path.clone(), "--version")
+        };
+        let (first, second) = (built("one"), built("three"));
+        assert_eq!(first.version, second.version);
+        assert_ne!(first, second);
+    }
 }

@@ -59,6 +59,11 @@ pub(super) fn measure(
     ];
     if programs.web.is_none() {
         notes.push("Lull's own web server: not installed (no program `web` beside lab)".to_owned());
+    } else {
+        notes.push(
+            "Lull's web is asked for the policy that its row names by RUNTIME_POLICY; whether it runs is not verified"
+                .to_owned(),
+        );
     }
     let mut running = Vec::new();
     for contestant in contestants(config, programs, nginx, &root)? {

@@ -1,8 +1,10 @@
 //! The web servers of Table 2, and the files that they serve.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -11,23 +13,55 @@ use super::config::{PaperConfig, latency_budgets};
 use super::programs::{Program, Programs};
 use crate::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 
-/// A folder with a file of each size, and room for nginx's own files. Dropping it removes it.
+/// What the names of the folders begin with.
+const PREFIX: &str = "lull-lab-web-";
+/// A folder that is younger may not be locked yet.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// A folder with a file of each size, and room for nginx's own files. Dropping it removes it. A run that is killed or interrupted
+/// leaves it behind, and the next run removes it.
 #[derive(Debug)]
-pub(super) struct WebRoot(TempDir);
+pub(super) struct WebRoot {
+    folder: TempDir,
+    /// The folder itself, locked for as long as it is in use.
+    _lock: File,
+}
 
 impl WebRoot {
     /// Creates the folder. A file is named by its size in bytes.
     pub(super) fn create(sizes: &[usize]) -> io::Result<Self> {
+        remove_abandoned(&std::env::temp_dir(), YOUNG);
         // No other user can have made it, or put links into it.
-        let root = Self(tempfile::Builder::new().prefix("lull-lab-web-").tempdir()?);
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let lock = File::open(folder.path())?;
+        lock.lock()?;
         for size in sizes {
-            fs::write(root.path().join(size.to_string()), vec![b'x'; *size])?;
+            fs::write(folder.path().join(size.to_string()), vec![b'x'; *size])?;
         }
-        Ok(root)
+        Ok(Self { folder, _lock: lock })
     }
 
     fn path(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
+    }
+}
+
+/// Removes this user's folders that no run uses any more. What can't be removed stays.
+fn remove_abandoned(parent: &Path, young: Duration) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        // Doesn't follow a link.
+        let Ok(metadata) = entry.metadata() else { continue };
+        let own = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
+        let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
+        if own
+            && age.is_some_and(|age| age >= young)
+            && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok())
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -110,4 +144,27 @@ fn web_command(web: &Program, policy: &str, root: &WebRoot) -> ServerCommand {
 /// The address of a file.
 pub(super) fn url(size: usize) -> String {
     format!("http://{SERVER_ADDRESS}:{}/{size}", ServerCommand::address().port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_a_killed_run_has_left_are_removed_and_those_in_use_stay() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let path = parent.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("64"), "x").unwrap();
+            path
+        };
+        let (left, used, other) = (folder("lull-lab-web-a"), folder("lull-lab-web-b"), folder("other"));
+        let lock = File::open(&used).unwrap();
+        lock.lock().unwrap();
+        remove_abandoned(parent.path(), YOUNG);
+        assert!(left.exists(), "it is young");
+        remove_abandoned(parent.path(), Duration::ZERO);
+        assert!(!left.exists() && used.exists() && other.exists());
+    }
 }
