@@ -105,7 +105,8 @@ pub struct PlanArguments {
     /// Number of receive queues to configure (ethtool channels)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
-    /// Size of the receive rings to configure, in descriptors (ethtool rings); for the whole device
+    /// Size of the receive rings to configure, in descriptors (ethtool rings), for the whole device; a
+    /// driver may round it
     #[arg(long, value_name = "DESCRIPTORS", value_parser = clap::value_parser!(u32).range(1..))]
     rx_ring: Option<u32>,
     /// Queues to configure, for example 0-1; per-queue settings of the others stay unchanged

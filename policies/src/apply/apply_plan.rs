@@ -1,8 +1,6 @@
 //! Applies a plan.
 
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::guard::Guard;
 use super::outcome::{Applied, Outcome};
@@ -12,10 +10,10 @@ use crate::error::Error;
 use crate::host::device::Device;
 use crate::host::identity::network_namespace;
 use crate::host::net_namespace::NetNamespace;
-use crate::host::{Cpus, Interface, interface_by_index};
+use crate::host::{Cpus, interface_by_index, wait_for_queues};
 use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, restore_where};
 use crate::knob::{Knob, Value};
-use crate::plan::{Plan, Settings};
+use crate::plan::{Plan, Settings, Step};
 use crate::signals;
 
 /// Applies a plan: journals the old values, then sets the knobs in order and reads each back.
@@ -201,8 +199,29 @@ impl Guard {
                 self.step_down(device)?;
                 return self.set_steps(device, others);
             }
+            if step.knob == Knob::RxRing && self.fit_ring(&step, device)? {
+                return self.set_steps(device, others);
+            }
         }
         Ok(())
+    }
+
+    /// Adapts the plan to the size that the receive rings have now, which may be another than was planned. Returns whether a
+    /// step has changed.
+    fn fit_ring(&mut self, step: &Step, device: &Device) -> Result<bool, Error> {
+        // A size that can't be read is the old or the new one.
+        let size = match Knob::RxRing.read(device) {
+            Ok(size) => size.number(),
+            Err(_) => step.target.number().min(step.current.as_ref().and_then(Value::number)),
+        };
+        let Some(size) = size.and_then(|size| u32::try_from(size).ok()) else { return Ok(false) };
+        let Some(fitted) = self.plan.fit_ring(size).cloned() else { return Ok(false) };
+        if let Some(undo) = lock(&self.undo).as_mut() {
+            undo.journal.retarget(&fitted.knob, &fitted.target);
+            undo.journal.record_plan(&self.plan, device);
+            undo.write(&self.directory)?;
+        }
+        Ok(true)
     }
 
     /// Changes the number of queues, and plans the other steps for the new queues.
@@ -215,7 +234,7 @@ impl Guard {
         }
         device.invalidate_queues();
         let settings = Settings { channels: None, ..self.plan.settings.clone() };
-        let interface = wait_for_queues(self.plan.ifindex, Some(&step.target))?;
+        let interface = wait_for_queues(self.plan.ifindex, step.target.number())?;
         let mut plan = Plan::new(self.plan.policy, &interface, &settings);
         if let Some(undo) = lock(&self.undo).as_mut() {
             undo.journal.queues.clone_from(&plan.queues);
@@ -235,7 +254,7 @@ impl Guard {
             let has_entry = || other.entries.iter().any(|entry| entry.knob == *knob);
             knob.queue().is_none() && (has_entry() || changes_queues && !other.queues.is_empty())
         });
-        let (outcome, made) = match holder {
+        let (outcome, owned) = match holder {
             Some(other) if knob.read(device).ok().as_ref() != Some(target) => {
                 let what = if changes_queues {
                     "holds queues of the device"
@@ -243,18 +262,20 @@ impl Guard {
                     "has set it for the whole device"
                 };
                 let reason = format!("process {} {what}", other.writer.pid);
-                (Outcome::Failed { reason }, None)
+                (Outcome::Failed { reason }, Some(target.clone()))
             }
             _ => write_verified(knob, target, device),
         };
-        if (knob.has_limit() || knob.is_rounded_up())
+        if (knob.has_limit() || knob.is_rounded())
+            && let Some(owned) = owned
             && let Some(undo) = lock(&self.undo).as_mut()
         {
             // What the device makes of the target is known: any other value is somebody else's.
-            undo.journal.finalize(knob, made);
+            undo.journal.finalize(knob, &owned);
             undo.write(&self.directory)?;
         }
-        if *knob == Knob::RxRing && outcome.is_ok() && outcome != Outcome::Already {
+        // Also for a size that reads back as another: the rings may have been rebuilt.
+        if *knob == Knob::RxRing && !matches!(outcome, Outcome::Already | Outcome::Failed { .. }) {
             device.invalidate_queues();
             wait_for_queues(self.plan.ifindex, None)?;
         }
@@ -263,20 +284,5 @@ impl Guard {
         tracing::debug!(interface = self.plan.interface, "{applied}");
         self.applied.push(applied);
         Ok(())
-    }
-}
-
-/// Waits until the device has a NAPI for each queue, and the new number of queues if there is one, for at most two seconds.
-fn wait_for_queues(ifindex: u32, count: Option<&Value>) -> Result<Interface, Error> {
-    let deadline = Instant::now() + Duration::from_secs(2);
-    loop {
-        let interface = interface_by_index(ifindex)?;
-        let here = Value::Number(interface.queues.len() as u64);
-        let ready = count.is_none_or(|count| here == *count)
-            && interface.queues.iter().all(|queue| queue.napi.is_some());
-        if ready || Instant::now() > deadline {
-            return Ok(interface);
-        }
-        thread::sleep(Duration::from_millis(20));
     }
 }

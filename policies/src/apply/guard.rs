@@ -77,7 +77,7 @@ impl Guard {
         let mut reapplied = Vec::new();
         for applied in self.applied.iter().filter(|applied| select(&applied.knob)) {
             let expected = match &applied.outcome {
-                Outcome::AtLimit { value } | Outcome::RoundedUp { value } => value.clone(),
+                Outcome::AtLimit { value } | Outcome::Rounded { value } => value.clone(),
                 Outcome::Already | Outcome::Set | Outcome::Pending { .. } => applied.target.to_string(),
                 // It could not be set before.
                 Outcome::Failed { .. } | Outcome::ReadsBack { .. } => continue,
@@ -93,7 +93,7 @@ impl Guard {
             let mut again = applied.clone();
             // What the device makes of the target is known, and need not be searched again.
             let target = match (&applied.outcome, expected.parse()) {
-                (Outcome::AtLimit { .. } | Outcome::RoundedUp { .. }, Ok(value)) => Value::Number(value),
+                (Outcome::AtLimit { .. } | Outcome::Rounded { .. }, Ok(value)) => Value::Number(value),
                 _ => applied.target.clone(),
             };
             (again.outcome, _) = write_verified(&applied.knob, &target, &device);

@@ -21,8 +21,8 @@ pub enum Outcome {
         /// The limit.
         value: String,
     },
-    /// The knob was set, and the driver rounded the value up.
-    RoundedUp {
+    /// The knob was set, and the driver rounded the value up or down.
+    Rounded {
         /// The value that it has.
         value: String,
     },
@@ -89,7 +89,7 @@ impl fmt::Display for Applied {
             Outcome::AtLimit { value } => {
                 write!(f, "{knob} set to {value}: the device takes no more ({target} asked)")
             }
-            Outcome::RoundedUp { value } => write!(f, "{knob} set to {value} ({target} asked)"),
+            Outcome::Rounded { value } => write!(f, "{knob} set to {value} ({target} asked)"),
             Outcome::Failed { reason } => {
                 write!(f, "{knob} could not be set to {target}: {reason}; without it, {consequence}")
             }

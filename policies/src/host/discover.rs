@@ -3,6 +3,8 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::cpuset::Cpus;
 use super::interface::{Interface, RxQueue, TxQueue};
@@ -44,6 +46,21 @@ pub(crate) fn interface_by_index(index: u32) -> Result<Interface, Error> {
     let link =
         found.ok_or_else(|| Error::NoInterface { name: format!("#{index}"), available: String::new() })?;
     Ok(inspect(link, &mut Netdev::open()))
+}
+
+/// Waits until the device has a NAPI for each queue, and the new number of queues if there is one, for at most two seconds.
+pub(crate) fn wait_for_queues(ifindex: u32, count: Option<u64>) -> Result<Interface, Error> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        let interface = interface_by_index(ifindex)?;
+        let here = interface.queues.len() as u64;
+        let ready = count.is_none_or(|count| here == count)
+            && interface.queues.iter().all(|queue| queue.napi.is_some());
+        if ready || Instant::now() > deadline {
+            return Ok(interface);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The interface that has a local address. For the unspecified address: the only interface besides

@@ -16,7 +16,7 @@ pub mod scheduler;
 pub(crate) mod sysfs;
 
 pub use cpuset::{Cpus, InvalidCpus, Pid};
-pub(crate) use discover::interface_by_index;
 pub use discover::{interface, interface_of_address, interfaces};
+pub(crate) use discover::{interface_by_index, wait_for_queues};
 pub use interface::{Interface, RxQueue, TxQueue};
 pub use machine::Machine;

@@ -105,8 +105,8 @@ impl Journal {
             let owned = match plan.tuning_bounds(step) {
                 Some((least, most)) => OwnedValues::Within { least, most },
                 None if step.knob.has_limit() => OwnedValues::UpToNew,
-                // How far it is rounded up is not known before.
-                None if step.knob.is_rounded_up() => OwnedValues::Any,
+                // To what it is rounded is not known before.
+                None if step.knob.is_rounded() => OwnedValues::Any,
                 None => OwnedValues::New,
             };
             self.record(step.knob.clone(), Some(&step.target), owned, device);
@@ -163,12 +163,17 @@ impl Journal {
     }
 
     /// Records that a knob has its final value: the target, or what the device made of it.
-    pub(crate) fn finalize(&mut self, knob: &Knob, made: Option<Value>) {
+    pub(crate) fn finalize(&mut self, knob: &Knob, value: &Value) {
         for entry in self.entries.iter_mut().filter(|entry| entry.knob == *knob) {
             entry.owned = OwnedValues::New;
-            if let Some(made) = &made {
-                entry.new = made.clone();
-            }
+            entry.new.clone_from(value);
+        }
+    }
+
+    /// Records the new target of a knob that has not been set yet.
+    pub(crate) fn retarget(&mut self, knob: &Knob, target: &Value) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.knob == *knob) {
+            entry.new.clone_from(target);
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::host::device::Device;
 use crate::host::identity::network_namespace;
 use crate::host::net_namespace::NetNamespace;
+use crate::host::wait_for_queues;
 use crate::knob::{Knob, Value};
 use crate::law::QueueSettings;
 use crate::netlink::route;
@@ -254,6 +255,16 @@ impl Journal {
     }
 }
 
+/// The entries that follow are of queues, and have no NAPI to be set on before it is there again.
+fn wait_for_rebuilt_queues(knob: &Knob, old: &Value, device: &Device) {
+    let count = if *knob == Knob::RxRing { None } else { old.number() };
+    // Fails only if the interface is gone, and then so are its queues.
+    if let Ok(index) = device.verified_index() {
+        let _ = wait_for_queues(index, count);
+    }
+    device.invalidate_queues();
+}
+
 fn restore_entry(entry: &Entry, device: &Device, down: bool) -> RestoreOutcome {
     let now = match entry.knob.read(device) {
         Ok(now) => now,
@@ -281,7 +292,12 @@ fn restore_entry(entry: &Entry, device: &Device, down: bool) -> RestoreOutcome {
         return RestoreOutcome::ChangedMeanwhile { value: now.to_string() };
     }
     match entry.knob.write(device, old) {
-        Ok(_) => RestoreOutcome::Restored,
+        Ok(_) => {
+            if entry.knob.rebuilds_queues() && !down {
+                wait_for_rebuilt_queues(&entry.knob, old, device);
+            }
+            RestoreOutcome::Restored
+        }
         Err(error) => RestoreOutcome::Failed { reason: error.to_string() },
     }
 }

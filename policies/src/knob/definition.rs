@@ -112,6 +112,15 @@ pub enum Value {
     Cpus(Cpus),
 }
 
+impl Value {
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self {
+            Value::Number(number) => Some(*number),
+            Value::Cpus(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -238,8 +247,8 @@ impl Knob {
         matches!(self, Knob::Channels { .. } | Knob::RxRing)
     }
 
-    /// Whether the driver may round a value up.
-    pub(crate) fn is_rounded_up(&self) -> bool {
+    /// Whether the driver may round a value: up to what the device needs a multiple of (igb), or down to a power of two (ena).
+    pub(crate) fn is_rounded(&self) -> bool {
         matches!(self, Knob::RxRing)
     }
 

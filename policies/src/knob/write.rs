@@ -20,8 +20,6 @@ pub(crate) enum Written {
     Target,
     /// The device's limit, which is below the target.
     Limit(Value),
-    /// What the driver made of the target: a little more, because the device needs a multiple of something.
-    RoundedUp(Value),
 }
 
 impl Knob {
@@ -41,13 +39,10 @@ impl Knob {
             }
             (Knob::RxRing, Value::Number(size)) => {
                 let size = u32::try_from(*size).map_err(|_| io::ErrorKind::InvalidInput)?;
-                let mut ethtool = Ethtool::open()?;
-                ethtool.set_rx_ring(index, size)?;
+                // A driver that fails may have rebuilt the rings all the same.
+                let set = Ethtool::open()?.set_rx_ring(index, size);
                 device.invalidate_queues();
-                let now = ethtool.rx_ring(index)?.size;
-                if now > size {
-                    return Ok(Written::RoundedUp(Value::Number(now.into())));
-                }
+                set?;
             }
             (Knob::NapiThreadAffinity { queue }, Value::Cpus(cpus)) => {
                 cpus.pin(Some(device.napi_thread(*queue)?))?;

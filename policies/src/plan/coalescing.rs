@@ -1,9 +1,10 @@
 //! Plans the device's interrupt coalescing.
 
 use super::planner::Planner;
+use super::steps::{Plan, Step};
 use crate::host::Interface;
 use crate::knob::{Knob, Value};
-use crate::netlink::ethtool::{Coalescing, RxRing};
+use crate::netlink::ethtool::Coalescing;
 
 impl Planner<'_> {
     /// Delays interrupts as far as the device allows.
@@ -28,13 +29,7 @@ impl Planner<'_> {
             if supported {
                 let wanted = self.settings.suppression.target(parameter);
                 let target = within_ring(parameter, wanted, self.planned_ring(interface));
-                if target < wanted {
-                    self.notes.push(format!(
-                        "{} is {target} instead of {wanted}: half of the receive ring, so that it never overflows \
-                         before the interrupt",
-                        parameter.name()
-                    ));
-                }
+                self.notes.extend(limit_note(parameter, target, wanted));
                 self.set(
                     Knob::Coalesce { parameter },
                     Value::Number(target.into()),
@@ -64,11 +59,39 @@ impl Planner<'_> {
     }
 }
 
+impl Plan {
+    /// Adapts the step whose value depends on the size of the receive rings. Returns it if it has changed.
+    pub(crate) fn fit_ring(&mut self, size: u32) -> Option<&Step> {
+        let parameter = Coalescing::RxFrames;
+        let wanted = self.settings.suppression.target(parameter);
+        let target = within_ring(parameter, wanted, Some(size));
+        let step = self.steps.iter_mut().find(|step| step.knob == Knob::Coalesce { parameter })?;
+        let planned = std::mem::replace(&mut step.target, Value::Number(target.into()));
+        if planned == step.target {
+            return None;
+        }
+        let old = planned.number().and_then(|planned| u32::try_from(planned).ok());
+        let old = old.and_then(|old| limit_note(parameter, old, wanted));
+        self.notes.retain(|note| Some(note) != old.as_ref());
+        self.notes.extend(limit_note(parameter, target, wanted));
+        Some(step)
+    }
+}
+
+fn limit_note(parameter: Coalescing, target: u32, wanted: u32) -> Option<String> {
+    (target < wanted).then(|| {
+        format!(
+            "{} is {target} instead of {wanted}: half of the receive ring, so that it never overflows before the interrupt",
+            parameter.name()
+        )
+    })
+}
+
 /// The number of packets that delay an interrupt must fit the ring: the device drops those that find it full, and raises no
 /// interrupt for them.
-fn within_ring(parameter: Coalescing, wanted: u32, ring: Option<RxRing>) -> u32 {
+fn within_ring(parameter: Coalescing, wanted: u32, ring: Option<u32>) -> u32 {
     match ring {
-        Some(ring) if parameter == Coalescing::RxFrames => wanted.min((ring.size / 2).max(1)),
+        Some(size) if parameter == Coalescing::RxFrames => wanted.min((size / 2).max(1)),
         _ => wanted,
     }
 }
@@ -76,14 +99,42 @@ fn within_ring(parameter: Coalescing, wanted: u32, ring: Option<RxRing>) -> u32 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Settings;
+    use crate::policy::Policy;
 
     #[test]
     fn frames_that_delay_an_interrupt_fit_half_of_the_ring() {
-        let ring = |size| Some(RxRing { size, max: 4096 });
-        assert_eq!(within_ring(Coalescing::RxFrames, 65534, ring(1024)), 512);
-        assert_eq!(within_ring(Coalescing::RxFrames, 64, ring(1024)), 64);
-        assert_eq!(within_ring(Coalescing::RxFrames, 65534, ring(1)), 1);
+        assert_eq!(within_ring(Coalescing::RxFrames, 65534, Some(1024)), 512);
+        assert_eq!(within_ring(Coalescing::RxFrames, 64, Some(1024)), 64);
+        assert_eq!(within_ring(Coalescing::RxFrames, 65534, Some(1)), 1);
         assert_eq!(within_ring(Coalescing::RxFrames, 65534, None), 65534);
-        assert_eq!(within_ring(Coalescing::RxUsecs, 65534, ring(1024)), 65534);
+        assert_eq!(within_ring(Coalescing::RxUsecs, 65534, Some(1024)), 65534);
+    }
+
+    #[test]
+    fn the_step_follows_the_size_that_the_rings_have_got() {
+        let mut plan = Plan {
+            policy: Policy::Suppression,
+            interface: "eth0".to_owned(),
+            ifindex: 1,
+            queues: vec![0],
+            settings: Settings::default(),
+            steps: vec![Step {
+                knob: Knob::Coalesce { parameter: Coalescing::RxFrames },
+                current: None,
+                target: Value::Number(2500),
+                purpose: "",
+                forbidden: None,
+            }],
+            notes: Vec::new(),
+        };
+        let wanted = plan.settings.suppression.target(Coalescing::RxFrames);
+        plan.notes.extend(limit_note(Coalescing::RxFrames, 2500, wanted));
+        // The rings could not be made larger, or were made smaller.
+        assert_eq!(plan.fit_ring(512).map(|step| &step.target), Some(&Value::Number(256)));
+        assert_eq!(plan.notes, [limit_note(Coalescing::RxFrames, 256, wanted).unwrap()]);
+        assert!(plan.fit_ring(512).is_none());
+        plan.steps.clear();
+        assert!(plan.fit_ring(1024).is_none());
     }
 }

@@ -9,7 +9,6 @@ use crate::host::device::Device;
 use crate::host::{Interface, RxQueue, TxQueue};
 use crate::knob::{Knob, Value, may_set_on};
 use crate::law::{QueueMode, QueueSettings, Reason};
-use crate::netlink::ethtool::RxRing;
 use crate::netlink::netdev::Netdev;
 use crate::policy::Policy;
 
@@ -143,13 +142,13 @@ impl Planner<'_> {
         }
     }
 
-    /// The receive rings once the plan is applied.
-    pub(super) fn planned_ring(&self, interface: &Interface) -> Option<RxRing> {
+    /// The size of the receive rings once the plan is applied.
+    pub(super) fn planned_ring(&self, interface: &Interface) -> Option<u32> {
         let size = self.steps.iter().find_map(|step| match (&step.knob, &step.target) {
             (Knob::RxRing, Value::Number(size)) => u32::try_from(*size).ok(),
             _ => None,
         });
-        interface.rx_ring.map(|ring| RxRing { size: size.unwrap_or(ring.size), ..ring })
+        interface.rx_ring.map(|ring| size.unwrap_or(ring.size))
     }
 
     /// Whether the law of the application's workers sets the queues' values.
