@@ -21,6 +21,7 @@ use super::waiting::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
 use super::waiting::spin_limit::SpinLimit;
 use super::waiting::wait_strategy::WaitStrategy;
 use super::worker_handle::{Message, WorkerHandle};
+use super::worker_states::WorkerStates;
 use crate::coop;
 use crate::driver::Driver;
 use crate::driver::wait::Wait;
@@ -69,6 +70,7 @@ pub(crate) struct Worker {
     closed: Cell<bool>,
     /// The memory that messages are swapped into.
     messages: RefCell<Vec<Message>>,
+    pub(crate) states: WorkerStates,
 }
 
 impl Worker {
@@ -99,6 +101,7 @@ impl Worker {
             stopping: Cell::new(false),
             closed: Cell::new(false),
             messages: RefCell::default(),
+            states: WorkerStates::default(),
         })
     }
 
@@ -212,6 +215,7 @@ impl Worker {
                         // What was written goes out also if nobody waits in this driver for a while.
                         // An error that lasts is returned by the next wait.
                         let _ = self.driver.submit();
+                        self.states.pause();
                         return Ok(Some(output));
                     }
                 }

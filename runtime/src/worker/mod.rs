@@ -6,6 +6,7 @@
 //! - [`waiting`]: whether it sleeps or spins when nothing is to run;
 //! - [`waking`]: its inbox, and how they wake it;
 //! - [`worker_thread`]: pins the thread, and gives it back; [`thread_settings`]: what it gives back;
+//! - [`worker_states`]: what libraries keep on it;
 //! - [`startup`]: opens the driver, finds out which policy is in effect.
 
 pub(crate) mod current;
@@ -20,6 +21,7 @@ pub(crate) mod thread_settings;
 pub(crate) mod waiting;
 pub(crate) mod waking;
 pub(crate) mod worker_handle;
+pub(crate) mod worker_states;
 pub(crate) mod worker_thread;
 
 pub use self::napi_map::OwnedQueue;
