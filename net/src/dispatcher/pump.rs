@@ -61,7 +61,13 @@ impl<K> Pump<K> {
         if self.state == Reading::Full && self.slot.has_room(context) {
             self.state = Reading::Open;
         }
+        // The thread may drain the slot meanwhile: what it has taken counts, or one connection could keep the worker.
+        let mut left = self.dispatcher.settings.buffer_size;
         while self.state == Reading::Open {
+            if left == 0 {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let counters = self.dispatcher.counters.of(self.worker);
             let wake = match ready!(Pin::new(&mut *stream).poll_fill_buf(context)) {
                 Ok([]) => {
@@ -73,7 +79,9 @@ impl<K> Pump<K> {
                     self.slot.end(Some(error))
                 }
                 Ok(bytes) => {
+                    let bytes = &bytes[..bytes.len().min(left)];
                     let Delivery { taken, wake, full } = self.slot.deliver(bytes, context);
+                    left -= taken;
                     Pin::new(&mut *stream).consume(taken);
                     add(&counters.received_bytes, taken);
                     add(&counters.found_running, usize::from(wake.is_none()));
@@ -102,5 +110,53 @@ impl<K> Drop for Pump<K> {
         if let Some(thread) = self.slot.end(Some(io::Error::new(io::ErrorKind::ConnectionAborted, why))) {
             thread.unpark();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, ErrorKind, Write};
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use crate::TcpStream;
+    use crate::dispatcher::{BlockingStream, Builder, Placement};
+
+    #[runtime::test]
+    async fn a_poll_hands_out_one_buffer_although_the_thread_drains_it_meanwhile() {
+        // More than one read of the stream.
+        const CAPACITY: usize = 64 << 10;
+        const LENGTH: usize = 64 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let writing = std::thread::spawn(move || peer.write_all(&vec![1; LENGTH]).unwrap());
+        let dispatcher = Builder::new().buffer_size(CAPACITY).placement(Placement::AnyCore).build();
+        let running = dispatcher.run(stream, |mut stream: BlockingStream| {
+            let mut sum = 0;
+            // It never sleeps for long, and so drains the slot while the worker fills it.
+            stream.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
+            loop {
+                let length = match stream.fill_buf() {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                    bytes => bytes.unwrap().len(),
+                };
+                stream.consume(length);
+                sum += length;
+                if length == 0 {
+                    return sum;
+                }
+            }
+        });
+        let mut running = Box::pin(running);
+        let sum = std::future::poll_fn(|context| {
+            let before = dispatcher.metrics().received_bytes;
+            let polled = running.as_mut().poll(context);
+            let handed_out = dispatcher.metrics().received_bytes - before;
+            assert!(handed_out <= CAPACITY as u64, "{handed_out}");
+            polled
+        });
+        assert_eq!(sum.await.unwrap(), LENGTH);
+        writing.join().unwrap();
     }
 }
