@@ -290,6 +290,17 @@ async fn above_the_limit_of_threads_connections_are_refused_and_closed() {
 }
 
 #[runtime::test]
+async fn a_thread_name_with_a_nul_byte_is_an_error_of_each_connection() {
+    let (stream, mut peer) = pair().await;
+    let dispatcher = Builder::new().thread_name("a\0b").build();
+    let error = dispatcher.spawn_thread(stream, echo).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("thread_name"), "{error}");
+    assert_eq!(peer.read(&mut [0]).await.unwrap(), 0);
+    assert_eq!(dispatcher.metrics().refused, 1);
+}
+
+#[runtime::test]
 async fn the_end_of_writing_is_sent_and_reading_goes_on() {
     let (stream, mut peer) = pair().await;
     let running = Builder::new().build().spawn_thread(stream, |mut stream| {

@@ -60,7 +60,8 @@ impl Builder {
         }
     }
 
-    /// The threads' name, of which the kernel shows 15 bytes. Default: `lull-connection`.
+    /// The threads' name, of which the kernel shows 15 bytes. Default: `lull-connection`. With a name that has a NUL byte no
+    /// thread starts: [`Dispatcher::spawn_thread`](super::Dispatcher::spawn_thread) returns `InvalidInput`.
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -82,8 +83,8 @@ impl Builder {
     }
 
     /// Received bytes that may wait for a connection's thread, at least 1. The worker stops reading above it; what its ring has
-    /// received by then comes on top (128 KiB and more). Default: 64 KiB. A connection uses memory for the most that has waited,
-    /// twice.
+    /// received by then comes on top (128 KiB and more). Default: 64 KiB. The slot and the thread's buffer
+    /// each keep the capacity of the largest backlog so far.
     pub fn buffer_size(mut self, bytes: usize) -> Self {
         self.buffer_size = bytes.max(1);
         self
@@ -105,7 +106,9 @@ impl Builder {
     /// The worker wakes at most this many threads at a time, and then yields its core to them (`sched_yield(2)`). 0: it
     /// wakes all at the end of its turn, and yields only as its wait does. Default: 16. Small batches find their bytes and
     /// sockets in the core's caches, and the worker is back at its queue sooner; each costs a switch. Only with
-    /// [`Placement::SameCore`]; the dispatcher that has taken a worker's last connection decides for the worker.
+    /// [`Placement::SameCore`]. If several dispatchers share a worker, the one that took the most recent connection sets its
+    /// batch size. The yield is within a task's poll: poll times and reports of stalls
+    /// ([`runtime::Builder::on_stall`]) include what the threads take.
     #[doc(alias = "sched_yield")]
     pub fn wake_batch(mut self, wakes: usize) -> Self {
         self.wake_batch = wakes;

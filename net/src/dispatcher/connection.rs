@@ -62,7 +62,8 @@ impl Dispatcher {
     /// ```
     ///
     /// # Errors
-    /// `QuotaExceeded` above [`Builder::max_threads`]; the system's error if it has no thread. The connection is closed then.
+    /// `QuotaExceeded` above [`Builder::max_threads`]; `InvalidInput` if [`Builder::thread_name`] has a NUL byte; the system's
+    /// error if it has no thread. The connection is closed then.
     ///
     /// # Panics
     /// Outside of a runtime.

@@ -7,7 +7,20 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::builder::{Builder, Placement};
 
 /// Starts a thread that is placed as `settings` say. Called on the connection's worker.
+///
+/// # Errors
+/// `InvalidInput` for a name with a NUL byte, else the system's.
 pub(super) fn start(settings: &Builder, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if settings.name.contains('\0') {
+        // The standard library would panic.
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "a thread can't be named {:?}: remove the NUL byte (dispatcher::Builder::thread_name)",
+                settings.name
+            ),
+        ));
+    }
     let (placement, batch_class) = (settings.placement, settings.batch_class);
     let worker = sched_getaffinity(None).ok();
     let builder = std::thread::Builder::new().name(settings.name.clone()).stack_size(settings.stack_size);
