@@ -49,6 +49,7 @@ pub mod dispatcher;
 mod listener;
 mod names;
 mod serve;
+mod slices;
 mod sockopt;
 mod stream;
 mod tcp;

@@ -396,3 +396,31 @@ fn what_some_tasks_have_written_is_sent_before_many_others_run() {
         assert!(sent, "{driver}: the last task ran before anything was sent");
     }
 }
+
+/// Those of 16 KiB and more leave at once, and count as well: a task that writes them does not keep others from the wait.
+#[test]
+fn a_turn_ends_when_its_tasks_have_sent_much_at_once() {
+    const TASKS: u64 = 64;
+    for driver in [DriverKind::Uring, DriverKind::Hybrid] {
+        let turns = one_worker(driver).block_on(async {
+            let turns = || runtime::metrics()[0].turns;
+            let tasks = (0..TASKS).map(|_| {
+                let (stream, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+                let mut stream = net::UnixStream::from_std(stream).unwrap();
+                runtime::spawn(async move {
+                    stream.write_all(&[7; 16 << 10]).await.unwrap();
+                    (turns(), stream, peer)
+                })
+            });
+            let tasks: Vec<_> = tasks.collect();
+            let begun = turns();
+            let mut last = begun;
+            for task in tasks {
+                last = task.await.unwrap().0;
+            }
+            last - begun
+        });
+        // 128 KiB each.
+        assert!(turns >= TASKS / 8 - 1, "{driver}: {turns} turns");
+    }
+}

@@ -58,6 +58,21 @@ async fn vectored_writes_arrive_in_order() {
     assert_eq!(&buffer, b"one two");
 }
 
+/// More of them than one `sendmsg(2)` takes: it would send nothing, which `write_all` takes for an error.
+#[runtime::test]
+async fn a_vectored_write_skips_empty_slices_at_its_front() {
+    let (mut client, mut server) = common::pair().await;
+    for length in [10, 20_000] {
+        let bytes = vec![7; length];
+        let mut parts = vec![std::io::IoSlice::new(b""); 1500];
+        parts.push(std::io::IoSlice::new(&bytes));
+        assert_eq!(client.write_vectored(&parts).await.unwrap(), length);
+        let mut buffer = vec![0; length];
+        server.read_exact(&mut buffer).await.unwrap();
+        assert_eq!(buffer, bytes);
+    }
+}
+
 #[runtime::test]
 async fn a_refused_connect_fails_and_a_hanging_one_times_out() {
     let gone = TcpListener::bind(local()).unwrap().local_addr().unwrap();

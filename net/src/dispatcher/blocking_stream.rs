@@ -15,13 +15,15 @@ use socket2::Socket;
 use super::dispatcher_metrics::add;
 use super::slot::Slot;
 use super::state::DispatcherState;
+use crate::slices::sendable;
 use crate::tcp::{Tcp, internet_address};
 
 /// A connection whose reads and writes block the calling thread, as those of [`std::net::TcpStream`] do.
 ///
 /// Its [`Read`] and [`BufRead`] return what the worker has received; `BufRead` lends it without a copy. A [`Write`] is a
 /// `send(2)`, which waits while the kernel's send buffer is full. There is nothing to flush. Both are also implemented for
-/// `&BlockingStream`, so that one thread can read while another writes; reads of several threads take turns.
+/// `&BlockingStream`, so that one thread can read while another writes; reads of several threads take turns, and
+/// their time limit begins when it is their turn: before, they wait for as long as the reads before them.
 ///
 /// # Errors
 /// - A read returns 0 at the end of the stream, each time. A connection that breaks is one error (`ConnectionReset`), and then
@@ -249,8 +251,7 @@ impl<K> Write for &BlockingStream<K> {
     }
 
     fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        // More than IOV_MAX are an error of sendmsg(2).
-        let buffers = &buffers[..buffers.len().min(libc::UIO_MAXIOV as usize)];
+        let buffers = sendable(buffers);
         self.send(|socket| socket.send_vectored_with_flags(buffers, libc::MSG_NOSIGNAL))
     }
 

@@ -88,8 +88,8 @@ macro_rules! impl_async_write {
             }
 
             /// Writes as many bytes as there is room for, without waiting. On epoll that is the room in the kernel's send
-            /// buffer. On a ring the bytes are copied and sent at the end of the worker's turn, as those of every write;
-            /// there is room while fewer than 64 KiB are unsent.
+            /// buffer. On a ring, writes below 16 KiB are copied and sent at the end of the turn; larger ones go out at once if
+            /// nothing is unsent. There is room while fewer than 64 KiB are unsent.
             ///
             /// # Errors
             /// `WouldBlock` if there is no room, else as a write.

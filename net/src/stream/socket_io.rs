@@ -13,10 +13,8 @@ use rustix::net::RecvFlags;
 use socket2::Socket;
 
 use crate::buffers::{READ_BUFFER_SIZE, ReadBuffer};
+use crate::slices::sendable;
 use crate::sockopt;
-
-/// The most slices that one `sendmsg(2)` takes (`UIO_MAXIOV`).
-const MOST_SLICES: usize = 1024;
 
 /// The socket without its read buffer: the part that both halves of a split stream use.
 #[derive(Debug)]
@@ -137,11 +135,7 @@ impl<K> SocketIo<K> {
             SocketBackend::Readiness(fd) => fd.poll_io(Direction::Write, context, |socket| match buffers {
                 // A broken connection is an error here, never a signal.
                 [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
-                // More than IOV_MAX are an error of sendmsg(2).
-                several => {
-                    let several = &several[..several.len().min(MOST_SLICES)];
-                    socket.send_vectored_with_flags(several, libc::MSG_NOSIGNAL)
-                }
+                several => socket.send_vectored_with_flags(sendable(several), libc::MSG_NOSIGNAL),
             }),
             SocketBackend::Ring(ring, _) => ring.poll_write_vectored(context, buffers),
         }

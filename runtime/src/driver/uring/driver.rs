@@ -81,7 +81,7 @@ pub(crate) struct UringDriver {
     /// Sockets with something to send.
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
-    pub(super) queued_bytes: Cell<usize>,
+    pub(super) written_bytes: Cell<usize>,
     /// Sends that were submitted, and post no completion if they succeed.
     pub(super) submitted_sends: RefCell<Vec<u64>>,
     /// Receives that ended for lack of buffers.
@@ -149,7 +149,7 @@ impl UringDriver {
             _completion_eventfd: completion_eventfd,
             suspends: Cell::new(false),
             to_send: RefCell::default(),
-            queued_bytes: Cell::new(0),
+            written_bytes: Cell::new(0),
             submitted_sends: RefCell::default(),
             starved: RefCell::default(),
             spare_buffers: RefCell::default(),

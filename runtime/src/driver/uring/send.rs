@@ -42,14 +42,14 @@ impl UringDriver {
         self.to_send.borrow_mut().push(Rc::clone(state));
     }
 
-    /// Counts bytes that were written and are to be submitted.
-    pub(super) fn count_queued(&self, bytes: usize) {
-        self.queued_bytes.set(self.queued_bytes.get().saturating_add(bytes));
+    /// Counts bytes that were written in this turn: those that are to be submitted, and those that were sent at once.
+    pub(super) fn count_written(&self, bytes: usize) {
+        self.written_bytes.set(self.written_bytes.get().saturating_add(bytes));
     }
 
-    /// Whether what tasks have written is to be submitted before more of them run.
+    /// Whether tasks have written so much that the turn ends before more of them run.
     pub(crate) fn sends_are_due(&self) -> bool {
-        self.queued_bytes.get() >= SEND_BYTES
+        self.written_bytes.get() >= SEND_BYTES
     }
 
     /// Whether there is something to submit.
@@ -84,7 +84,7 @@ impl UringDriver {
 
     /// Submits what was written in this turn, one send per connection.
     pub(super) fn queue_sends(&self) -> TurnSends {
-        self.queued_bytes.set(0);
+        self.written_bytes.set(0);
         let mut listed = self.to_send.take();
         let mut sends = TurnSends { count: listed.len(), awaited: false };
         for state in listed.drain(..) {

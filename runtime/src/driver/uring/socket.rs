@@ -291,9 +291,14 @@ impl RingSocket {
         if unsent == 0 && total >= DIRECT_WRITE {
             use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let some = &buffers[..buffers.len().min(MOST_SLICES)];
+            // Empty ones at the front could be all that the call takes, and it would return 0.
+            let first = buffers.iter().position(|buffer| !buffer.is_empty()).unwrap_or(0);
+            let some = &buffers[first..buffers.len().min(first + MOST_SLICES)];
             match sendmsg(self.state.fd(), some, &mut SendAncillaryBuffer::default(), flags) {
-                Ok(sent) => return Ok(sent),
+                Ok(sent) => {
+                    self.driver.count_written(sent);
+                    return Ok(sent);
+                }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     // Nothing is in flight. Later writes fail as well.
@@ -316,7 +321,7 @@ impl RingSocket {
             left -= length;
         }
         let length = room - left;
-        self.driver.count_queued(length);
+        self.driver.count_written(length);
         let list = send.in_flight.is_none() && !std::mem::replace(&mut send.listed, true);
         drop(send);
         if list {
