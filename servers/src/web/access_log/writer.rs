@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::line::LogLine;
@@ -23,14 +23,53 @@ pub struct AccessLog {
     target: Mutex<Target>,
     workers: Box<[WorkerLines]>,
     dropped: AtomicU64,
+    /// Of the first write that fails.
+    warning: Once,
+    /// It is dropped on a thread of blocking work.
+    is_handed_over: bool,
 }
 
 #[derive(Debug)]
 enum Target {
     /// Not opened yet.
     Nothing,
-    File(File),
+    File(LogFile),
     StandardOutput,
+}
+
+#[derive(Debug)]
+struct LogFile {
+    file: File,
+    /// The last write has failed within a line, which the next one ends.
+    in_line: bool,
+}
+
+impl LogFile {
+    /// Writes whole lines. On an error returns how many were lost, too.
+    fn write(&mut self, lines: &str) -> Result<(), (io::Error, usize)> {
+        write_lines(&mut self.file, &mut self.in_line, lines)
+    }
+}
+
+fn write_lines(file: &mut impl Write, in_line: &mut bool, lines: &str) -> Result<(), (io::Error, usize)> {
+    let mut left = lines.as_bytes();
+    let mut written = Ok(());
+    if *in_line {
+        written = file.write_all(b"\n");
+        *in_line = written.is_err();
+    }
+    while written.is_ok() && !left.is_empty() {
+        match file.write(left) {
+            Ok(0) => written = Err(io::ErrorKind::WriteZero.into()),
+            Ok(length) => {
+                *in_line = left[length - 1] != b'\n';
+                left = &left[length..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => written = Err(error),
+        }
+    }
+    written.map_err(|error| (error, left.iter().filter(|&&byte| byte == b'\n').count()))
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +86,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn open(path: &Path) -> io::Result<Target> {
     match path.as_os_str() == "-" {
         true => Ok(Target::StandardOutput),
-        false => Ok(Target::File(File::options().append(true).create(true).open(path)?)),
+        false => {
+            let file = File::options().append(true).create(true).open(path)?;
+            Ok(Target::File(LogFile { file, in_line: false }))
+        }
     }
 }
 
@@ -56,7 +98,8 @@ impl AccessLog {
     pub fn new(path: &Path) -> Arc<Self> {
         let workers = (0..runtime::workers()).map(|_| WorkerLines::default()).collect();
         let (path, target) = (path.to_owned(), Mutex::new(Target::Nothing));
-        Arc::new(Self { path, target, workers, dropped: AtomicU64::new(0) })
+        let (dropped, warning) = (AtomicU64::new(0), Once::new());
+        Arc::new(Self { path, target, workers, dropped, warning, is_handed_over: false })
     }
 
     /// Writes the lines of all workers at intervals, as long as the log exists.
@@ -135,14 +178,17 @@ impl AccessLog {
         let lines = std::mem::take(&mut *lock(&self.workers[worker].lines));
         let written = match &mut *target {
             Target::Nothing => Ok(()),
-            Target::File(file) => file.write_all(lines.as_bytes()),
-            Target::StandardOutput => io::stdout().lock().write_all(lines.as_bytes()),
-        };
-        if let Err(error) = written {
-            let count = lines.lines().count() as u64;
-            if self.dropped.fetch_add(count, Ordering::Relaxed) == 0 {
-                tracing::warn!("cannot write to the access log {}: {error}", self.path.display());
+            Target::File(file) => file.write(&lines),
+            Target::StandardOutput => {
+                let written = io::stdout().lock().write_all(lines.as_bytes());
+                written.map_err(|error| (error, lines.lines().count()))
             }
+        };
+        if let Err((error, lost)) = written {
+            self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
+            self.warning.call_once(|| {
+                tracing::warn!("cannot write to the access log {}: {error}", self.path.display());
+            });
         }
     }
 
@@ -153,7 +199,90 @@ impl AccessLog {
 }
 
 impl Drop for AccessLog {
+    /// After a reload with another path the last connection of the old site drops its log, on a worker.
     fn drop(&mut self) {
-        self.write_all();
+        let runtime = if self.is_handed_over { None } else { runtime::Handle::try_current() };
+        let Some(runtime) = runtime else {
+            self.write_all();
+            return;
+        };
+        if self.workers.iter().all(|worker| lock(&worker.lines).is_empty()) {
+            return;
+        }
+        let rest = Self {
+            path: std::mem::take(&mut self.path),
+            target: Mutex::new(std::mem::replace(&mut *lock(&self.target), Target::Nothing)),
+            workers: std::mem::take(&mut self.workers),
+            dropped: AtomicU64::new(0),
+            warning: Once::new(),
+            is_handed_over: true,
+        };
+        // Dropped there, or here if the runtime ends.
+        drop(runtime.spawn_blocking(move || drop(rest)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    struct Disk {
+        bytes: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let length = bytes.len().min(self.room - self.bytes.len());
+            if length == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.bytes.extend_from_slice(&bytes[..length]);
+            Ok(length)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_after_one_that_was_cut_off_begins_on_its_own_line() {
+        let mut disk = Disk { bytes: Vec::new(), room: 8 };
+        let mut in_line = false;
+        let (error, lost) = write_lines(&mut disk, &mut in_line, "first\nsecond\nthird\n").unwrap_err();
+        assert_eq!((error.kind(), lost), (io::ErrorKind::StorageFull, 2));
+        assert!(write_lines(&mut disk, &mut in_line, "fourth\n").is_err());
+        disk.room = 100;
+        write_lines(&mut disk, &mut in_line, "fifth\n").unwrap();
+        assert_eq!(String::from_utf8(disk.bytes).unwrap(), "first\nse\nfifth\n");
+    }
+
+    #[test]
+    fn what_a_dropped_log_has_gathered_is_written_also_when_the_runtime_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let gather = async |name: &str| {
+            let path = folder.path().join(name);
+            let log = AccessLog::new(&path);
+            log.reopen().await.unwrap();
+            lock(&log.workers[0].lines).push_str("line\n");
+            (log, path)
+        };
+        let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
+        let (before, at_the_end) = runtime.block_on(async {
+            let (log, before) = gather("before").await;
+            drop(log);
+            let (log, at_the_end) = gather("at the end").await;
+            drop(runtime::spawn(async move {
+                std::future::pending::<()>().await;
+                drop(log);
+            }));
+            (before, at_the_end)
+        });
+        // Waits for blocking work.
+        drop(runtime);
+        assert_eq!(std::fs::read_to_string(before).unwrap(), "line\n");
+        assert_eq!(std::fs::read_to_string(at_the_end).unwrap(), "line\n");
     }
 }
