@@ -16,7 +16,7 @@ use super::messages::{
 use super::process_main::SUBCOMMAND;
 use crate::fleet::{FleetLoad, FleetMeasurement};
 use crate::testbed::Namespace;
-use crate::user_level_server::UserLevelServerReady;
+use crate::user_level_server::{LostFrames, UserLevelServerReady};
 use crate::{Error, allocation_counter};
 
 /// A running experiment process. Dropping it kills the process.
@@ -110,7 +110,17 @@ impl ExperimentProcess {
                 UserLevelServerReady::Refused { reason } => return Err(Error::UserLevelServer(reason)),
                 UserLevelServerReady::Listens => send()?,
                 UserLevelServerReady::Serves => return Ok(()),
+                UserLevelServerReady::Ended(_) => return Err(Error::ProcessExited),
             }
+        }
+    }
+
+    /// Ends a user-level server. Returns what it has lost.
+    pub(crate) fn end_user_level_server(&mut self) -> Result<LostFrames, Error> {
+        self.commands.take();
+        match self.receive()? {
+            UserLevelServerReady::Ended(lost) => Ok(lost),
+            _ => Err(Error::ProcessExited),
         }
     }
 

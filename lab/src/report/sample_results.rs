@@ -95,5 +95,6 @@ pub(super) fn result(class: DistanceClass, ratio: Interval) -> FleetComparisonRe
         servers: vec![running("vanilla", &[]), running("kernel-polling", &[])],
         memory: Vec::new(),
         idle_cpu: Vec::new(),
+        lost_frames: Vec::new(),
     }
 }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::io::Errno;
@@ -16,6 +17,7 @@ use xdp::socket::{XdpSocket, XdpSocketBuilder};
 use xdp::umem::{FrameSize, UmemCfgBuilder};
 use xdp::{CompletionRing, FillRing, Packet, RingConfigBuilder, RxRing, TxRing, Umem};
 
+use super::spec::LostFrames;
 use super::xdp_program::XdpError;
 
 /// Frames that wait for packets: twice what a veth's queue holds.
@@ -40,7 +42,7 @@ pub(super) struct FrameSender {
     unsent: bool,
     /// Frames that could not be had because all were in use.
     refused: u64,
-    /// System calls that ended with a packet that the receiver's queue had no room for.
+    /// Frames that the receiver's queue had no room for: one for each call that says so.
     dropped: u64,
 }
 
@@ -167,6 +169,32 @@ impl FrameSocket {
             }
         }
         Ok(())
+    }
+
+    /// What was lost since the socket was opened.
+    pub(super) fn lost_frames(&self) -> LostFrames {
+        let FrameSender { refused, dropped, .. } = self.sender;
+        LostFrames { refused, dropped, received: self.receive_losses() }
+    }
+
+    /// Received packets that the kernel had to drop.
+    fn receive_losses(&self) -> Option<u64> {
+        let mut statistics = MaybeUninit::<libc::xdp_statistics>::zeroed();
+        let mut length = size_of::<libc::xdp_statistics>() as libc::socklen_t;
+        // SAFETY: the pointers are to live values, and the kernel writes at most `length` bytes to the first.
+        let result = unsafe {
+            libc::getsockopt(
+                self.socket.raw_fd(),
+                libc::SOL_XDP,
+                libc::XDP_STATISTICS,
+                statistics.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        // SAFETY: numbers, for which zeroes are valid where the kernel has written nothing.
+        let statistics = unsafe { statistics.assume_init() };
+        // A packet that finds no frame in the fill ring is one of `rx_dropped`.
+        (result == 0).then_some(statistics.rx_dropped + statistics.rx_ring_full)
     }
 
     /// Gives the kernel frames to receive into.

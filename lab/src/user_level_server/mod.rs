@@ -18,4 +18,4 @@ mod spec;
 mod xdp_program;
 
 pub(crate) use server::serve;
-pub use spec::{PORT, UserLevelServerReady, UserLevelServerSpec};
+pub use spec::{LostFrames, PORT, UserLevelServerReady, UserLevelServerSpec};

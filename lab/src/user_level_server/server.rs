@@ -30,7 +30,7 @@ impl FrameSink for FrameSender {
     }
 }
 
-/// Serves until standard input is closed. Calls `report` when it listens and when it serves, or can't.
+/// Serves until standard input is closed. Calls `report` when it listens, when it serves or can't, and at the end.
 pub(crate) fn serve(
     spec: &UserLevelServerSpec,
     report: impl Fn(&UserLevelServerReady) -> io::Result<()>,
@@ -82,7 +82,7 @@ pub(crate) fn serve(
         while socket.receive(|frame, sender| connections.receive(frame, sender, now)) {}
         connections.look_after_one(&mut socket.sender, now);
     }
-    Ok(())
+    Ok(report(&UserLevelServerReady::Ended(socket.lost_frames()))?)
 }
 
 /// A flag that a thread sets when standard input is closed.

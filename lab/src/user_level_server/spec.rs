@@ -1,5 +1,6 @@
 //! How the server runs, and what it says when it does.
 
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,30 @@ pub struct UserLevelServerSpec {
     pub memory: u64,
 }
 
+/// Frames that a user-level server has lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LostFrames {
+    /// Frames that were not sent because all were in use.
+    pub refused: u64,
+    /// Frames that the queue of the other end had no room for.
+    pub dropped: u64,
+    /// Received packets for which there was no frame, or no room in the ring (`XDP_STATISTICS`). `None` if the kernel doesn't say.
+    pub received: Option<u64>,
+}
+
+impl fmt::Display for LostFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let received = self.received.map_or_else(|| "unknown".to_owned(), |received| received.to_string());
+        write!(
+            f,
+            "frames lost in all turns: {} to be sent for lack of a free one, {} because the fleet's queue was full, {received} \
+             received for lack of a free one or of room in the ring",
+            self.refused, self.dropped
+        )
+    }
+}
+
 /// A user-level server's messages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
@@ -33,6 +58,8 @@ pub enum UserLevelServerReady {
     Listens,
     /// It serves.
     Serves,
+    /// It has ended, at the end of its input.
+    Ended(LostFrames),
     /// It can't.
     Refused {
         /// The step that failed, and what would mend it.

@@ -19,6 +19,7 @@ use super::running_contender::RunningContender;
 use super::running_server::{RunningPolicy, ServerMemory};
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
+use crate::user_level_server::LostFrames;
 
 /// The first rate that the search for the capacity tries, requests per second.
 const FIRST_RATE: f64 = 100_000.0;
@@ -70,6 +71,8 @@ pub struct FleetComparisonResult {
     /// CPU time over elapsed time of each contender, and of the kernel thread that receives for it, while its connections were
     /// idle, 0 to 1. Empty if it was not measured.
     pub idle_cpu: Vec<f64>,
+    /// What each contender on a network stack in user space has lost. `None` for the others.
+    pub lost_frames: Vec<Option<LostFrames>>,
 }
 
 /// What a turn measured.
@@ -231,7 +234,8 @@ impl FleetComparison {
         };
         let servers = self.running.iter().map(|running| running.policy.clone()).collect();
         let memory = self.running.iter().map(|running| running.memory).collect();
-        Ok(FleetComparisonResult { capacity, loads, servers, memory, idle_cpu })
+        let lost_frames = self.running.iter_mut().map(RunningContender::end_user_level).collect();
+        Ok(FleetComparisonResult { capacity, loads, servers, memory, idle_cpu, lost_frames })
     }
 
     fn idle_cpu(&mut self, progress: &mut impl FnMut(&str)) -> Result<Vec<f64>, Error> {

@@ -14,6 +14,7 @@ use crate::Error;
 use crate::experiment_process::{ExperimentProcess, FleetSpec, ProcessRole};
 use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
 use crate::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_MAC};
+use crate::user_level_server::LostFrames;
 
 /// A contender that runs. Dropping it ends its processes and removes its testbed.
 #[derive(Debug)]
@@ -97,6 +98,12 @@ impl RunningContender {
         let after = self.server.read()?;
         self.server.pause()?;
         Ok(idle_cpu(&before, &after))
+    }
+
+    /// Ends a user-level server, after all turns. Returns what it has lost; `None` for another server.
+    pub(super) fn end_user_level(&mut self) -> Option<LostFrames> {
+        // What was measured is valid without it.
+        self.server.end_user_level().ok().flatten()
     }
 
     /// Runs a load, and reads what the host did meanwhile.

@@ -27,7 +27,7 @@ use crate::testbed::{
     CLIENT_ADDRESS, PREFIX_LENGTH, QueueThread, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
     poll_by_thread, ring_drops,
 };
-use crate::user_level_server::{PORT, UserLevelServerSpec};
+use crate::user_level_server::{LostFrames, PORT, UserLevelServerSpec};
 
 /// What a Lull server's worker runs.
 #[derive(Debug, Clone, Serialize)]
@@ -119,6 +119,15 @@ impl RunningServer {
     /// Continues it.
     pub(super) fn resume(&self) -> io::Result<()> {
         if self.pauses { self.server.resume() } else { Ok(()) }
+    }
+
+    /// Ends a user-level server. Returns what it has lost. `None` for another server, which goes on.
+    pub(super) fn end_user_level(&mut self) -> Result<Option<LostFrames>, Error> {
+        if !self.pauses {
+            return Ok(None);
+        }
+        self.resume()?;
+        self.server.end_user_level_server().map(Some)
     }
 
     /// Whether its packets pass the kernel's counters of received packets.

@@ -79,6 +79,9 @@ pub(super) fn compare(
             part.notes.push(format!("{}: {} ran: {reasons}", contender.name(), running.ran));
         }
     }
+    for (contender, lost) in config.contenders.iter().zip(&result.lost_frames) {
+        part.notes.extend(lost.map(|lost| format!("{}: {lost}", contender.name())));
+    }
     for load in part.loads.iter_mut().filter(|load| load.kind == LoadKind::Closed) {
         for (row, share) in load.rows.iter_mut().zip(&result.idle_cpu) {
             let idle = MeasuredFigure { value: median_interval(&[share * 100.0]), ratio: None };
