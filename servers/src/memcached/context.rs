@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 use super::auth::Users;
 use super::config::Config;
@@ -27,6 +28,7 @@ pub struct ServerContext {
     pub connections: Arc<ConnectionList>,
     pub dump_slot: DumpSlot,
     pub prefix_counts: PrefixCounts,
+    started: Instant,
     users: Option<Users>,
     tls: Option<Tls>,
     verbosity: AtomicU32,
@@ -66,12 +68,18 @@ impl ServerContext {
             connections: Arc::default(),
             dump_slot: DumpSlot::default(),
             prefix_counts: PrefixCounts::new(config.detail, config.prefix_delimiter),
+            started: runtime::time::now(),
             users,
             tls,
             verbosity: AtomicU32::new(config.verbosity),
             listen_addresses: Mutex::default(),
             shutdown: ShutdownRequest::default(),
         })
+    }
+
+    /// The time since the start, by the precise clock of the runtime's timers.
+    pub fn uptime(&self) -> Duration {
+        runtime::time::now().saturating_duration_since(self.started)
     }
 
     pub fn verbosity(&self) -> u32 {

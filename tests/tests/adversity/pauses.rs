@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -48,4 +49,70 @@ fn lifetimes_and_time_limits_count_the_time_in_which_the_server_was_stopped() {
     std::thread::sleep(Duration::from_millis(500).saturating_sub(start.elapsed()));
     let alive = b"VALUE long 0 1\r\ny\r\nVALUE ever 0 1\r\nz\r\nEND\r\n";
     assert_eq!(server.talk(b"get short long ever\r\n"), alive, "lifetimes have ended");
+}
+
+/// Sends requests one after another, so that the server is often in the middle of a turn.
+fn keep_busy(server: &Memcached, end: &AtomicBool) -> u64 {
+    let (mut stream, mut requests) = (server.connect(), 0);
+    stream.set_read_timeout(Some(PAUSE * 2)).unwrap();
+    while !end.load(Ordering::Relaxed) {
+        stream.write_all(b"mn\r\n").unwrap();
+        expect(&mut stream, b"MN\r\n").unwrap();
+        requests += 1;
+    }
+    requests
+}
+
+#[test]
+#[parallel]
+fn a_client_that_has_sent_something_while_the_server_was_stopped_is_not_idle() {
+    let drivers = ["epoll", "uring", "hybrid"];
+    let servers = drivers.map(|driver| {
+        Memcached::start(&["-o", "idle_timeout=3", "-t", "2", "-c", "2000", "--driver", driver])
+    });
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy: Vec<_> = servers.iter().map(|server| scope.spawn(|| keep_busy(server, &end))).collect();
+        let mut clients: Vec<Vec<TcpStream>> =
+            servers.iter().map(|server| (0..200).map(|_| server.connect()).collect()).collect();
+        let mut idle: Vec<TcpStream> = servers.iter().map(Memcached::connect).collect();
+        // All are accepted.
+        for stream in clients.iter_mut().flatten().chain(&mut idle) {
+            stream.write_all(b"mn\r\n").unwrap();
+            expect(stream, b"MN\r\n").unwrap();
+        }
+        servers.iter().for_each(|server| server.signal(Signal::STOP));
+        // Just before the end of a stop, and at its start: the server can't tell them apart.
+        std::thread::sleep(Duration::from_secs(1));
+        clients.iter_mut().flatten().step_by(2).for_each(|stream| stream.write_all(b"mn\r\n").unwrap());
+        std::thread::sleep(Duration::from_secs(4));
+        clients
+            .iter_mut()
+            .flatten()
+            .skip(1)
+            .step_by(2)
+            .for_each(|stream| stream.write_all(b"mn\r\n").unwrap());
+        servers.iter().for_each(|server| server.signal(Signal::CONT));
+        let start = Instant::now();
+        for stream in clients.iter_mut().flatten() {
+            expect(stream, b"MN\r\n").unwrap();
+        }
+        let kicked = idle.drain(..).map(|stream| closed_after(stream, start)).max().unwrap();
+        println!("an idle client is disconnected {kicked:?} after the stop");
+        assert!(kicked < Duration::from_millis(2500), "{kicked:?}");
+        // Later than the checks that have found the idle ones.
+        std::thread::sleep(Duration::from_millis(2500).saturating_sub(start.elapsed()));
+        for (driver, clients) in drivers.iter().zip(&mut clients) {
+            let open = clients.iter_mut().filter_map(|stream| {
+                stream.write_all(b"mn\r\n").ok()?;
+                expect(stream, b"MN\r\n").ok()
+            });
+            let open = open.count();
+            println!("{driver}: {open} of {} stay", clients.len());
+            assert_eq!(open, clients.len(), "{driver}: they had sent something");
+        }
+        end.store(true, Ordering::Relaxed);
+        let requests: Vec<u64> = busy.into_iter().map(|thread| thread.join().unwrap()).collect();
+        println!("requests meanwhile: {requests:?}");
+    });
 }

@@ -54,7 +54,8 @@ pub async fn handle<K: 'static>(
         _ => counters.misaligned.add(1),
     }
     let authenticated = !context.config.requires_authentication();
-    let info = ConnectionInfo::new(peer, local, context.store.clock().now(), authenticated);
+    let now = context.store.clock().now();
+    let info = ConnectionInfo::new(peer, local, now, context.uptime(), authenticated);
     let connection = ListedConnection::add(&context.connections, info);
     let result = match context.tls() {
         None => {

@@ -1,7 +1,8 @@
 //! The list of open connections that `stats conns` shows.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -26,19 +27,20 @@ pub struct ConnectionInfo {
     pub peer: String,
     pub local: String,
     last_request: AtomicU32,
-    last_progress: AtomicU32,
+    /// In nanoseconds.
+    last_progress: AtomicU64,
     receiving_value: AtomicBool,
     authenticated: AtomicBool,
 }
 
 impl ConnectionInfo {
-    /// A new connection that was accepted at second `now`.
-    pub fn new(peer: String, local: String, now: u32, authenticated: bool) -> Self {
+    /// A new connection that was accepted at second `now`, after `uptime` of the server.
+    pub fn new(peer: String, local: String, now: u32, uptime: Duration, authenticated: bool) -> Self {
         Self {
             peer,
             local,
             last_request: AtomicU32::new(now),
-            last_progress: AtomicU32::new(now),
+            last_progress: AtomicU64::new(nanos(uptime)),
             receiving_value: AtomicBool::new(false),
             authenticated: AtomicBool::new(authenticated),
         }
@@ -54,14 +56,14 @@ impl ConnectionInfo {
         self.last_request.load(Ordering::Relaxed)
     }
 
-    /// The second in which the client last sent something or took a part of a reply.
-    pub fn last_progress(&self) -> u32 {
-        self.last_progress.load(Ordering::Relaxed)
+    /// The server's uptime when the client last sent something or took a part of a reply.
+    pub fn last_progress(&self) -> Duration {
+        Duration::from_nanos(self.last_progress.load(Ordering::Relaxed))
     }
 
-    /// Records that the client has sent something or taken a part of a reply.
-    pub fn record_progress(&self, now: u32) {
-        self.last_progress.store(now, Ordering::Relaxed);
+    /// Records that the client has sent something or taken a part of a reply. `uptime` must be read after that.
+    pub fn record_progress(&self, uptime: Duration) {
+        self.last_progress.store(nanos(uptime), Ordering::Relaxed);
     }
 
     /// Whether the client has authenticated, or need not.
@@ -69,13 +71,17 @@ impl ConnectionInfo {
         self.authenticated.load(Ordering::Relaxed)
     }
 
-    /// Records that the client has sent something.
+    /// Records that the client has sent something, in second `now` of the store's clock.
     pub fn update(&self, now: u32, receiving_value: bool, authenticated: bool) {
-        self.record_progress(now);
         self.last_request.store(now, Ordering::Relaxed);
         self.receiving_value.store(receiving_value, Ordering::Relaxed);
         self.authenticated.store(authenticated, Ordering::Relaxed);
     }
+}
+
+/// 584 years fit.
+fn nanos(uptime: Duration) -> u64 {
+    u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A connection's entry in the list. Removed when it is dropped.

@@ -4,3 +4,4 @@ pub mod accept;
 pub mod list;
 mod reply_buffers;
 mod serve;
+mod time_limits;

@@ -5,19 +5,15 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
-use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::list::ConnectionInfo;
 use super::reply_buffers;
+use super::time_limits::with_time_limits;
 use crate::memcached::context::ServerContext;
 use crate::memcached::session::{Session, SessionStep};
 
-/// A client must authenticate within this time, whatever it sends meanwhile.
-const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often that timeout and the idle timeout are checked.
-const TIMEOUT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Values with less than this missing, in bytes, are not read directly into their memory.
 const MIN_DIRECT_READ: usize = 16 << 10;
 
@@ -67,7 +63,7 @@ async fn serve_requests(
             begin_turn(&mut session, waited).await;
             session.lend_buffer(reply_buffers::take());
             session.value_bytes_received(length);
-            record_activity(connection, &session);
+            record_activity(&context, connection, &session);
             send_replies(&mut session, &context, connection, &mut writer).await?;
             reply_buffers::give_back(session.take_buffer());
             continue;
@@ -100,7 +96,7 @@ async fn serve_requests(
             open
         };
         reader.consume_unpin(length);
-        record_activity(connection, &session);
+        record_activity(&context, connection, &session);
         send_replies(&mut session, &context, connection, &mut writer).await?;
         reply_buffers::give_back(session.take_buffer());
         if !open {
@@ -109,8 +105,16 @@ async fn serve_requests(
     }
 }
 
-fn record_activity(connection: &ConnectionInfo, session: &Session<'_>) {
+fn record_activity(context: &ServerContext, connection: &ConnectionInfo, session: &Session<'_>) {
+    record_progress(context, connection);
     connection.update(session.now(), session.is_receiving_value(), session.is_authenticated());
+}
+
+/// Only for connections with time limits: it reads the kernel's clock, which the limits need (see `time_limits`).
+fn record_progress(context: &ServerContext, connection: &ConnectionInfo) {
+    if context.config.has_time_limits() {
+        connection.record_progress(context.uptime());
+    }
 }
 
 /// Lets other connections run if this client's input is always available at once and its turn is over.
@@ -122,36 +126,6 @@ async fn begin_turn(session: &mut Session<'_>, waited: bool) {
         session.renew_turn();
     }
     session.update_clock();
-}
-
-/// Ends a connection that does not authenticate in time, or is idle for too long.
-async fn with_time_limits(
-    serving: impl Future<Output = io::Result<()>>,
-    context: &ServerContext,
-    connection: &ConnectionInfo,
-) -> io::Result<()> {
-    let mut serving = std::pin::pin!(serving);
-    let start = Instant::now();
-    loop {
-        match runtime::timeout(TIMEOUT_CHECK_INTERVAL, serving.as_mut()).await {
-            Ok(result) => return result,
-            Err(_) => {
-                let late = !connection.is_authenticated() && start.elapsed() >= AUTHENTICATION_TIMEOUT;
-                if late || is_idle(context, connection) {
-                    context.counters.worker(runtime::current_worker()).idle_kicks.add(1);
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "the client was idle or did not authenticate in time",
-                    ));
-                }
-            }
-        }
-    }
-}
-
-fn is_idle(context: &ServerContext, connection: &ConnectionInfo) -> bool {
-    let idle = context.store.clock().now().saturating_sub(connection.last_progress());
-    context.config.idle_timeout.is_some_and(|limit| u64::from(idle) > limit.as_secs())
 }
 
 /// Executes all complete requests in `input`. Returns how many bytes they took, and whether the connection
@@ -168,7 +142,7 @@ async fn execute(
         let (more, step) = session.feed(&input[used..]);
         used += more;
         // Not only at the end: a client may have authenticated before a reply that it takes a long time to read.
-        record_activity(connection, session);
+        record_activity(context, connection, session);
         match step {
             SessionStep::NeedInput => return Ok((used, true)),
             SessionStep::Close => return Ok((used, false)),
@@ -225,7 +199,7 @@ fn write_all<'a>(
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             bytes = &bytes[written..];
-            connection.record_progress(context.store.clock().now());
+            record_progress(context, connection);
         }
         Poll::Ready(Ok(()))
     })
