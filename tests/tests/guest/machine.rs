@@ -1,6 +1,7 @@
 //! A guest under QEMU, with its own links, and a shell in it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -181,6 +182,11 @@ impl Machine {
             queue["napi"]["pid"].take();
         }
         settings
+    }
+
+    /// Connects to a port of the guest's side of a link.
+    pub fn connect(&self, nic: usize, port: u16) -> io::Result<TcpStream> {
+        self.namespace.run(move || TcpStream::connect(format!("10.9.{nic}.2:{port}")))
     }
 
     /// Runs one of the workspace's binaries on the other end of the guest's links.

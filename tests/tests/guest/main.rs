@@ -1,5 +1,6 @@
 //! Policies on devices that interrupt, in a guest under software emulation.
 
+mod clocks;
 mod eight_queues;
 mod load;
 mod machine;

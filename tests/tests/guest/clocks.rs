@@ -1,0 +1,181 @@
+//! Clocks that jump, stand still, and processes that are stopped: what the memcached server makes of them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serial_test::serial;
+
+use super::boot;
+use super::load::{serve_on, stop};
+use super::machine::{Machine, Nic};
+
+/// `-o idle_timeout`, and lifetimes.
+const LIMIT: Duration = Duration::from_secs(16);
+/// A client must log in within this time.
+const LOGIN_LIMIT: Duration = Duration::from_secs(10);
+/// How much later than its limit a client may be disconnected: 1.25 s, and what an emulated machine takes.
+const LAG: Duration = Duration::from_secs(4);
+const DAY: i64 = 86_400;
+
+/// A server that requires a login, and its clients.
+struct Clients {
+    /// It has logged in, and sends requests.
+    active: TcpStream,
+    /// It has logged in, and sends nothing.
+    idle: TcpStream,
+    /// It does not log in.
+    stranger: TcpStream,
+    start: Instant,
+}
+
+fn send(stream: &mut TcpStream, request: &str, end: &str) -> String {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut reply = Vec::new();
+    while !reply.ends_with(end.as_bytes()) {
+        let mut byte = [0];
+        let length = stream.read(&mut byte).unwrap();
+        assert_eq!(length, 1, "disconnected after {:?}", String::from_utf8_lossy(&reply));
+        reply.push(byte[0]);
+    }
+    String::from_utf8(reply).unwrap()
+}
+
+fn store(stream: &mut TcpStream, key: &str, expiry: i64) {
+    assert_eq!(send(stream, &format!("set {key} 0 {expiry} 1\r\nx\r\n"), "\r\n"), "STORED\r\n");
+}
+
+fn has(stream: &mut TcpStream, key: &str) -> bool {
+    send(stream, &format!("get {key}\r\n"), "END\r\n").starts_with("VALUE")
+}
+
+/// The seconds until an item expires.
+fn time_to_live(stream: &mut TcpStream, key: &str) -> i64 {
+    let reply = send(stream, &format!("mg {key} t\r\n"), "\r\n");
+    reply.trim().strip_prefix("HD t").unwrap_or_else(|| panic!("{reply}")).parse().unwrap()
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    peeked.map_or_else(|error| error.kind() != ErrorKind::WouldBlock, |length| length == 0)
+}
+
+fn wall_clock(guest: &mut Machine) -> i64 {
+    guest.run("date +%s").trim().parse().unwrap()
+}
+
+fn start(guest: &mut Machine) -> Clients {
+    guest.run("echo ann:secret >/tmp/users");
+    serve_on(guest, 0, "vanilla", 0, &format!("-Y /tmp/users -o idle_timeout={}", LIMIT.as_secs()));
+    let [mut active, mut idle, stranger] = [(); 3].map(|()| {
+        let stream = guest.connect(0, 11211).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    });
+    let start = Instant::now();
+    for stream in [&mut active, &mut idle] {
+        assert_eq!(send(stream, "set x 0 0 10\r\nann secret\r\n", "\r\n"), "STORED\r\n");
+    }
+    Clients { active, idle, stranger, start }
+}
+
+/// Stops the server, which must not have panicked.
+fn end(guest: &mut Machine) {
+    stop(guest);
+    let said = guest.run("cat /tmp/memcached");
+    assert!(!said.contains("panic"), "{said}");
+}
+
+/// Asserts that what was seen is between a limit and a little more.
+fn assert_near(what: &str, seen: Duration, limit: Duration) {
+    println!("{what} after {seen:.1?}, limit {limit:?}");
+    // Lifetimes are whole seconds of a clock that need not have begun one when an item was stored.
+    assert!(
+        seen + Duration::from_secs(1) >= limit && seen <= limit + LAG,
+        "{what} after {seen:?}, not {limit:?}"
+    );
+}
+
+#[test]
+#[serial]
+fn lifetimes_and_time_limits_are_elapsed_time_when_the_wall_clock_jumps() {
+    let Some(mut guest) = boot(&[Nic::Virtio], 1) else { return };
+    for jump in [DAY, -DAY] {
+        let mut clients = start(&mut guest);
+        let lifetime = i64::try_from(LIMIT.as_secs()).unwrap();
+        let before = wall_clock(&mut guest);
+        let active = &mut clients.active;
+        store(active, "relative", lifetime);
+        store(active, "absolute", before + lifetime);
+        store(active, "ever", 0);
+        guest.run(&format!("date -s @{} >/dev/null", before + jump));
+        assert!((wall_clock(&mut guest) - before - jump).abs() < 60, "the clock has jumped");
+        assert!(["relative", "absolute", "ever"].iter().all(|key| has(active, key)), "{jump}");
+        // A Unix time is compared with the wall clock as it was when the server started, as in memcached.
+        store(active, "late", before + jump + lifetime);
+        match jump {
+            DAY => {
+                let left = time_to_live(active, "late");
+                assert!((left - DAY - lifetime).abs() < 60, "{left}");
+            }
+            _ => assert!(!has(active, "late"), "it was before the server's start"),
+        }
+        let mut seen: [Option<Duration>; 4] = [None; 4];
+        while seen.iter().any(Option::is_none) && clients.start.elapsed() < LIMIT + 2 * LAG {
+            let active = &mut clients.active;
+            let is_over = [
+                !has(active, "relative"),
+                !has(active, "absolute"),
+                is_closed(&clients.idle),
+                is_closed(&clients.stranger),
+            ];
+            for (seen, is_over) in seen.iter_mut().zip(is_over) {
+                if is_over {
+                    seen.get_or_insert(clients.start.elapsed());
+                }
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let limits = [LIMIT, LIMIT, LIMIT, LOGIN_LIMIT];
+        let names =
+            ["a relative lifetime", "an absolute lifetime", "an idle client", "a client without a login"];
+        for ((name, seen), limit) in names.iter().zip(seen).zip(limits) {
+            let seen = seen.unwrap_or_else(|| panic!("after a jump of {jump} s {name} is not over"));
+            assert_near(&format!("jump of {jump} s: {name}"), seen, limit);
+        }
+        assert!(has(&mut clients.active, "ever"));
+        guest.run(&format!("date -s @$(($(date +%s) - {jump})) >/dev/null"));
+        end(&mut guest);
+    }
+}
+
+#[test]
+#[serial]
+fn a_stopped_servers_limits_count_the_stop_but_not_against_clients_that_have_sent_something() {
+    const STOP: Duration = Duration::from_secs(20);
+    let Some(mut guest) = boot(&[Nic::Virtio], 1) else { return };
+    let mut clients = start(&mut guest);
+    let lifetime = i64::try_from(LIMIT.as_secs()).unwrap();
+    store(&mut clients.active, "short", lifetime);
+    store(&mut clients.active, "long", 1000);
+    let pid = guest.run("pidof memcached").trim().to_owned();
+    guest.run(&format!("kill -STOP {pid}"));
+    std::thread::sleep(STOP / 2);
+    clients.active.write_all(b"mn\r\n").unwrap();
+    std::thread::sleep(STOP / 2);
+    guest.run(&format!("kill -CONT {pid}"));
+    let goes_on = Instant::now();
+    assert_eq!(send(&mut clients.active, "", "MN\r\n"), "MN\r\n");
+    while !(is_closed(&clients.idle) && is_closed(&clients.stranger)) {
+        assert!(goes_on.elapsed() < LAG, "they are still connected");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("the others are disconnected {:?} after the stop", goes_on.elapsed());
+    std::thread::sleep(LAG.saturating_sub(goes_on.elapsed()));
+    assert!(!has(&mut clients.active, "short"));
+    let left = time_to_live(&mut clients.active, "long");
+    assert!(left <= 1000 - i64::try_from(STOP.as_secs()).unwrap() && left > 900, "{left}");
+    end(&mut guest);
+}
