@@ -19,7 +19,7 @@ use clap::Parser;
 use policies::explain::Explanation;
 use policies::explain::measured::Measured;
 use policies::host::Machine;
-use policies::{JournalDir, Lifetime, Plan, host};
+use policies::{JournalDir, Knob, Lifetime, Plan, host};
 use serde_json::json;
 
 use arguments::{Cli, Command};
@@ -114,17 +114,24 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
     }
 }
 
+/// Nothing of `apply` stays to ask it again.
+const IRQBALANCE_FORGETS: &str = "irqbalance forgets its bans when it is restarted: run this command again then, or let systemd \
+     do it (contrib/irqbalance-policies.conf)";
+
 fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {
     let guard = policies::apply(plan, Lifetime::Host, journals)?;
     // The plan in effect, which may be of another policy than the one that was asked for.
     let plan = &guard.plan().clone();
     let applied = guard.keep();
+    let mut notes = plan.notes.clone();
+    let bans = applied.iter().any(|step| matches!(step.knob, Knob::IrqbalanceBan { .. }));
+    notes.extend(bans.then(|| IRQBALANCE_FORGETS.to_owned()));
     let complete = applied.iter().all(|step| step.outcome.is_ok());
-    format.print(&json!({ "applied": applied, "notes": plan.notes }), || {
+    format.print(&json!({ "applied": applied, "notes": notes }), || {
         for step in &applied {
             print_line!("{}: {step}", plan.interface);
         }
-        plan.notes.iter().for_each(|note| print_line!("note: {note}"));
+        notes.iter().for_each(|note| print_line!("note: {note}"));
         if applied.is_empty() {
             print_line!("nothing to set on {} for {}", plan.interface, plan.policy);
         } else {

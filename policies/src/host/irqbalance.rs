@@ -39,9 +39,14 @@ impl Irqbalance {
     /// The banned interrupts: those that irqbalance does not move.
     ///
     /// # Errors
-    /// If the socket can't be connected (it needs root), or no reply comes within two seconds.
+    /// If the socket can't be connected, or no reply comes within two seconds. `PermissionDenied` if irqbalance closes the
+    /// connection without a reply, as it does unless root asks.
     pub fn banned(&self) -> io::Result<Vec<u32>> {
-        Ok(parse_setup(&self.request("setup")?))
+        let reply = self.request("setup")?;
+        match reply.is_empty() {
+            true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "irqbalance replies to root only")),
+            false => Ok(parse_setup(&reply)),
+        }
     }
 
     /// Replaces the list of banned interrupts. Needs root.
@@ -125,8 +130,26 @@ fn parse_setup(reply: &str) -> Vec<u32> {
 }
 
 #[cfg(test)]
+#[path = "irqbalance_double.rs"]
+pub(crate) mod double;
+
+#[cfg(test)]
 mod tests {
+    use super::double::FakeIrqbalance;
     use super::*;
+
+    #[test]
+    fn the_ban_list_is_read_and_replaced_over_the_socket() {
+        let running = FakeIrqbalance::start(&[31, 40]);
+        let irqbalance = running.handle();
+        assert_eq!(irqbalance.banned().unwrap(), [31, 40]);
+        irqbalance.ban(&[5]).unwrap();
+        assert_eq!(running.banned(), [5]);
+        irqbalance.ban(&[]).unwrap();
+        assert_eq!(irqbalance.banned().unwrap(), [0u32; 0]);
+        drop(running);
+        assert!(irqbalance.banned().is_err(), "it has ended");
+    }
 
     #[test]
     fn banned_interrupts_are_parsed_from_the_setup_reply() {

@@ -3,6 +3,7 @@
 
 mod affinity;
 mod change;
+mod irqbalance_bans;
 mod queue_requests;
 pub mod status;
 mod supervisor;

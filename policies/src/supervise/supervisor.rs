@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use super::affinity::Affinity;
 use super::change::Change;
+use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::apply::{Guard, QueueDelegate};
 use crate::host::interface_by_index;
+use crate::host::irqbalance::Irqbalance;
 use crate::knob::Knob;
 use crate::netlink::route::{self, LinkMonitor, Woken};
 
@@ -38,8 +40,9 @@ impl fmt::Debug for SupervisorHooks {
 
 /// A thread that keeps a guard's policy in effect.
 ///
-/// It sets knobs again that were lost, moves interrupts back or reports where they went, follows renames,
-/// and sets what the workers' laws choose for their queues. Dropping the supervisor stops the thread and restores the host.
+/// It sets knobs again that were lost, moves interrupts back or reports where they went, keeps them banned from
+/// irqbalance if the plan bans them, follows renames, and sets what the workers' laws choose for their queues. Dropping the
+/// supervisor stops the thread and restores the host.
 #[derive(Debug)]
 pub struct Supervisor {
     stop: Arc<AtomicBool>,
@@ -61,6 +64,7 @@ impl Supervisor {
         let monitor = LinkMonitor::open()?;
         let SupervisorHooks { requests, delegate, mut on_tick } = hooks;
         let mut interface = SupervisedInterface {
+            bans: IrqbalanceBans::new(guard.applied(), Instant::now()),
             guard,
             affinity,
             requests,
@@ -99,6 +103,7 @@ impl Drop for Supervisor {
 
 struct SupervisedInterface {
     guard: Guard,
+    bans: IrqbalanceBans,
     affinity: Affinity,
     requests: Arc<QueueRequests>,
     delegate: Option<Box<QueueDelegate>>,
@@ -168,6 +173,7 @@ impl SupervisedInterface {
                 (self.on_change)(&Change::Reapplied { outcome: error.to_string(), previous: None });
             }
         }
+        self.renew_bans();
         if link.up != self.is_up {
             self.is_up = link.up;
             (self.on_change)(if link.up { &Change::LinkUp } else { &Change::LinkDown });
@@ -196,6 +202,29 @@ impl SupervisedInterface {
             }
             (self.on_change)(&Change::Reapplied { outcome, previous });
         }
+    }
+
+    /// Asks an irqbalance that has lost the policy's bans.
+    fn renew_bans(&mut self) {
+        const NAME: &str = "irqbalance";
+        let bans = &mut self.bans;
+        let renewed = self.guard.while_applied(|| bans.renew(Instant::now(), Irqbalance::find));
+        let Some(outcome) = renewed.flatten() else { return };
+        let (pid, failure) = match outcome {
+            BanOutcome::AskedAgain { pid } => (pid, None),
+            BanOutcome::Failed { pid, reason } => (pid, Some(reason)),
+        };
+        let change = Change::IrqbalanceBans { pid, irqs: self.bans.irqs(), failure: failure.clone() };
+        match failure {
+            None => drop(self.reported_failures.remove(NAME)),
+            Some(_) => {
+                let said = change.to_string();
+                if self.reported_failures.insert(NAME.to_owned(), said.clone()) == Some(said) {
+                    return;
+                }
+            }
+        }
+        (self.on_change)(&change);
     }
 
     fn report_moved_interrupts(&mut self) {

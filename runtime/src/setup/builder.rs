@@ -159,6 +159,16 @@ impl Builder {
         self
     }
 
+    /// Bans the interrupts of the queues from an irqbalance that runs when the runtime starts, until its end. Default: no,
+    /// and with [`Affinity::Pin`] an interrupt that irqbalance moves is moved back within a second.
+    ///
+    /// irqbalance forgets the ban when it is restarted, so it is asked again within ten seconds. It replies to root only:
+    /// a process that has given up root can't, and says so by [`Builder::on_host_change`].
+    pub fn ban_irqbalance(mut self, ban: bool) -> Self {
+        self.code.ban_irqbalance = ban;
+        self
+    }
+
     /// How much longer than under vanilla the median request may take under kernel polling, in exchange for
     /// CPU time. Default: 0, which polls only where it costs no latency. See [`LatencyBudget`].
     pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {
