@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serial_test::serial;
 
 use super::boot;
-use super::load::{serve_on, stop};
+use super::load::{serve, stop};
 use super::machine::{Machine, Nic};
 
 /// `-o idle_timeout`, and lifetimes.
@@ -68,17 +68,22 @@ fn wall_clock(guest: &mut Machine) -> i64 {
 
 fn start(guest: &mut Machine) -> Clients {
     guest.run("echo ann:secret >/tmp/users");
-    serve_on(guest, 0, "vanilla", 0, &format!("-Y /tmp/users -o idle_timeout={}", LIMIT.as_secs()));
-    let [mut active, mut idle, stranger] = [(); 3].map(|()| {
-        let stream = guest.connect(0, 11211).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream
-    });
+    serve(guest, 0, "vanilla", &format!("-Y /tmp/users -o idle_timeout={}", LIMIT.as_secs()));
+    let stranger = connect(guest);
     let start = Instant::now();
-    for stream in [&mut active, &mut idle] {
-        assert_eq!(send(stream, "set x 0 0 10\r\nann secret\r\n", "\r\n"), "STORED\r\n");
-    }
-    Clients { active, idle, stranger, start }
+    Clients { active: login(guest), idle: login(guest), stranger, start }
+}
+
+fn connect(guest: &Machine) -> TcpStream {
+    let stream = guest.connect(0, 11211).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+fn login(guest: &Machine) -> TcpStream {
+    let mut stream = connect(guest);
+    assert_eq!(send(&mut stream, "set x 0 0 10\r\nann secret\r\n", "\r\n"), "STORED\r\n");
+    stream
 }
 
 /// Stops the server, which must not have panicked.
@@ -160,20 +165,28 @@ fn a_stopped_servers_limits_count_the_stop_but_not_against_clients_that_have_sen
     let lifetime = i64::try_from(LIMIT.as_secs()).unwrap();
     store(&mut clients.active, "short", lifetime);
     store(&mut clients.active, "long", 1000);
+    // On both workers, of which one has the store's clock.
+    let mut others: Vec<TcpStream> = (0..8).map(|_| login(&guest)).collect();
     let pid = guest.run("pidof memcached").trim().to_owned();
     guest.run(&format!("kill -STOP {pid}"));
     std::thread::sleep(STOP / 2);
-    clients.active.write_all(b"mn\r\n").unwrap();
+    let mut senders: Vec<&mut TcpStream> = others.iter_mut().chain([&mut clients.active]).collect();
+    senders.iter_mut().for_each(|stream| stream.write_all(b"mn\r\n").unwrap());
     std::thread::sleep(STOP / 2);
     guest.run(&format!("kill -CONT {pid}"));
     let goes_on = Instant::now();
-    assert_eq!(send(&mut clients.active, "", "MN\r\n"), "MN\r\n");
+    for stream in &mut senders {
+        assert_eq!(send(stream, "", "MN\r\n"), "MN\r\n");
+    }
     while !(is_closed(&clients.idle) && is_closed(&clients.stranger)) {
         assert!(goes_on.elapsed() < LAG, "they are still connected");
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("the others are disconnected {:?} after the stop", goes_on.elapsed());
     std::thread::sleep(LAG.saturating_sub(goes_on.elapsed()));
+    for stream in &mut senders {
+        assert_eq!(send(stream, "mn\r\n", "MN\r\n"), "MN\r\n");
+    }
     assert!(!has(&mut clients.active, "short"));
     let left = time_to_live(&mut clients.active, "long");
     assert!(left <= 1000 - i64::try_from(STOP.as_secs()).unwrap() && left > 900, "{left}");
