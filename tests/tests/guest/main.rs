@@ -225,11 +225,11 @@ fn changes_of_links_and_interrupts_are_followed_or_reverted() {
 #[test]
 #[serial]
 fn irqbalance_is_banned_from_interrupts_and_after_its_restart_too_until_the_restore() {
-    let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
-    let interface = guest.interfaces[0].clone();
     const START: &str = "mkdir -p /run/irqbalance; irqbalance --foreground >/tmp/irqbalance 2>&1 & sleep 2";
     const RESTART: &str =
         "kill $(pidof irqbalance); sleep 1; irqbalance --foreground >/tmp/irqbalance 2>&1 & sleep 4";
+    let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
+    let interface = guest.interfaces[0].clone();
     guest.run(START);
     let plan = guest.ask(&format!("policies plan {interface} --policy vanilla --workers 2")).text;
     assert!(plan.contains("irqbalance runs"), "{plan}: {}", guest.ask("cat /tmp/irqbalance; ps").text);
