@@ -28,7 +28,7 @@ pub struct FleetLatency {
 }
 
 /// What a fleet measured in one run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FleetMeasurement {
     /// Seconds measured, pauses excluded.

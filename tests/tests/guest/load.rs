@@ -66,7 +66,7 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
     let output = guest.outside("loadgen", &arguments).unwrap();
     // Latencies in an emulated machine mean nothing, and the run may be invalid (3): packets are counted.
     let measured = matches!(output.status.code(), Some(0 | 3));
-    assert!(measured, "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(measured, "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let after = counters(guest, nic);
     Counted {

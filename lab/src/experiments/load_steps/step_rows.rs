@@ -169,3 +169,79 @@ fn budget(contender: &Contender) -> Duration {
         _ => Duration::ZERO,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loadgen::interleaved_rounds::{Conditions, Rounds};
+    use policies::Policy;
+    use runtime::{DriverKind, WaitStrategy};
+
+    use super::*;
+    use crate::experiments::Contestant;
+    use crate::fleet::{FleetLoad, FleetMeasurement};
+    use crate::polling_config::PollingConfig;
+
+    const RATE: AlternatingRate =
+        AlternatingRate { high: 900.0, low: 100.0, high_seconds: 0.4, low_seconds: 0.4, window_seconds: 0.1 };
+
+    /// A turn whose windows have these latencies in all percentiles, µs.
+    fn turn(latencies: [f64; 8]) -> TurnMeasurement {
+        let window = |(index, us): (usize, f64)| FleetWindow {
+            step: if index < 4 { Step::Up } else { Step::Down },
+            from: (index % 4) as f64 * 0.1,
+            requests: 10,
+            latency: FleetLatency { mean: us, p50: us, p90: us, p99: us, p999: us, max: us },
+        };
+        let windows = latencies.into_iter().enumerate().map(window).collect();
+        TurnMeasurement {
+            load: FleetLoad { pacing: FleetPacing::Alternating(RATE), warm_up: 0.0, duration: 0.8 },
+            fleet: FleetMeasurement { windows, ..FleetMeasurement::default() },
+            server_cpu_us: 0.0,
+            kernel_thread_cpu_us: 0.0,
+            server_core_busy: 0.0,
+            client_core_busy: 0.0,
+            steal: 0.0,
+            packets_per_wake: 0.0,
+            busy_poll_share: 0.0,
+            received_share: None,
+            received_by_cpu: Vec::new(),
+            server_retransmitted: 0,
+            drops: 0,
+            queue: None,
+            attach: None,
+            figures: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_server_that_takes_long_after_one_step_breaks_the_bounds_after_that_step() {
+        let driver = DriverKind::Epoll;
+        let contestants =
+            [Policy::Vanilla, Policy::KernelPolling].map(|policy| Contestant { policy, driver });
+        let contenders = Contender::lull(&contestants, &[PollingConfig::default()], WaitStrategy::Block);
+        let config = FleetComparisonConfig::load_steps(contenders, true);
+        let turns = [[30.0; 8], [5000.0, 2000.0, 90.0, 30.0, 31.0, 30.0, 30.0, 30.0]];
+        let mut rounds = Rounds::new(2, 6);
+        while let Some(next) = rounds.next_turn() {
+            let value = turn(turns[next.contestant()]);
+            rounds.finish_turn(next, Some(value), Conditions::default());
+        }
+        let rows = step_rows(&config, &RATE, &rounds.finish().leading().rounds);
+        let outcomes: Vec<_> =
+            rows.iter().map(|row| (row.step, row.turns, row.settles(), row.is_within())).collect();
+        let (kept, broken) = (Some(Outcome::Kept), Some(Outcome::Broken));
+        assert_eq!(
+            outcomes,
+            [
+                (Step::Up, 6, kept, None),
+                (Step::Up, 6, broken, broken),
+                (Step::Down, 6, kept, None),
+                (Step::Down, 6, kept, kept),
+            ]
+        );
+        let slow = &rows[1];
+        assert_eq!((slow.first_p50_us.median, slow.last_p50_us.median), (5000.0, 30.0));
+        assert_eq!(slow.settled_p50.map(|it| it.earliest), Some(300.0));
+        assert_eq!((slow.excess[0].from, slow.excess[0].us.median, slow.allowed_us), (0.0, 4970.0, 1000.0));
+    }
+}
