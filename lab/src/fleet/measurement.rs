@@ -5,27 +5,8 @@ use loadgen::stream::Outcome;
 use serde::{Deserialize, Serialize};
 
 use super::FleetError;
+use super::latency::{FleetLatency, LONGEST, summary};
 use super::windows::FleetWindow;
-
-/// The longest latency that is told from longer ones, in ns: one minute.
-pub(super) const LONGEST: u64 = 60_000_000_000;
-
-/// Latencies of requests, µs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct FleetLatency {
-    /// Mean.
-    pub mean: f64,
-    /// Median.
-    pub p50: f64,
-    /// 90th percentile.
-    pub p90: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// 99.9th percentile.
-    pub p999: f64,
-    /// Maximum.
-    pub max: f64,
-}
 
 /// What a fleet measured in one run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -134,18 +115,5 @@ impl Recorder {
 
     pub(super) fn lags(&self) -> FleetLatency {
         summary(&self.lags)
-    }
-}
-
-pub(super) fn summary(histogram: &Histogram<u64>) -> FleetLatency {
-    let micros = |nanos: u64| nanos as f64 / 1e3;
-    let at = |quantile: f64| micros(histogram.value_at_quantile(quantile));
-    FleetLatency {
-        mean: histogram.mean() / 1e3,
-        p50: at(0.5),
-        p90: at(0.9),
-        p99: at(0.99),
-        p999: at(0.999),
-        max: micros(histogram.max()),
     }
 }

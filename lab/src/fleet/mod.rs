@@ -11,6 +11,7 @@
 mod alternating_rate;
 mod connection;
 mod engine;
+mod latency;
 mod link;
 mod measurement;
 mod pacing;
@@ -26,7 +27,8 @@ use std::net::SocketAddr;
 
 pub use alternating_rate::{AlternatingRate, Step};
 pub use engine::{Fleet, FleetConfig};
-pub use measurement::{FleetLatency, FleetMeasurement};
+pub use latency::FleetLatency;
+pub use measurement::FleetMeasurement;
 pub use pacing::FleetPacing;
 pub(crate) use packet_socket::busy_poll_on_read;
 pub use requests::FleetRequests;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::FleetError;
 use super::alternating_rate::{AlternatingRate, Step};
-use super::measurement::{FleetLatency, LONGEST, summary};
+use super::latency::{FleetLatency, LONGEST, summary};
 
 /// Latencies of the requests that were due in one window after a step, of all cycles of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

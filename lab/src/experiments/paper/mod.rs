@@ -17,8 +17,6 @@ mod requirements;
 mod saved_parts;
 mod user_level;
 mod web;
-mod web_servers;
-mod wrk;
 
 use std::path::Path;
 

@@ -1,11 +1,15 @@
 //! Table 2: nginx under wrk, as it runs and attached to.
 
+mod servers;
+mod wrk;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use loadgen::interleaved_rounds::{RepeatPolicy, Rounds};
 
+use self::servers::{WebContestant, WebRoot, contestants, url};
 use super::super::core_assignment::CoreAssignment;
 use super::super::fleet_comparison::{RunningServer, ServerFigures};
 use super::super::memcached_process::spawn_on_core;
@@ -15,8 +19,6 @@ use super::config::PaperConfig;
 use super::measured::{Figure, FigureCollector, LoadKind, MeasuredLoad, MeasuredRow, PartResult};
 use super::part::Part;
 use super::programs::{Program, Programs};
-use super::web_servers::{WebContestant, WebRoot, contestants, url};
-use super::wrk;
 use crate::Error;
 use crate::testbed::{CLIENT_INTERFACE, QueueThread, poll_by_thread};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::super::fleet_comparison::{Contender, ServerCommand};
-use super::config::{PaperConfig, latency_budgets};
-use super::programs::{Program, Programs};
+use super::super::super::fleet_comparison::{Contender, ServerCommand};
+use super::super::config::{PaperConfig, latency_budgets};
+use super::super::programs::{Program, Programs};
 use crate::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 
 /// What the names of the folders begin with.
