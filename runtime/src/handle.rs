@@ -86,8 +86,9 @@ impl Handle {
     /// [`spawn`](crate::spawn) need a worker's thread: spawn what uses them.
     ///
     /// It does not end with the runtime. A future that waits for a task then gets a cancelled
-    /// [`JoinError`](crate::JoinError); one that nobody wakes is waited for forever. So is a task of worker 0 while no thread
-    /// is in [`Runtime::block_on`](crate::Runtime::block_on).
+    /// [`JoinError`](crate::JoinError); one that nobody wakes is waited for forever. Worker 0's tasks
+    /// make no progress while no thread is in [`Runtime::block_on`](crate::Runtime::block_on), so waiting for one then never ends;
+    /// with one worker every task is such a task.
     ///
     /// # Panics
     /// If the future panics, or on a worker's thread, which would stop that worker's other tasks, timers and sockets.

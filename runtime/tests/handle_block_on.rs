@@ -122,8 +122,9 @@ fn long_waits_in_a_row_are_not_spun_for() {
     let (before, cpu) = (handle.thread_waits(), this_thread_cpu_time());
     (0..200).for_each(|_| wait());
     let (waits, cpu) = (handle.thread_waits(), this_thread_cpu_time() - cpu);
-    assert_eq!(waits.waits - before.waits, 200);
-    assert_eq!(waits.blocks - before.blocks, 200, "{waits:?}");
+    // Fewer if the thread was interrupted for so long that the task had ended before it waited.
+    let (waited, slept) = (waits.waits - before.waits, waits.blocks - before.blocks);
+    assert!((150..=200).contains(&waited) && slept == waited, "{waits:?}");
     assert_eq!(waits.spin_limit_ns, 0, "{waits:?}");
     assert!(cpu < GAP * 200 / 4, "{cpu:?} of CPU time in 200 waits of 1 ms");
 }

@@ -18,17 +18,18 @@ pub struct WaitingCosts {
     /// How long the worker spins at present before it sleeps, in nanoseconds.
     pub spin_limit_ns: u64,
     /// What a sleep costs on this machine, in nanoseconds: its CPU time, and the delay from the event until the thread runs.
-    /// Measured when the worker started.
+    /// Measured when the worker started; for threads that are no workers, once in a process.
     pub block_ns: u64,
     /// The cost of all waits, in nanoseconds.
     pub cost_ns: u64,
     /// What they would have cost if the worker had slept at once each time, in nanoseconds.
     pub blocking_cost_ns: u64,
-    /// What they would have cost with the fixed spin limit that suits them best, in nanoseconds. It is known afterwards only.
+    /// What they would have cost with the fixed spin limit that suits them best, in nanoseconds. It is known afterwards only. For
+    /// threads that are no workers it is the sum of each thread's.
     pub best_fixed_cost_ns: u64,
 }
 
-/// The counters behind [`WaitingCosts`]. Only the worker writes them.
+/// The counters behind [`WaitingCosts`]. Only the worker writes them, or all threads that wait in `Handle::block_on`.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingCounters {
     pub(crate) waits: Counter,

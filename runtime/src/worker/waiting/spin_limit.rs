@@ -4,7 +4,8 @@
 //! doesn't. A limit of `C` costs at most twice as much as the best choice for each single wait (Karlin and others, 1994; for
 //! messages Damianakis, Chen and Felten, 1997). Where gaps are alike another limit is better: none where they are long, and
 //! one just above them where they are short. So the limit is the one that would have cost least over the last waits. Once these
-//! choices have cost 1.9 times as much as the best fixed limit, the limit is `C`. That bounds the total for any sequence.
+//! choices have cost 1.9 times as much as the best fixed limit, the limit is `C`. That bounds the total for any sequence. It is
+//! judged anew every some thousand waits: with `C` long waits cost twice the best, so the choices would never come back.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -23,6 +24,8 @@ const HALF_LIFE: u32 = 64;
 const MOST_REGRET: f64 = 1.9;
 /// How many blocks they may cost more in addition, because the first choices know nothing.
 const FREE_BLOCKS: f64 = 16.0;
+/// For how many waits the choices are judged together.
+const JUDGED_WAITS: u32 = 4096;
 
 /// Chooses the limit of a worker's spins.
 #[derive(Debug)]
@@ -39,6 +42,10 @@ struct State {
     total: [f64; LIMITS],
     /// What all waits have cost, in ns.
     cost: f64,
+    /// The same as `total` and `cost`, of the waits that are judged together.
+    judged_total: [f64; LIMITS],
+    judged_cost: f64,
+    /// The number of these waits.
     waits: u32,
     /// The index of the present limit.
     limit: usize,
@@ -50,6 +57,8 @@ impl SpinLimit {
             recent: [0.0; LIMITS],
             total: [0.0; LIMITS],
             cost: 0.0,
+            judged_total: [0.0; LIMITS],
+            judged_cost: 0.0,
             waits: 0,
             // At most twice the best choice, whatever comes.
             limit: LIMITS - 1,
@@ -89,23 +98,29 @@ impl SpinLimit {
             true => (elapsed - self.costs.wake_latency.as_nanos() as f64).max(spin + 1.0),
             false => elapsed,
         };
-        state.cost += if slept { spin + self.block() } else { gap };
-        for (limit, (recent, total)) in state.recent.iter_mut().zip(&mut state.total).enumerate() {
+        // A spin that took longer was interrupted: other threads had the core.
+        let cost = if slept { spin + self.block() } else { gap.min(spin + self.block()) };
+        state.cost += cost;
+        state.judged_cost += cost;
+        for limit in 0..LIMITS {
             let cost = self.cost(limit, gap);
-            *recent += cost;
-            *total += cost;
+            state.recent[limit] += cost;
+            state.total[limit] += cost;
+            state.judged_total[limit] += cost;
         }
         state.waits += 1;
-        if state.waits >= HALF_LIFE {
-            state.waits = 0;
+        if state.waits.is_multiple_of(HALF_LIFE) {
             state.recent.iter_mut().for_each(|cost| *cost /= 2.0);
         }
-        let best_fixed = state.total.iter().copied().fold(f64::INFINITY, f64::min);
-        state.limit = if state.cost > MOST_REGRET * best_fixed + FREE_BLOCKS * self.block() {
-            LIMITS - 1
-        } else {
-            least(&state.recent)
-        };
+        let best_fixed = least_cost(&state.total);
+        let most = MOST_REGRET * least_cost(&state.judged_total) + FREE_BLOCKS * self.block();
+        let too_much = state.judged_cost > most;
+        if state.waits >= JUDGED_WAITS {
+            state.waits = 0;
+            state.judged_cost = 0.0;
+            state.judged_total = [0.0; LIMITS];
+        }
+        state.limit = if too_much { LIMITS - 1 } else { least(&state.recent) };
         let set = |counter: &Counter, nanos: f64| counter.set(nanos as u64);
         counters.waits.add(1);
         counters.blocks.add(u64::from(slept));
@@ -115,6 +130,10 @@ impl SpinLimit {
         set(&counters.blocking_cost_ns, state.total[0]);
         set(&counters.best_fixed_cost_ns, best_fixed);
     }
+}
+
+fn least_cost(costs: &[f64; LIMITS]) -> f64 {
+    costs.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 /// The index of the least cost; the first of equal ones.
@@ -153,6 +172,21 @@ mod tests {
         let (limit, cost, best) = run(std::iter::repeat_n(500.0, 10_000));
         assert_eq!(limit.limit(), Duration::ZERO);
         assert!(cost < best * 1.02, "{cost} {best}");
+    }
+
+    #[test]
+    fn an_interrupted_spin_and_a_misleading_phase_are_forgotten() {
+        let (limit, counters) = (SpinLimit::new(COSTS), WaitingCounters::default());
+        limit.record(Duration::from_millis(4), false, &counters);
+        assert_eq!(counters.cost_ns.get(), 16_000, "the spin and a block");
+        for index in 0..20_000 {
+            let gap = Duration::from_micros(if index % 2 == 0 { 1 } else { 1_000 });
+            let slept = gap > limit.limit();
+            limit.record(if slept { gap + COSTS.wake_latency } else { gap }, slept, &counters);
+        }
+        limit.state.borrow_mut().judged_cost *= 3.0;
+        (0..2 * JUDGED_WAITS).for_each(|_| limit.record(Duration::from_millis(1), true, &counters));
+        assert_eq!(limit.limit(), Duration::ZERO);
     }
 
     #[test]
@@ -227,7 +261,7 @@ mod tests {
         let long = || limit.record(Duration::from_micros(500), true, &counters);
         (0..100).for_each(|_| long());
         assert_eq!(limit.limit(), Duration::ZERO);
-        limit.state.borrow_mut().cost *= 3.0;
+        limit.state.borrow_mut().judged_cost *= 3.0;
         long();
         assert_eq!(limit.limit(), BLOCK);
         // Until the total is within the bound again.

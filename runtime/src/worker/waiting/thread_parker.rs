@@ -11,7 +11,7 @@ const ASLEEP: u8 = 1;
 /// The future was woken since it was last polled.
 const NOTIFIED: u8 = 2;
 
-/// One `block_on`'s notification. It is no thread's own, so a `block_on` within another one's future takes none of the outer's.
+/// Each `block_on` has its own parker, so a nested `block_on` can't consume the outer future's notification.
 #[derive(Default)]
 pub(crate) struct ThreadParker {
     state: AtomicU8,

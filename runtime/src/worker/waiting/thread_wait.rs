@@ -17,6 +17,7 @@ use super::thread_parker::ThreadParker;
 use super::wait_strategy::WaitStrategy;
 use crate::metrics::waiting::{WaitingCosts, WaitingCounters};
 use crate::time::clock::monotonic_nanos;
+use crate::worker::thread_settings::with_settings_from_before;
 
 /// What a sleep costs here. Measured once in a process, when a thread first waits.
 static COSTS: OnceLock<MachineCosts> = OnceLock::new();
@@ -103,7 +104,9 @@ fn machine_costs() -> Option<MachineCosts> {
             let _ = COSTS.set(MachineCosts::measure());
         };
         // Without a thread nothing is known, and waits sleep at once.
-        let _ = thread::Builder::new().name("lull-costs".to_owned()).spawn(measure);
+        let costs = thread::Builder::new().name("lull-costs".to_owned());
+        // Not on the core that the caller may be pinned to.
+        let _ = with_settings_from_before(|| costs.spawn(measure));
     });
     COSTS.get().copied()
 }

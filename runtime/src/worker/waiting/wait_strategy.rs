@@ -21,7 +21,8 @@ pub enum WaitStrategy {
     SpinThenBlock(Duration),
     /// Spin, then sleep. The spin limit is the one that would have been cheapest over recent waits: from zero, where waits are
     /// long, to the cost of one sleep, which is measured when a worker starts. For any sequence of waits the total cost is at most
-    /// twice that of the best fixed limit, plus about 20 sleeps while it learns.
+    /// twice that of the best fixed limit, plus about 20 sleeps in every 4096 waits, in which it
+    /// learns.
     /// [`Metrics::waiting`](crate::Metrics::waiting) shows both costs.
     ///
     /// Under a policy that polls a queue this is `Block`: the kernel polls in the wait.
