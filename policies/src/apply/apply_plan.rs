@@ -212,7 +212,10 @@ impl Guard {
         // A size that can't be read is the old or the new one.
         let size = match Knob::RxRing.read(device) {
             Ok(size) => size.number(),
-            Err(_) => step.target.number().min(step.current.as_ref().and_then(Value::number)),
+            Err(_) => {
+                let sizes = [step.target.number(), step.current.as_ref().and_then(Value::number)];
+                sizes.into_iter().flatten().min()
+            }
         };
         let Some(size) = size.and_then(|size| u32::try_from(size).ok()) else { return Ok(false) };
         let Some(fitted) = self.plan.fit_ring(size).cloned() else { return Ok(false) };

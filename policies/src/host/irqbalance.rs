@@ -108,6 +108,8 @@ impl Irqbalance {
         let mut last_error = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
             let stream = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+            // Without it a connect waits for ever if irqbalance is stopped and its backlog full.
+            sockopt::set_socket_timeout(&stream, sockopt::Timeout::Send, Some(REPLY_TIMEOUT))?;
             match connect(&stream, &address?) {
                 Ok(()) => return Ok(stream),
                 Err(error) => last_error = error.into(),

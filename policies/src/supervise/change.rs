@@ -37,7 +37,8 @@ pub enum Change {
         /// Why they can't be set.
         reason: String,
     },
-    /// irqbalance had lost its bans, for instance because it was restarted, and was asked again.
+    /// irqbalance had lost its bans, for instance because it was restarted, and was asked again; or it could not be asked
+    /// whether it has them.
     IrqbalanceBans {
         /// Its process id.
         pid: i32,

@@ -14,6 +14,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// What was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BanOutcome {
+    /// irqbalance has the bans.
+    Kept,
     /// irqbalance had lost the bans, was asked again, and has them.
     AskedAgain { pid: i32 },
     /// It could not be asked. The next check tries again.
@@ -51,7 +53,7 @@ impl IrqbalanceBans {
         let running = find()?;
         let pid = running.pid;
         match self.ask(&running) {
-            Ok(false) => None,
+            Ok(false) => Some(BanOutcome::Kept),
             Ok(true) => Some(BanOutcome::AskedAgain { pid }),
             Err(error) => Some(BanOutcome::Failed { pid, reason: error.to_string() }),
         }
@@ -98,7 +100,7 @@ mod tests {
         let applied = [banned(31, Outcome::Set), banned(32, Outcome::Already), banned(40, refused)];
         let mut bans = IrqbalanceBans::new(&applied, start);
         assert_eq!(bans.renew(start, || panic!("not yet")), None);
-        assert_eq!(bans.renew(check(1), || Some(first.handle())), None);
+        assert_eq!(bans.renew(check(1), || Some(first.handle())), Some(BanOutcome::Kept));
         assert_eq!(first.replacements(), 0, "it has them");
         drop(first);
         assert_eq!(bans.renew(check(2), || None), None);
@@ -107,7 +109,7 @@ mod tests {
         let asked = Some(BanOutcome::AskedAgain { pid: second.handle().pid });
         assert_eq!(bans.renew(check(3), || Some(second.handle())), asked);
         assert_eq!(second.banned(), [9, 31, 32]);
-        assert_eq!(bans.renew(check(4), || Some(second.handle())), None);
+        assert_eq!(bans.renew(check(4), || Some(second.handle())), Some(BanOutcome::Kept));
         assert_eq!(second.replacements(), 1);
         // Somebody else has replaced its list.
         second.handle().ban(&[9]).unwrap();

@@ -211,6 +211,10 @@ impl SupervisedInterface {
         let renewed = self.guard.while_applied(|| bans.renew(Instant::now(), Irqbalance::find));
         let Some(outcome) = renewed.flatten() else { return };
         let (pid, failure) = match outcome {
+            BanOutcome::Kept => {
+                self.reported_failures.remove(NAME);
+                return;
+            }
             BanOutcome::AskedAgain { pid } => (pid, None),
             BanOutcome::Failed { pid, reason } => (pid, Some(reason)),
         };
