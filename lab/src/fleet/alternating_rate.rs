@@ -91,7 +91,8 @@ impl AlternatingRate {
             if gap < rest {
                 return at + gap;
             }
-            left -= rest * rate / 1e9;
+            // Not below 0 by rounding: nothing would be due for minus infinity.
+            left = (left - rest * rate / 1e9).max(0.0);
             at += rest;
         }
     }

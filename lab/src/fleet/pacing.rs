@@ -94,7 +94,8 @@ impl Pacer {
         self.origin = now - self.postponed;
     }
 
-    /// The time from the begin of the measurement to `due` without pauses, in ns. It is that of the last pause or later.
+    /// The time from the begin of the measurement to `due` without pauses, in ns. `due` must not be before the end of
+    /// the last pause: earlier times would come out too early by its length.
     #[inline]
     pub(super) fn since_origin(&self, due: u64) -> i64 {
         due.wrapping_sub(self.origin + self.postponed).cast_signed()

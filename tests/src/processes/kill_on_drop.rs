@@ -23,11 +23,14 @@ impl KillOnDrop {
     ///
     /// # Errors
     /// If its output can't be read.
+    ///
+    /// # Panics
+    /// If it has crashed.
     pub fn wait_with_output(mut self) -> io::Result<Output> {
-        match self.0.take() {
-            Some(child) => child.wait_with_output(),
-            None => Err(io::ErrorKind::NotFound.into()),
-        }
+        let Some(child) = self.0.take() else { return Err(io::ErrorKind::NotFound.into()) };
+        let output = child.wait_with_output()?;
+        assert!(crash_signal(output.status).is_none(), "{output:?}");
+        Ok(output)
     }
 }
 

@@ -18,8 +18,8 @@ use crate::memcached::context::ServerContext;
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the limits are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// How many more checks must find a client beyond its limit. A wait brings a batch of events only: in a second, a server
-/// that goes on with data of thousands of connections has received from all of them.
+/// How many more checks must find a client beyond its limit. One wait returns a limited batch of
+/// events. After a stop, one second of waits is enough to receive from thousands of connections.
 const CONFIRMING_CHECKS: u32 = 4;
 
 /// Serves a connection until that ends, or the client is beyond a limit.

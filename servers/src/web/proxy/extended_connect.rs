@@ -37,8 +37,7 @@ impl ExtendedConnect {
         Ok((Self { accept }, WEBSOCKET))
     }
 
-    /// Whether a client would take the response for an open WebSocket although the upstream has not switched: a resource that
-    /// is none was asked for.
+    /// Whether the upstream answered 2xx without switching protocols. The client would take that for an open WebSocket.
     pub(super) fn is_no_websocket<B>(response: &Response<B>) -> bool {
         response.status().is_success()
     }

@@ -23,7 +23,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; COPIED]);
 }
 
-/// How long an upgraded connection may go on without a byte either way, to twice of it.
+/// An upgraded connection without traffic is closed after between one and two times this long.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UpgradeLimits {
     pub(super) silence: Duration,
