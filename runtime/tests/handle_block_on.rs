@@ -152,7 +152,7 @@ fn a_worker_may_not_block_on_its_runtime() {
     });
     let message = *refused.unwrap_err().unwrap();
     assert!(message.starts_with("Handle::block_on was called on a worker's thread"), "{message}");
-    // A thread for blocking work is no worker.
+    // It may be called from spawn_blocking.
     let within = handle.clone();
     let work = handle.spawn_blocking(move || within.block_on(within.spawn_on(1, || async { 3 })).unwrap());
     assert_eq!(runtime.block_on(work).unwrap(), 3);

@@ -11,13 +11,13 @@ use super::latency::{FleetLatency, LONGEST, summary};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FleetWindow {
-    /// The step before.
+    /// Whether the load's last step before the window was up or down.
     pub step: Step,
     /// Seconds from the step to the begin of the window.
     pub from: f64,
     /// Requests that were due.
     pub requests: u64,
-    /// Their latencies.
+    /// Latencies of these requests, from the time at which each was due to its reply, µs.
     pub latency: FleetLatency,
 }
 

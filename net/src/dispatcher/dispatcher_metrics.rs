@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct DispatcherMetrics {
     /// Threads that run at present.
     pub threads: usize,
-    /// Threads started.
+    /// Threads started since the dispatcher was built.
     pub started: u64,
     /// Connections that were closed without a thread: the limit was reached, or the system refused one.
     pub refused: u64,

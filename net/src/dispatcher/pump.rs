@@ -61,7 +61,8 @@ impl<K> Pump<K> {
         if self.state == Reading::Full && self.slot.has_room(context) {
             self.state = Reading::Open;
         }
-        // The thread may drain the slot meanwhile: what it has taken counts, or one connection could keep the worker.
+        // The thread may drain the slot during this loop, so a full slot does not bound it. Without a limit one connection could
+        // occupy the worker.
         let mut left = self.dispatcher.settings.buffer_size;
         while self.state == Reading::Open {
             if left == 0 {

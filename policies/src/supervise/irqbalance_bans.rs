@@ -11,7 +11,7 @@ use crate::knob::{Knob, Value};
 /// How often irqbalance is looked for, which reads all of `/proc`, and its list is read. It moves interrupts as often.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What was done.
+/// What a check of irqbalance's ban list found, and what came of asking again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BanOutcome {
     /// irqbalance has the bans.

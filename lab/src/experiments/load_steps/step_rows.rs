@@ -46,7 +46,7 @@ pub struct StepRow {
     pub name: String,
     /// The contender whose latency it is compared with.
     pub reference: String,
-    /// The step.
+    /// Whether the load steps up or down.
     pub step: Step,
     /// The turns that the row is of.
     pub turns: usize,

@@ -43,7 +43,7 @@ pub struct Target {
     pub ratio: Interval,
     /// What it is to be at most.
     pub limit: f64,
-    /// Whether it is.
+    /// How the ratio's interval lies to the limit.
     pub outcome: Outcome,
 }
 
@@ -66,7 +66,7 @@ impl Target {
 pub struct MessageRow {
     /// The class of distance between the cores in which it was measured.
     pub class: DistanceClass,
-    /// Who exchanges them.
+    /// Which sides exchange the messages: workers, or a worker and another thread.
     pub pair: Pair,
     /// What passes between an answer and the next message.
     pub gap: Gap,

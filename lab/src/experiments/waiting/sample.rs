@@ -10,7 +10,7 @@ use super::message_turn::Pair;
 use super::messages::MessageCost;
 use super::server_turn::ServerCost;
 
-/// Two gaps.
+/// A quick run with gaps of 1 µs and 1 ms only.
 pub(crate) fn config() -> WaitingConfig {
     let gaps = vec![Gap::Fixed(Duration::from_micros(1)), Gap::Fixed(Duration::from_millis(1))];
     WaitingConfig { gaps, ..WaitingConfig::new(true, None) }

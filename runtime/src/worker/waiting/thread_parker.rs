@@ -1,4 +1,4 @@
-//! Where a thread that is no worker sleeps until its future is woken.
+//! Parks a thread in `Handle::block_on` until its future is woken.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Wake;

@@ -1,4 +1,4 @@
-//! How a thread that is no worker waits for one: it spins, then sleeps, as `WaitStrategy` says.
+//! `Handle::block_on`: a thread outside of the runtime polls a future, and spins and sleeps between polls as `WaitStrategy` says.
 
 use std::cell::OnceCell;
 use std::future::Future;
@@ -61,7 +61,7 @@ fn wait_adaptively(parker: &ThreadParker, counted: &WaitingCounters) {
         parker.sleep();
         return;
     };
-    // Fails when the thread ends: a value of its own is dropped, and that waits.
+    // Fails if a destructor of another thread-local calls `block_on` while the thread exits.
     let waited = LEARNED.try_with(|learned| {
         let learned = learned.get_or_init(|| Learned::new(costs));
         let begun = monotonic_nanos();
@@ -96,8 +96,7 @@ fn wait(parker: &ThreadParker, limit: Option<Duration>) -> bool {
 /// What a sleep costs on this machine; `None` until it is measured.
 fn machine_costs() -> Option<MachineCosts> {
     static MEASURING: Once = Once::new();
-    // On a thread of its own, because the caller's result may come long before the measurement's, and because the measurement
-    // needs a timer slack that the caller may not want.
+    // The measurement takes some milliseconds, for which the caller should not wait, and changes the timer slack of its thread.
     MEASURING.call_once(|| {
         let measure = || {
             let _ = set_current_timer_slack(NonZeroU64::new(1));

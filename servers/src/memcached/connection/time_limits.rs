@@ -194,7 +194,7 @@ mod tests {
             (b"get somekey\r\n", before + stop),
         ] {
             runtime::time::pause();
-            // Its first request is refused, and is no login.
+            // The first request is refused, because the client has not authenticated.
             let requests = [(Duration::from_millis(500), &b"get somekey\r\n"[..]), (received, request)];
             let config = config.clone();
             let serving = async move { disconnected_after(config, &requests).await };

@@ -129,7 +129,7 @@ fn measure_size(
         progress(&format!("{name}: {}, round {}", web.contestant.contender.name(), turn.round() + 1));
         let guard = ConditionsGuard::begin(cores)?;
         let measured = measure_turn(web, wrk, config, size)?;
-        // Steal counts on all cores. A fleet leaves out pauses of its own core; wrk counts them as latency.
+        // Steal of the client's core counts, too: wrk does not leave pauses of its core out of its latencies, as a fleet does.
         let conditions = guard.end()?;
         let value = measured.map_err(|reason| invalid = Some(reason)).ok();
         rounds.finish_turn(turn, value, conditions);
