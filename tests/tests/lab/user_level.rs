@@ -11,6 +11,7 @@ use lab::experiment_process::{ProcessRole, SUBCOMMAND};
 use lab::fleet::{FleetLoad, FleetPacing};
 use lab::testbed::{CLIENT_ADDRESS, PREFIX_LENGTH, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed};
 use lab::user_level_server::{PORT, UserLevelServerReady, UserLevelServerSpec};
+use policies::counters::busy_poll_rx_packets;
 use rustix::process::{Pid, Signal, kill_process};
 use serial_test::serial;
 use tests::isolated;
@@ -79,17 +80,10 @@ fn kernel_tcp(testbed: &Testbed) -> (u64, usize) {
 
 /// Packets that busy polling has received, and all that the server's interface has.
 fn received(testbed: &Testbed) -> (f64, f64) {
-    let read = || {
-        let counters = fs::read_to_string("/proc/thread-self/net/netstat")?;
-        Ok((counters, fs::read_to_string("/proc/thread-self/net/dev")?))
-    };
-    let (counters, interfaces) = testbed.server.run(read).unwrap();
-    let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:"));
-    let names = lines.next().unwrap().split_whitespace();
-    let values = lines.next().unwrap().split_whitespace();
-    let (_, polled) = names.zip(values).find(|(name, _)| *name == "BusyPollRxPackets").unwrap();
+    let read = || Ok((busy_poll_rx_packets()?, fs::read_to_string("/proc/thread-self/net/dev")?));
+    let (polled, interfaces) = testbed.server.run(read).unwrap();
     let interface = interfaces.lines().find(|line| line.trim().starts_with(SERVER_INTERFACE)).unwrap();
-    (polled.parse().unwrap(), interface.split_whitespace().nth(2).unwrap().parse().unwrap())
+    (polled as f64, interface.split_whitespace().nth(2).unwrap().parse().unwrap())
 }
 
 /// The value of each record: its own, of several packets for some.

@@ -55,19 +55,19 @@ pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {
     if !comparison.has_testbed() {
         return Err("the grace time is a setting of a NAPI, and loopback has none; run as root".into());
     }
-    let file = create_file(flags.run.output.as_deref())?;
+    let file = create_file(flags.run.report.output.as_deref())?;
     let fixed: &[u64] = if flags.run.quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] };
     let fixed: Vec<Duration> = fixed.iter().copied().map(Duration::from_micros).collect();
     let rounds = flags.run.rounds.map_or(if flags.run.quick { 10 } else { 40 }, usize::from);
     let calibration = calibrate_grace_time(&comparison, &fixed, rounds, TURN)?;
     let calibration = calibration.ok_or("kernel polling is not among the contestants")?;
-    write_report(flags.run.format, file, &calibration, || grace_time_text(&calibration))
+    write_report(flags.run.report.format, file, &calibration, || grace_time_text(&calibration))
 }
 
 pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service()?;
     let flags = &flags.comparison;
-    let file = create_file(flags.run.output.as_deref())?;
+    let file = create_file(flags.run.report.output.as_deref())?;
     let mut config = PeerComparisonConfig::new(service, flags.run.quick);
     config.rounds = flags.run.rounds.map_or(config.rounds, usize::from);
     let cores = CoreAssignment::choose()?;
@@ -77,7 +77,7 @@ pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report =
         PeerReport { machine: Machine::read(), cores, config, rows: results.rows, runs: results.runs };
-    write_report(flags.run.format, file, &report, || report.text())
+    write_report(flags.run.report.format, file, &report, || report.text())
 }
 
 pub fn simulate(flags: &SimulateFlags) -> Result<(), Failure> {

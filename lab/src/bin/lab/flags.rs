@@ -59,17 +59,24 @@ pub enum Command {
     ExperimentProcess { role: String, namespace: Option<String> },
 }
 
+/// Where a report goes.
 #[derive(Args, Clone)]
-pub struct RunFlags {
-    /// Take one minute instead of five; for attach three instead of ten
-    #[arg(long)]
-    pub quick: bool,
+pub struct ReportFlags {
     /// Print a table for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
     /// Also write JSON to this file
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+#[derive(Args, Clone)]
+pub struct RunFlags {
+    /// Take one minute instead of five; for attach three instead of ten
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub report: ReportFlags,
     /// Connections of the load
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
@@ -218,12 +225,8 @@ pub struct StepsFlags {
     /// Take three minutes instead of ten: fewer loads and rounds
     #[arg(long)]
     pub quick: bool,
-    /// Print a table for people, or JSON for programs
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-    /// Also write JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub report: ReportFlags,
     /// Connections of the fleet
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
@@ -358,12 +361,8 @@ pub struct ModelFlags {
     /// About how many seconds to take [default: 270, or 50 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u16).range(10..=3600))]
     pub seconds: Option<u16>,
-    /// Print tables for people, or JSON for programs
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-    /// Also write JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub report: ReportFlags,
     /// Also write a plot to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
@@ -386,12 +385,8 @@ pub struct WaitingFlags {
     /// Requests per second at the memcached server
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=200_000))]
     pub rate: u32,
-    /// Print tables for people, or JSON for programs
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-    /// Also write JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub report: ReportFlags,
 }
 
 #[derive(Args, Clone)]

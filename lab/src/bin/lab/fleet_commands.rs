@@ -31,14 +31,14 @@ pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<
     if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 || !flags.run.rates.is_empty() {
         return Err("--memcached, --rates, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
     }
-    let file = create_file(flags.run.output.as_deref())?;
+    let file = create_file(flags.run.report.output.as_deref())?;
     let report = kernel_client_report(comparison)?;
-    write_report(flags.run.format, file, &report, || report.text())
+    write_report(flags.run.report.format, file, &report, || report.text())
 }
 
 /// Compares this project's memcached server under several policies or drivers.
 fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) -> Result<(), Failure> {
-    let file = create_file(flags.run.output.as_deref())?;
+    let file = create_file(flags.run.report.output.as_deref())?;
     // Also under the kernel client; both comparisons are one report.
     let _awake = AwakeCores::request();
     let contestants = &kernel_client.config.contestants;
@@ -55,14 +55,14 @@ fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) ->
         report.kernel_client = Some(kernel_client_report(kernel_client)?);
     }
     keep_report(&report);
-    write_report(flags.run.format, file, &report, || report.text())
+    write_report(flags.run.report.format, file, &report, || report.text())
 }
 
 /// Compares a service on other runtimes, as they run, with the same on Lull under each policy.
 pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service()?;
     let flags = &flags.comparison;
-    let file = create_file(flags.run.output.as_deref())?;
+    let file = create_file(flags.run.report.output.as_deref())?;
     let mut config =
         FleetComparisonConfig::new(Contender::peers(service, flags.polling()[0]), flags.run.quick);
     config.requests = requests_for(service);
@@ -72,7 +72,7 @@ pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     }
     config.closed_loop |= service == PeerService::Threads;
     let report = measure(flags, config, flags.cores()?)?;
-    write_report(flags.run.format, file, &report, || report.text())
+    write_report(flags.run.report.format, file, &report, || report.text())
 }
 
 /// Compares a server of another project, as it runs, with the same under kernel polling from outside.
@@ -94,9 +94,9 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
         config.requests = FleetRequests::Text { request, reply: None };
     }
     set_run(&mut config, &flags.run);
-    let file = create_file(flags.run.output.as_deref())?;
+    let file = create_file(flags.run.report.output.as_deref())?;
     let report = run(config, CoreAssignment::choose()?)?;
-    write_report(flags.run.format, file, &report, || report.text())
+    write_report(flags.run.report.format, file, &report, || report.text())
 }
 
 /// Fails without permission to create a testbed.

@@ -13,7 +13,7 @@ use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
 pub fn run(flags: &ModelFlags) -> Result<(), Failure> {
-    let (file, plot) = (create_file(flags.output.as_deref())?, create_file(flags.plot.as_deref())?);
+    let (file, plot) = (create_file(flags.report.output.as_deref())?, create_file(flags.plot.as_deref())?);
     let config = ModelConfig::new(flags.quick, flags.seconds.map(f64::from));
     let cores = CoreAssignment::choose()?;
     let testbed = if flags.loopback { None } else { create_testbed()? };
@@ -26,5 +26,5 @@ pub fn run(flags: &ModelFlags) -> Result<(), Failure> {
     if let Some(mut plot) = plot {
         plot.write_all(report.svg()?.as_bytes())?;
     }
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.report.format, file, &report, || report.text())
 }

@@ -25,7 +25,7 @@ pub fn run(flags: &StepsFlags) -> Result<(), Failure> {
     if let Some(rounds) = flags.rounds {
         (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
     }
-    let file = create_file(flags.output.as_deref())?;
+    let file = create_file(flags.report.output.as_deref())?;
     let report = LoadStepsReport::new(run_comparison(config, CoreAssignment::choose()?)?);
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.report.format, file, &report, || report.text())
 }

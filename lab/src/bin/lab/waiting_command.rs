@@ -10,7 +10,7 @@ use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
 
 pub fn run(flags: &WaitingFlags) -> Result<(), Failure> {
-    let file = create_file(flags.output.as_deref())?;
+    let file = create_file(flags.report.output.as_deref())?;
     let mut config = WaitingConfig::new(flags.quick, flags.seconds.map(f64::from));
     config.driver = flags.driver;
     config.rate = flags.rate.into();
@@ -21,5 +21,5 @@ pub fn run(flags: &WaitingFlags) -> Result<(), Failure> {
     let measured = waiting::measure(&config, cores, |step| begin_step(&bar, step))?;
     bar.finish_and_clear();
     let report = WaitingReport::new(Machine::read(), cores, awake.is_ok(), config, measured);
-    write_report(flags.format, file, &report, || report.text())
+    write_report(flags.report.format, file, &report, || report.text())
 }

@@ -9,7 +9,7 @@ use policies::host::Machine;
 use super::super::class_tables::by_class;
 use super::super::table::{interval_text, plain_table};
 use super::{WaitingReport, mark, title};
-use crate::experiments::waiting::{MessageRow, ServerRow};
+use crate::experiments::waiting::{MessageRow, ServerRow, Target};
 
 pub(super) fn text(report: &WaitingReport) -> String {
     let Machine { cpu, cores, kernel, .. } = &report.machine;
@@ -40,45 +40,34 @@ fn medians(intervals: &[Interval], digits: usize) -> impl Iterator<Item = String
     intervals.iter().map(move |it| format!("{:.digits$}", it.median))
 }
 
-fn trip_table(class: DistanceClass, rows: &[&MessageRow]) -> String {
-    let cells = |row: &&MessageRow| {
+/// A table of one figure of all pairs and gaps. `header`: the figure, what its ratio compares, and the limit of that.
+fn message_table<'a>(
+    heading: String,
+    header: [&'static str; 3],
+    rows: &[&'a MessageRow],
+    figure: impl Fn(&'a MessageRow) -> (&'a [Interval], &'a Target),
+) -> String {
+    let cells = |row: &&'a MessageRow| {
+        let (intervals, target) = figure(row);
         let mut cells = vec![row.pair.to_string(), row.gap.to_string()];
-        cells.extend(medians(&row.round_trip_us, 1));
-        cells.extend([interval_text(&row.round_trip.ratio, 2), mark(row.round_trip.outcome).to_owned()]);
+        cells.extend(medians(intervals, 1));
+        cells.extend([interval_text(&target.ratio, 2), mark(target.outcome).to_owned()]);
         cells
     };
-    let header = [
-        "round trip, µs",
-        "gap",
-        "block",
-        "spin",
-        "spin-then-block",
-        "adaptive",
-        "adaptive / better",
-        "≤ 1.1",
-    ];
-    title(class, "Messages") + &plain_table(header, rows.iter().map(cells), &[0]) + "\n"
+    let [figure, ratio, limit] = header;
+    let header = [figure, "gap", "block", "spin", "spin-then-block", "adaptive", ratio, limit];
+    heading + &plain_table(header, rows.iter().map(cells), &[0]) + "\n"
+}
+
+fn trip_table(class: DistanceClass, rows: &[&MessageRow]) -> String {
+    let header = ["round trip, µs", "adaptive / better", "≤ 1.1"];
+    message_table(title(class, "Messages"), header, rows, |row| (&row.round_trip_us, &row.round_trip))
 }
 
 fn cpu_table(class: DistanceClass, rows: &[&MessageRow]) -> String {
-    let cells = |row: &&MessageRow| {
-        let mut cells = vec![row.pair.to_string(), row.gap.to_string()];
-        cells.extend(medians(&row.cpu_us, 1));
-        cells.extend([interval_text(&row.cpu.ratio, 2), mark(row.cpu.outcome).to_owned()]);
-        cells
-    };
-    let header = [
-        "CPU of both sides, µs",
-        "gap",
-        "block",
-        "spin",
-        "spin-then-block",
-        "adaptive",
-        "adaptive / block",
-        "≤ 2",
-    ];
-    let what = "CPU time per message, without what is computed in the gaps";
-    title(class, what) + &plain_table(header, rows.iter().map(cells), &[0]) + "\n"
+    let heading = title(class, "CPU time per message, without what is computed in the gaps");
+    let header = ["CPU of both sides, µs", "adaptive / block", "≤ 2"];
+    message_table(heading, header, rows, |row| (&row.cpu_us, &row.cpu))
 }
 
 fn server_table(report: &WaitingReport, row: &ServerRow) -> String {
@@ -88,9 +77,7 @@ fn server_table(report: &WaitingReport, row: &ServerRow) -> String {
         cells.extend([interval_text(ratio, 2), outcome]);
         cells
     };
-    let limits = |target: &crate::experiments::waiting::Target| {
-        format!("≤ {}: {}", target.limit, mark(target.outcome))
-    };
+    let limits = |target: &Target| format!("≤ {}: {}", target.limit, mark(target.outcome));
     let percent: Vec<String> = row.cpu_share.iter().map(|it| format!("{:.0}", it.median * 100.0)).collect();
     let rows = [
         line("p99, µs", medians(&row.p99_us, 0).collect(), &row.p99.ratio, limits(&row.p99)),
