@@ -157,6 +157,33 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) so_busy_poll: bool,
     /// The latency budget of the worker's law; `None` without a law.
     pub(crate) latency_budget: Option<LatencyBudget>,
+    /// Why no law chooses how the queue is polled, although the grace time is adaptive, and nothing polls it.
+    pub(crate) no_law: Option<NoLaw>,
+    /// The values that the queue keeps, because the law can't set others.
+    pub(crate) keeps: Option<QueueSettings>,
+}
+
+/// Why a worker under kernel polling with an adaptive grace time does not poll.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NoLaw {
+    /// Its driver waits on a ring.
+    Ring,
+    /// The queue's values defer nothing, and can't be set.
+    Unprepared,
+}
+
+impl NoLaw {
+    fn reason(self, napi_id: u32) -> String {
+        match self {
+            NoLaw::Ring => "the uring driver's waits never suspend interrupts, and would cost more than they save at most \
+                            loads; use hybrid or epoll, or fix a grace time to poll on uring"
+                .to_owned(),
+            NoLaw::Unprepared => format!(
+                "NAPI {napi_id} defers no interrupts, and this process can't set that (CAP_NET_ADMIN); `policies apply` \
+                 prepares a queue for processes without it"
+            ),
+        }
+    }
 }
 
 impl ReportInputs<'_> {
@@ -238,8 +265,21 @@ impl ReportInputs<'_> {
             });
             return (Running::Blocking, why);
         }
-        // The law sets the NAPI's values.
+        if let Some(no_law) = self.no_law {
+            why.push(no_law.reason(self.napi_id));
+            return (Running::Blocking, why);
+        }
+        // The law sets the NAPI's values, as far as it may.
         if self.latency_budget.is_some() {
+            if let Some(kept) = self.keeps {
+                why.push(format!(
+                    "NAPI {} keeps defer-hard-irqs {} and a grace time of {} µs at every load: this process can't set them \
+                     (CAP_NET_ADMIN), so it only chooses between waits that poll and waits that don't",
+                    self.napi_id,
+                    kept.defer_hard_irqs,
+                    kept.grace_time.as_micros()
+                ));
+            }
             return (Running::KernelPolling, why);
         }
         if let Some(Err(error)) = &self.ring_polls {

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use policies::descriptors::EpollParams;
-use policies::law::{LawLimits, MachineCosts, PollingLaw, QueueSettings};
+use policies::law::{LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
 use policies::netlink::netdev::Netdev;
 use policies::{GraceTime, Knob, Policy};
 
 use super::event_loop::Worker;
 use super::queue_control::QueueControl;
-use super::report::{ReportInputs, Running};
+use super::report::{NoLaw, ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
@@ -37,17 +37,37 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     driver.publish_ring()?;
     let mut params_error = None;
     let mut ring_polls = None;
+    let mut no_law = None;
     let napi_id = handle.napi.load(Ordering::Relaxed);
+    let adapts =
+        config.policy == Policy::KernelPolling && config.settings.gro_flush_timeout == GraceTime::Adaptive;
     if split && let Some(ring) = driver.ring().filter(|_| driver.kind() == DriverKind::Uring) {
-        let polled = ring.poll_napi(napi_id, config.busy_poll.max(RING_BUSY_POLL));
-        ring_polls = Some(polled.map_err(|error| error.to_string()));
+        if adapts {
+            no_law = Some(NoLaw::Ring);
+        } else {
+            let polled = ring.poll_napi(napi_id, config.busy_poll.max(RING_BUSY_POLL));
+            ring_polls = Some(polled.map_err(|error| error.to_string()));
+        }
     } else if split {
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
         let wanted = EpollParams::polling(micros, BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
     }
-    let by_epoll = split && params_error.is_none() && ring_polls.is_none();
-    let control = if by_epoll { queue_control(runtime, index, napi_id, thread_id) } else { None };
+    let by_epoll = split && params_error.is_none() && ring_polls.is_none() && no_law.is_none();
+    let control = if by_epoll && adapts && napi_id != 0 {
+        match queue_control(runtime, index, napi_id, thread_id) {
+            Adaptation::Law(control) => Some(*control),
+            Adaptation::Fixed => None,
+            Adaptation::Unprepared => {
+                no_law = Some(NoLaw::Unprepared);
+                // Waits that poll a queue which defers nothing take the interrupts as well. The call has succeeded above.
+                driver.set_polling(&QueueSettings::plain(Reason::Fixed), BUSY_POLL_BUDGET)?;
+                None
+            }
+        }
+    } else {
+        None
+    };
     if let Some(control) = &control {
         // The call has succeeded above.
         driver.set_polling(&control.in_effect(), BUSY_POLL_BUDGET)?;
@@ -65,6 +85,8 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         driver_note,
         so_busy_poll: split,
         latency_budget: control.as_ref().map(|_| config.settings.latency_budget),
+        no_law,
+        keeps: control.as_ref().and_then(QueueControl::kept_values),
     };
     let mut report = report.report(&driver);
     if let Some(control) = &control {
@@ -84,14 +106,19 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     Ok(Worker::new(Arc::clone(runtime), handle, driver, control, config.wait))
 }
 
-/// The law of the worker's queue, under kernel polling with an adaptive grace time. `None` also where neither this
-/// process nor somebody before it has given the queue values that polling needs.
-fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i32) -> Option<QueueControl> {
+/// Who chooses the values of a worker's queue, under kernel polling with an adaptive grace time.
+enum Adaptation {
+    /// The worker's law, as far as this process may set them.
+    Law(Box<QueueControl>),
+    /// Nobody: they are those of the device (before Linux 6.13), or can't be read.
+    Fixed,
+    /// Nobody: this process may not set them, and nobody has set those that polling needs.
+    Unprepared,
+}
+
+/// `napi_id` and `thread`: the queue's NAPI and the worker's thread id.
+fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i32) -> Adaptation {
     let settings = &runtime.config.settings;
-    let adaptive = settings.gro_flush_timeout == GraceTime::Adaptive;
-    if runtime.config.policy != Policy::KernelPolling || !adaptive || napi_id == 0 {
-        return None;
-    }
     let queue = runtime.host.queues.get(worker).copied();
     let interface = runtime.config.interface.as_deref().unwrap_or_default();
     let may_set = |queue: u32| {
@@ -102,14 +129,20 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
             && policies::may_set(&knob, interface).is_ok()
     };
     let settable = queue.filter(|queue| may_set(*queue));
-    let napi = Netdev::open().and_then(|mut netdev| netdev.napi(napi_id)).ok()?;
+    let Ok(napi) = Netdev::open().and_then(|mut netdev| netdev.napi(napi_id)) else {
+        return Adaptation::Fixed;
+    };
     let fixed = if settable.is_some() {
         None
     } else {
         let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
         let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
         let preset = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
-        Some(preset).filter(|preset| preset.polls() && !suspend.is_zero()).map(Some)?
+        match napi.defer_hard_irqs {
+            Some(_) if !preset.polls() => return Adaptation::Unprepared,
+            Some(_) if !suspend.is_zero() => Some(preset),
+            _ => return Adaptation::Fixed,
+        }
     };
     let compares_costs = !runtime.config.ignores_polling_costs;
     let ring = policies::host::interface(interface).ok().and_then(|interface| interface.rx_ring);
@@ -119,7 +152,9 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let requests = settable.and(runtime.host.requests.clone());
     let now = monotonic_nanos();
     let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
-    Some(QueueControl::new(settable.unwrap_or(0), requests, law, BUSY_POLL_BUDGET, thread, napi_thread, now))
+    let queue = settable.unwrap_or(0);
+    let control = QueueControl::new(queue, requests, law, BUSY_POLL_BUDGET, thread, napi_thread, now);
+    Adaptation::Law(Box::new(control))
 }
 
 /// The value for `SO_BUSY_POLL` of the worker's sockets, if that is the fallback in effect.

@@ -279,7 +279,10 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     let mut runtime = server_runtime(Policy::KernelPolling, 1);
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
     assert_eq!(report.running, Running::KernelPolling, "{report}");
-    assert!(report.steps_down.is_empty(), "{report}");
+    let [kept] = &report.steps_down[..] else { panic!("{report}") };
+    let kept_values =
+        format!("keeps defer-hard-irqs {} and a grace time of 200 µs", QueueSettings::GRACE_DEFERRALS);
+    assert!(kept.contains(&kept_values), "{report}");
     let (seen, share) = observe(&mut runtime, client);
     drop(runtime);
     assert!(seen.iter().all(|it| it.values == values(&prepared)), "the prepared values are kept");
@@ -289,6 +292,45 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     assert_eq!(napi(), prepared);
     set_capabilities(None, sets).unwrap();
     policies::restore_all(&journals, None).unwrap();
+    assert_eq!(napi(), fresh);
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn without_capabilities_a_worker_leaves_an_unprepared_queue_to_interrupts_and_says_so() {
+    let _testbed = enter(1);
+    let fresh = napi();
+    let sets = capabilities(None).unwrap();
+    set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
+    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let report = runtime.block_on(async { runtime::reports() }).remove(0);
+    assert_eq!((report.running, report.epoll), (Running::Blocking, None), "{report}");
+    assert!(report.steps_down.iter().any(|why| why.contains("CAP_NET_ADMIN")), "{report}");
+    drop(runtime);
+    set_capabilities(None, sets).unwrap();
+    assert_eq!(napi(), fresh);
+}
+
+#[test]
+#[isolated(root, drivers = "uring")]
+#[serial]
+fn on_uring_the_queue_is_left_to_interrupts_unless_a_grace_time_is_fixed() {
+    let _testbed = enter(1);
+    let fresh = napi();
+    assert_eq!((values(&fresh).0, values(&fresh).1), (0, 0));
+    let on_uring = || server_builder(Policy::KernelPolling, 1);
+    let report = |mut runtime: Runtime| {
+        let report = runtime.block_on(async { runtime::reports() }).remove(0);
+        let (deferrals, grace_time, _) = values(&napi());
+        (report, (deferrals, grace_time))
+    };
+    let (adaptive, present) = report(on_uring().build().unwrap());
+    assert_eq!((adaptive.running, present), (Running::Blocking, (0, 0)), "{adaptive}");
+    assert!(adaptive.steps_down.iter().any(|why| why.contains("hybrid")), "{adaptive}");
+    let fixed = on_uring().grace_time(GraceTime::Fixed(Duration::from_micros(20)));
+    let (fixed, present) = report(fixed.build().unwrap());
+    assert_eq!((fixed.running, present), (Running::BusyPollingWithDeferral, (100, 20)), "{fixed}");
     assert_eq!(napi(), fresh);
 }
 
