@@ -177,12 +177,15 @@ impl Config {
         }
         settings.latency_budget = latency_budget.unwrap_or_default();
         settings.gro_flush_timeout = grace_time.unwrap_or_default();
+        // Without an interface no queue is polled.
+        let polls = policy.busy_polls() && interface.is_some();
         // The kernel polls the queue in the wait, and for how long is the law's.
-        let wait =
-            if policy.busy_polls() && wait == WaitStrategy::Adaptive { WaitStrategy::Block } else { wait };
-        // Where the law does not run, kernel polling has the values that suit the budget without it.
-        let by_law = driver != DriverKind::Uring && wait == WaitStrategy::Block && code.busy_poll.is_none();
-        if policy == Policy::KernelPolling && settings.gro_flush_timeout == GraceTime::Adaptive && !by_law {
+        let wait = if polls && wait == WaitStrategy::Adaptive { WaitStrategy::Block } else { wait };
+        // Where the law does not run, kernel polling has the values that suit the budget without it. On `uring` no values
+        // do: its waits never suspend interrupts, and cost more than interrupts below saturation.
+        let polls_always = wait != WaitStrategy::Block || code.busy_poll.is_some();
+        let adapts = policy == Policy::KernelPolling && settings.gro_flush_timeout == GraceTime::Adaptive;
+        if adapts && polls_always && driver != DriverKind::Uring {
             let fixed = QueueSettings::fixed(settings.latency_budget);
             settings.gro_flush_timeout = GraceTime::Fixed(fixed.grace_time);
             settings.defer_hard_irqs = fixed.defer_hard_irqs;
@@ -190,14 +193,12 @@ impl Config {
         // After an empty pass a loop of passes polls nothing until a packet comes, because the kernel forgets
         // the NAPI (`fs/eventpoll.c`, `ep_busy_loop`). Within one wait it goes on polling.
         let (wait, spin) = match wait {
-            WaitStrategy::SpinThenBlock(limit) if policy == Policy::KernelPolling => {
-                (WaitStrategy::Block, limit)
-            }
-            WaitStrategy::Spin if policy == Policy::KernelPolling => (wait, WaitStrategy::SPIN_LIMIT),
+            WaitStrategy::SpinThenBlock(limit) if polls => (WaitStrategy::Block, limit),
+            WaitStrategy::Spin if polls => (wait, WaitStrategy::SPIN_LIMIT),
             _ => (wait, Duration::ZERO),
         };
         let busy_poll = code.busy_poll.unwrap_or(match policy {
-            Policy::Suppression => SUPPRESSION_BUSY_POLL,
+            Policy::Suppression => spin.max(SUPPRESSION_BUSY_POLL),
             _ => spin,
         });
         Ok(Self {
@@ -303,6 +304,26 @@ mod tests {
         let config = Config::resolve(CodeSettings::default(), attribute, true).unwrap();
         assert_eq!(config.affinity, Affinity::Follow);
         assert_eq!(config.settings.gro_flush_timeout, GraceTime::Fixed(Duration::from_micros(20)));
+    }
+
+    #[test]
+    fn waits_spin_within_the_kernel_only_where_a_queue_is_polled() {
+        let with = |policy, interface: Option<&str>, wait| {
+            let interface = interface.map(str::to_owned);
+            let code =
+                CodeSettings { policy: Some(policy), interface, wait: Some(wait), ..Default::default() };
+            let config = Config::resolve(code, Attribute::default(), true).unwrap();
+            (config.wait, config.busy_poll)
+        };
+        let spin = WaitStrategy::SpinThenBlock(Duration::from_micros(70));
+        let polled = (WaitStrategy::Block, Duration::from_micros(70));
+        assert_eq!(with(Policy::KernelPolling, Some("lo"), spin), polled);
+        assert_eq!(with(Policy::Suppression, Some("lo"), spin), polled);
+        for policy in [Policy::KernelPolling, Policy::Vanilla] {
+            assert_eq!(with(policy, None, spin), (spin, Duration::ZERO));
+            assert_eq!(with(policy, None, WaitStrategy::Adaptive).0, WaitStrategy::Adaptive);
+        }
+        assert_eq!(with(Policy::KernelPolling, Some("lo"), WaitStrategy::Adaptive).0, WaitStrategy::Block);
     }
 
     #[test]
