@@ -326,7 +326,9 @@ impl Worker {
     /// Spins for a message if one is expected, and returns whether one has come. Not if the worker polls a queue, which
     /// would have to wait, nor if something is to be submitted.
     fn spin_for_message(&self, now: u64, timeout: Option<Duration>) -> bool {
-        if !self.spin.is_expecting()
+        // The adaptive limit has been spent by now, and it knows how soon messages come.
+        if self.spin_limit.is_some()
+            || !self.spin.is_expecting()
             || timeout.is_some_and(|timeout| timeout < SPIN_TIME)
             || !self.driver.may_spin()
         {

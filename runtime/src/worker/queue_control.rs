@@ -66,8 +66,8 @@ struct ThreadTimes {
 
 impl ThreadTimes {
     /// The CPU time of the worker and of the kernel's work for its queue, and how long the worker waited for its core
-    /// beyond that, with `sleeps` in between.
-    fn since(&self, before: &Self, sleeps: u32) -> (Duration, Duration) {
+    /// beyond that, with `sleeps` in between and `packets` received.
+    fn since(&self, before: &Self, sleeps: u32, packets: u64) -> (Duration, Duration) {
         let run = self.run.saturating_sub(before.run);
         let ready = self.ready.saturating_sub(before.ready);
         match (before.received, self.received) {
@@ -77,8 +77,11 @@ impl ThreadTimes {
                 (run + received, ready.saturating_sub(received))
             }
             // Interrupts do the kernel's work. While they hold up the worker, it is running or ready; while it sleeps,
-            // it is neither.
-            _ => (run + ready + INTERRUPT * sleeps, Duration::ZERO),
+            // it is neither. The rest of the time in which it was ready, other programs had the core.
+            _ => {
+                let in_interrupts = ready.min(INTERRUPT * u32::try_from(packets).unwrap_or(u32::MAX));
+                (run + in_interrupts + INTERRUPT * sleeps, ready - in_interrupts)
+            }
         }
     }
 }
@@ -146,6 +149,11 @@ impl QueueControl {
         self.in_effect.get()
     }
 
+    /// The queue's values if this process can't set them: those that it had when the worker started.
+    pub(crate) fn kept_values(&self) -> Option<QueueSettings> {
+        self.requests.is_none().then(|| self.in_effect.get())
+    }
+
     /// Whether the next wait must not sleep, because the worker stops polling after one that returns no event.
     pub(crate) fn needs_pass(&self) -> bool {
         matches!(self.phase.get(), Phase::StopsPolling { .. })
@@ -155,7 +163,12 @@ impl QueueControl {
     pub(crate) fn waited(&self, nanos: u64, events: usize) {
         let waited = Duration::from_nanos(nanos);
         let costs = self.law.borrow().costs();
-        if waited <= costs.block + EVENT_TIME * events.try_into().unwrap_or(u32::MAX) {
+        let receiving = EVENT_TIME * events.try_into().unwrap_or(u32::MAX);
+        if waited <= costs.block + receiving {
+            // The gaps that a spin catches are those that it is there for. Without them it would look useless.
+            if events > 0 && !self.in_effect.get().spin.is_zero() && waited > receiving {
+                self.law.borrow_mut().record_gap(waited - receiving);
+            }
             return;
         }
         self.sleeps.set(self.sleeps.get() + 1);
@@ -224,18 +237,14 @@ impl QueueControl {
         let last = self.last.replace(reading);
         let duration = Duration::from_nanos(now - last.time);
         let (sleeps, slept) = (self.sleeps.take(), self.slept.take());
+        let events = reading.events - last.events;
+        let segments = (reading.received_bytes - last.received_bytes) / SEGMENT;
+        let packets = events.max(segments);
         let (cpu, waiting) = match (last.threads, reading.threads) {
-            (Some(before), Some(after)) => after.since(&before, sleeps),
+            (Some(before), Some(after)) => after.since(&before, sleeps, packets),
             _ => (duration.saturating_sub(slept) + INTERRUPT * sleeps, Duration::ZERO),
         };
-        let events = reading.events - last.events;
-        Epoch {
-            duration,
-            events,
-            packets: events.max((reading.received_bytes - last.received_bytes) / SEGMENT),
-            cpu,
-            waiting,
-        }
+        Epoch { duration, events, packets, cpu, waiting }
     }
 
     fn thread_times(&self) -> Option<ThreadTimes> {
@@ -280,6 +289,7 @@ impl QueueControl {
         self.phase.set(Phase::Settled);
         if let Err(error) = driver.set_polling(&settings, self.busy_poll_budget) {
             // The same call has succeeded when the worker started.
+            self.law.borrow_mut().fix(self.in_effect.get());
             tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
             return;
         }

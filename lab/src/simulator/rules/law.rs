@@ -53,7 +53,11 @@ impl LawRule {
     fn count(&mut self, wait: &FinishedWait) {
         self.events += wait.events;
         let waited = wait.ended - wait.started;
-        if waited <= self.costs.block + EVENT_TIME * wait.events {
+        let receiving = EVENT_TIME * wait.events;
+        if waited <= self.costs.block + receiving {
+            if wait.events > 0 && !self.in_effect.spin.is_zero() && waited > receiving {
+                self.law.record_gap(Duration::from_nanos(waited - receiving));
+            }
             return;
         }
         self.sleeps += 1;
