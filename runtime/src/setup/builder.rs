@@ -171,7 +171,7 @@ impl Builder {
     }
 
     /// How much longer than under vanilla the median request may take under kernel polling, in exchange for
-    /// CPU time. Default: 0, which polls only where it costs no latency. See [`LatencyBudget`].
+    /// CPU time. Default: 0, which polls where the core is so busy that interrupts delay more. See [`LatencyBudget`].
     pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {
         self.code.latency_budget = Some(budget);
         self
