@@ -67,13 +67,23 @@ pub fn binary() -> PathBuf {
     crate::own_program("web")
 }
 
+/// A command that starts the binary. Started as root it stays root, unless another `-u` follows.
+///
+/// # Panics
+/// If it was not built.
+pub fn command() -> Command {
+    let mut command = Command::new(binary());
+    command.args(["-u", "root"]);
+    command
+}
+
 impl Web {
     /// Serves a folder with two workers on a free port, and waits until it listens.
     ///
     /// # Panics
     /// If it does not start.
     pub fn serve(root: &Path, arguments: &[&str]) -> Self {
-        Self::run(Command::new(binary()).args(["-t", "2", "-l", "127.0.0.1:0"]).args(arguments).arg(root))
+        Self::run(command().args(["-t", "2", "-l", "127.0.0.1:0"]).args(arguments).arg(root))
     }
 
     /// Runs a command that starts a server, and waits until it listens.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tests::memcached::{free_port, wait_until};
-use tests::web::{Web, binary, split};
+use tests::web::{Web, binary, command, split};
 
 use crate::site::{Site, run, text};
 
@@ -51,7 +51,7 @@ fn what_cannot_be_started_ends_with_an_error_that_names_it() {
         (&["--tls-listen", "127.0.0.1:0", root], 1, "--certificate"),
         (&["--proxy", "/api", root], 2, "PATH=URL"),
     ] {
-        let printed = run(Command::new(binary()).args(arguments));
+        let printed = run(command().args(arguments));
         assert_eq!(printed.status.code(), Some(code), "{arguments:?}: {printed:?}");
         assert!(printed.stderr.contains(named), "{arguments:?} does not name {named}: {}", printed.stderr);
         assert!(!printed.stderr.contains("panicked") && !printed.stdout.contains("ready"), "{printed:?}");
@@ -181,7 +181,7 @@ fn a_socket_from_systemd_is_served_and_readiness_notified() {
     let port = free_port();
     let mut command = tests::with_inherited_socket(&python, &binary(), port);
     // The flag's address, which can't be listened on, is not used.
-    command.args(["-t", "2", "-l", "192.0.2.1:1"]);
+    command.args(["-u", "root", "-t", "2", "-l", "192.0.2.1:1"]);
     let mut server = Web::run(command.arg(site.root()).env("NOTIFY_SOCKET", site.beside("notify")));
     let notice = || {
         let mut notice = [0; 100];
@@ -219,6 +219,18 @@ fn a_server_started_by_root_runs_as_the_user_of_its_flag() {
 }
 
 #[test]
+fn root_is_refused_without_a_user_but_may_check() {
+    let Some(()) = tests::root() else { return };
+    let site = Site::new().with("file", "file");
+    let root = site.root();
+    let printed = run(Command::new(binary()).args(["-l", "127.0.0.1:0", text(&root)]));
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(printed.stderr.contains("can't run as root without the -u switch"), "{printed:?}");
+    let printed = run(Command::new(binary()).args(["--check", text(&root)]));
+    assert!(printed.status.success(), "{printed:?}");
+}
+
+#[test]
 fn the_pid_file_is_there_while_the_server_runs() {
     let site = Site::new().with("file", "file");
     let pidfile = site.beside("pid");
@@ -232,7 +244,7 @@ fn the_pid_file_is_there_while_the_server_runs() {
 #[test]
 fn several_addresses_are_served_by_both_families() {
     let site = Site::new().with("file", "file");
-    let mut command = Command::new(binary());
+    let mut command = command();
     command.args(["-t", "2", "-l", "127.0.0.1:0", "-l", "127.0.0.2:0", "-l", "[::1]:0"]);
     let server = Web::run(command.arg(site.root()));
     assert_eq!(server.urls.len(), 3);

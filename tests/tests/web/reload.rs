@@ -1,7 +1,6 @@
 //! SIGHUP and SIGUSR1: a new configuration, new certificates, and the access log after its rotation.
 
 use std::io::{BufRead, BufReader};
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -19,7 +18,7 @@ fn two_folders() -> (Site, Web) {
         std::fs::write(site.beside(name).join("file"), name).unwrap();
     }
     write_config(&site, "one", "");
-    let mut command = Command::new(tests::web::binary());
+    let mut command = tests::web::command();
     let command = command.args(["-t", "2", "-l", "127.0.0.1:0", "-v", "-c"]).arg(site.beside("web.toml"));
     let server = Web::run(command);
     (site, server)
@@ -100,7 +99,7 @@ fn sighup_takes_new_certificates() {
     let (old, new) = (Authority::new(), Authority::new());
     let (chain, key) = (site.beside("chain.pem"), site.beside("key.pem"));
     old.certify_to(&chain, &key, "localhost");
-    let mut command = Command::new(tests::web::binary());
+    let mut command = tests::web::command();
     command.args(["-t", "2", "-v", "--tls-listen", "127.0.0.1:0", "--certificate", text(&chain)]);
     let server = Web::run(command.args(["--key", text(&key)]).arg(site.root()));
     let Some(_) = curl() else { return };
@@ -141,7 +140,7 @@ fn sighup_takes_certificates_of_other_paths_and_names() {
         std::fs::write(site.beside("web.toml"), files + &tls).unwrap();
     };
     configure("localhost", "other.example");
-    let mut command = Command::new(tests::web::binary());
+    let mut command = tests::web::command();
     let server = Web::run(command.args(["-t", "2", "-v", "-c"]).arg(site.beside("web.toml")));
     let Some(_) = curl() else { return };
     let serves = |name: &str| {

@@ -11,7 +11,7 @@ use crate::site::{Site, curl, pattern, run, succeed, text};
 /// Serves a site by HTTPS only, with a certificate for `localhost`.
 pub fn serve_encrypted(site: &Site, authority: &Authority, arguments: &[&str]) -> Web {
     let (chain, key) = authority.certify("server", "localhost");
-    let mut command = Command::new(tests::web::binary());
+    let mut command = tests::web::command();
     command
         .args(["-t", "2", "--tls-listen", "127.0.0.1:0", "--certificate"])
         .arg(chain)
@@ -79,7 +79,7 @@ fn a_certificate_is_chosen_by_the_name_that_the_client_asks_for() {
         tables.push_str(&format!("[[tls.names]]\nname = '{name}'\ncertificate = '{chain}'\nkey = '{key}'\n"));
     }
     let config = site.configure("", &tables);
-    let mut command = Command::new(tests::web::binary());
+    let mut command = tests::web::command();
     let server = Web::run(command.args(["-t", "2", "--listen", "127.0.0.1:0", "--config"]).arg(config));
     // With both, the plain one is named first.
     assert!(server.urls[0].starts_with("http://") && server.urls[1].starts_with("https://"));
@@ -113,8 +113,7 @@ fn tls_1_2_is_refused_only_where_1_3_is_required() {
         // No plain address: the configuration's own default would be port 8080.
         let with_listen = format!("listen = []\n{}", std::fs::read_to_string(&config).unwrap());
         std::fs::write(&config, with_listen).unwrap();
-        let server =
-            Web::run(Command::new(tests::web::binary()).args(["-t", "2", "--config", text(&config)]));
+        let server = Web::run(tests::web::command().args(["-t", "2", "--config", text(&config)]));
         for (flags, served) in [(["--tls-max", "1.2"], !required), (["--tlsv1.3", "--tls13-ciphers"], true)] {
             let Some(mut curl) = trusting(&authority, &server, &["localhost"]) else { return };
             curl.args(flags);
@@ -147,7 +146,7 @@ fn certificates_that_cannot_be_used_are_named() {
     let (_, other) = authority.certify("other", "localhost");
     std::fs::write(site.beside("empty.pem"), "").unwrap();
     let start = |chain: &Path, key: &Path| {
-        let mut command = Command::new(tests::web::binary());
+        let mut command = tests::web::command();
         command.args(["--tls-listen", "127.0.0.1:0", "--certificate", text(chain), "--key", text(key)]);
         let printed = run(command.arg(site.root()));
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");

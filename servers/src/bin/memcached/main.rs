@@ -56,8 +56,8 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(&error),
     };
-    if flags.user.is_none() && (rustix::process::getuid().is_root() || rustix::process::geteuid().is_root()) {
-        return fail(&"can't run as root without the -u switch; give -u USER, or -u root to stay root");
+    if let Err(refusal) = RunAsUser::require(flags.user.as_deref()) {
+        return fail(&refusal);
     }
     // Must happen before the process has other threads.
     let background = if flags.daemon {

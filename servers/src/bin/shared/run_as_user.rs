@@ -17,6 +17,17 @@ impl RunAsUser {
         }
     }
 
+    /// Refuses to serve as root unless a user was named, as memcached does.
+    pub fn require(name: Option<&str>) -> Result<(), &'static str> {
+        let is_root = rustix::process::getuid().is_root() || rustix::process::geteuid().is_root();
+        match name {
+            None if is_root => {
+                Err("can't run as root without the -u switch; give -u USER, or -u root to stay root")
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub fn is_root(&self) -> bool {
         self.user.uid.is_root()
     }

@@ -48,8 +48,8 @@ pub struct Flags {
     /// Number of workers; by default one per receive queue of the interface, or per core without an interface
     #[arg(short = 't', long, value_name = "NUM", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub workers: Option<u16>,
-    /// User to switch to after start; ignored if not started as root
-    #[arg(short, long, value_name = "USER")]
+    /// User to switch to after start; required if started as root (-u root stays root), else ignored
+    #[arg(short, long, value_name = "USER", overrides_with = "user")]
     pub user: Option<String>,
     /// File to write the process ID to
     #[arg(short = 'P', long, value_name = "FILE")]
@@ -67,7 +67,7 @@ Signals:
   HUP        read the configuration and the certificates again, and open the access log again
   USR1       open the access log again
 
-Example: web /srv/www --listen 0.0.0.0:80 --proxy /api=http://127.0.0.1:9000 --access-log access.log";
+Example: web /srv/www --user www-data --listen 0.0.0.0:80 --proxy /api=http://127.0.0.1:9000 --access-log access.log";
 
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {

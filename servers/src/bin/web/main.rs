@@ -51,6 +51,9 @@ fn log_to_stderr(verbosity: u8) {
 }
 
 fn run(flags: &Flags, config: Config) -> Result<(), Error> {
+    if !flags.check {
+        RunAsUser::require(flags.user.as_deref())?;
+    }
     let user = flags.user.as_deref().map(RunAsUser::look_up).transpose()?;
     let first = config.listen.iter().chain(config.tls.iter().flat_map(|tls| &tls.listen)).next();
     let interface =

@@ -130,6 +130,8 @@ fn web_command(web: &Program, policy: &str, root: &WebRoot) -> ServerCommand {
         format!("RUNTIME_INTERFACE={SERVER_INTERFACE}"),
         "RUNTIME_WORKERS=1".to_owned(),
         web.path.display().to_string(),
+        "--user".to_owned(),
+        "root".to_owned(),
         root.path().display().to_string(),
         "--listen".to_owned(),
         address.to_string(),
