@@ -28,8 +28,11 @@ impl KillOnDrop {
     /// If it has crashed.
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         let Some(child) = self.0.take() else { return Err(io::ErrorKind::NotFound.into()) };
+        let process = child.id();
         let output = child.wait_with_output()?;
-        assert!(crash_signal(output.status).is_none(), "{output:?}");
+        if let Some(signal) = crash_signal(output.status) {
+            panic!("process {process} ended by signal {signal}: {output:?}");
+        }
         Ok(output)
     }
 }
@@ -59,6 +62,7 @@ impl Drop for KillOnDrop {
         let _ = child.kill();
         let _ = child.wait();
         if let Some(signal) = ended.and_then(crash_signal) {
+            // `.ci/test` repeats no test that has printed this.
             let text = format!("process {} ended by signal {signal} before the test ended it", child.id());
             if std::thread::panicking() {
                 eprintln!("{text}");

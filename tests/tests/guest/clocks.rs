@@ -90,7 +90,7 @@ fn login(guest: &Machine) -> TcpStream {
 fn end(guest: &mut Machine) {
     stop(guest);
     let said = guest.run("cat /tmp/memcached");
-    assert!(!said.contains("panic"), "{said}");
+    assert!(!said.contains("panic"), "the server has panicked:\n{said}");
 }
 
 /// Asserts that what was seen is between a limit and a little more.
