@@ -34,8 +34,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// As [`restore_once`], for those who can't return an error.
 pub(super) fn restore_or_log(directory: &JournalDir, undo: &Mutex<Option<Undo>>) {
-    if let Some(Err(error)) = restore_once(directory, undo) {
-        tracing::error!("a journal of settings stays: {error}; run `policies restore`");
+    match restore_once(directory, undo) {
+        Some(Ok(report)) => {
+            report.failures().for_each(|failure| tracing::error!("{failure}; run `policies restore`"));
+        }
+        Some(Err(error)) => {
+            tracing::error!("a journal of settings stays: {error}; run `policies restore`");
+        }
+        None => {}
     }
 }
 
@@ -53,12 +59,18 @@ pub(super) fn restore_once(
     let locked = directory.lock();
     let mut slot = lock(undo);
     // The file is held until it was removed.
-    let Undo { file, journal } = slot.take()?;
-    let report = restore_journal(&journal);
+    let mut undo = slot.take()?;
+    let before = undo.journal.entries.clone();
+    let report = restore_journal(&mut undo.journal);
     if report.failed() {
         // The journal stays, so that a later restore can try again.
-        return Some(Ok(report));
+        let written = match locked {
+            Ok(_locked) if undo.journal.entries != before => undo.write(directory),
+            _ => Ok(()),
+        };
+        return Some(written.map(|()| report));
     }
+    let Undo { file, .. } = undo;
     let Some(file) = file else { return Some(Ok(report)) };
     Some(locked.and_then(|_locked| directory.remove(&file.path)).map(|()| report))
 }

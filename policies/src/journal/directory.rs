@@ -138,19 +138,32 @@ impl JournalDir {
         // that share the directory, several processes may have the same one.
         let name = format!("{}-{}-{owner}-s{sequence}.json", journal.namespace, journal.ifindex);
         let path = self.0.join(name);
-        let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Error::journal(&path))?;
+        let file = self.write_to(&path, journal, journal.lifetime == Lifetime::Process)?;
+        Ok(JournalFile { path, lock: (journal.lifetime == Lifetime::Process).then_some(file) })
+    }
+
+    /// Writes a journal that has no owner any more in the place of what it was read from.
+    ///
+    /// # Errors
+    /// If the file can't be written. The one that it was to replace is unchanged.
+    pub(super) fn replace(&self, found: &FoundJournal) -> Result<(), Error> {
+        self.write_to(&found.path, &found.journal, false).map(|_| ())
+    }
+
+    /// Writes a journal's file atomically.
+    fn write_to(&self, path: &Path, journal: &Journal, is_locked: bool) -> Result<File, Error> {
+        let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Error::journal(path))?;
         // Before the file has its name, and while only its owner may open it.
-        if journal.lifetime == Lifetime::Process {
-            file_lock::hold(file.as_file()).map_err(|error| Error::journal(&path)(without_locks(error)))?;
+        if is_locked {
+            file_lock::hold(file.as_file()).map_err(|error| Error::journal(path)(without_locks(error)))?;
         }
         // Serialized first: serde_json's writer makes one system call for each token.
-        let text = serde_json::to_vec_pretty(journal).map_err(|error| Error::journal(&path)(error.into()))?;
-        file.write_all(&text).map_err(Error::journal(&path))?;
+        let text = serde_json::to_vec_pretty(journal).map_err(|error| Error::journal(path)(error.into()))?;
+        file.write_all(&text).map_err(Error::journal(path))?;
         // Readable by everybody, so that `policies explain` can show who holds which queues.
-        file.as_file().set_permissions(fs::Permissions::from_mode(0o644)).map_err(Error::journal(&path))?;
-        file.as_file().sync_all().map_err(Error::journal(&path))?;
-        let file = file.persist(&path).map_err(|error| Error::journal(&path)(error.error))?;
-        Ok(JournalFile { path, lock: (journal.lifetime == Lifetime::Process).then_some(file) })
+        file.as_file().set_permissions(fs::Permissions::from_mode(0o644)).map_err(Error::journal(path))?;
+        file.as_file().sync_all().map_err(Error::journal(path))?;
+        file.persist(path).map_err(|error| Error::journal(path)(error.error))
     }
 
     /// A number above those of all journals in the directory. The last journal that is removed ends the row: only

@@ -42,9 +42,19 @@ pub struct RestoreReport {
 impl RestoreReport {
     /// Whether any knob, epoll instance or listener could not be restored.
     pub fn failed(&self) -> bool {
-        let knobs = self.knobs.iter().map(|(_, outcome)| outcome);
-        let mut outcomes = knobs.chain(self.others.iter().map(|(_, outcome)| outcome));
-        outcomes.any(|outcome| matches!(outcome, RestoreOutcome::Failed { .. }))
+        self.failures().next().is_some()
+    }
+
+    /// What could not be restored and why, one line each.
+    pub fn failures(&self) -> impl Iterator<Item = String> {
+        let knobs = self.knobs.iter().map(|(knob, outcome)| (knob.to_string(), outcome));
+        let others = self.others.iter().map(|(other, outcome)| (other.clone(), outcome));
+        let failed =
+            |(_, outcome): &(String, &RestoreOutcome)| matches!(outcome, RestoreOutcome::Failed { .. });
+        knobs
+            .chain(others)
+            .filter(failed)
+            .map(|(what, outcome)| format!("{}: {what}: {outcome}", self.interface))
     }
 }
 
@@ -174,15 +184,22 @@ pub(crate) fn restore_where(
     select: impl Fn(&FoundJournal) -> bool,
 ) -> Result<Recovery, Error> {
     let mut recovery = Recovery::default();
-    for found in directory.read()?.journals {
+    for mut found in directory.read()?.journals {
         if !select(&found) {
             continue;
         }
-        let report = restore_journal(&found.journal);
-        if !report.failed()
-            && let Err(error) = directory.remove(&found.path)
+        let before = found.journal.entries.clone();
+        let report = restore_journal(&mut found.journal);
+        if !report.failed() {
+            if let Err(error) = directory.remove(&found.path) {
+                let remedy = "its settings were restored: remove the file";
+                recovery.left.push(LeftJournal::new(&found.path, error, remedy));
+            }
+        } else if found.journal.entries != before
+            && let Err(error) = directory.replace(&found)
         {
-            let remedy = "its settings were restored: remove the file";
+            let remedy =
+                "not all of its settings were restored: restore again, and compare them with `policies show`";
             recovery.left.push(LeftJournal::new(&found.path, error, remedy));
         }
         recovery.reports.push(report);
@@ -190,7 +207,8 @@ pub(crate) fn restore_where(
     Ok(recovery)
 }
 
-pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {
+/// Restores a journal's settings. Its entries change where the device has made another value of an old one.
+pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
     // By index: the interface may have been renamed since the journal was written.
     let links = route::links().unwrap_or_default();
     let link = links.into_iter().find(|link| link.index == journal.ifindex);
@@ -199,8 +217,8 @@ pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {
     let device = Device::new(renamed.as_deref().unwrap_or(&journal.interface), journal.ifindex);
     // In reverse order, except that what rebuilds the queues comes first: the other knobs may belong to queues that don't exist
     // before, or lose their values.
-    let (rebuild, rest): (Vec<&Entry>, Vec<&Entry>) =
-        journal.entries.iter().rev().partition(|entry| entry.knob.rebuilds_queues());
+    let (rebuild, rest): (Vec<usize>, Vec<usize>) =
+        (0..journal.entries.len()).rev().partition(|index| journal.entries[*index].knob.rebuilds_queues());
     // Nobody may resume a suspended queue once its waits no longer poll. So first polls have to complete with the
     // interrupt enabled, and a suspension that began before has to end.
     if journal.epolls.iter().any(EpollEntry::is_set) {
@@ -210,7 +228,8 @@ pub(crate) fn restore_journal(journal: &Journal) -> RestoreReport {
     let listeners = journal.listeners.iter().rev().map(|entry| (entry.to_string(), entry.restore()));
     let others = epolls.chain(listeners).collect();
     let mut knobs = Vec::new();
-    for entry in rebuild.into_iter().chain(rest) {
+    for index in rebuild.into_iter().chain(rest) {
+        let entry = &mut journal.entries[index];
         knobs.push((entry.knob.clone(), restore_entry(entry, &device, down)));
     }
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, others }
@@ -239,7 +258,7 @@ impl Journal {
     /// and what changing these loses.
     pub(crate) fn give_up(&mut self, device: &Device, is_set: impl Fn(&Knob) -> bool) {
         for index in (0..self.entries.len()).rev() {
-            let entry = &self.entries[index];
+            let entry = &mut self.entries[index];
             if entry.knob.rebuilds_queues() {
                 continue;
             }
@@ -265,7 +284,7 @@ fn wait_for_rebuilt_queues(knob: &Knob, old: &Value, device: &Device) {
     device.invalidate_queues();
 }
 
-fn restore_entry(entry: &Entry, device: &Device, down: bool) -> RestoreOutcome {
+fn restore_entry(entry: &mut Entry, device: &Device, down: bool) -> RestoreOutcome {
     let now = match entry.knob.read(device) {
         Ok(now) => now,
         // While the link is down there are no NAPIs, but the driver may keep their settings.
@@ -291,13 +310,55 @@ fn restore_entry(entry: &Entry, device: &Device, down: bool) -> RestoreOutcome {
     if !entry.owns(&now) {
         return RestoreOutcome::ChangedMeanwhile { value: now.to_string() };
     }
-    match entry.knob.write(device, old) {
-        Ok(_) => {
-            if entry.knob.rebuilds_queues() && !down {
-                wait_for_rebuilt_queues(&entry.knob, old, device);
+    // Exactly the old value: the device's limit would be another one that nobody has set.
+    if let Err(error) = entry.knob.write_exactly(device, old) {
+        return RestoreOutcome::Failed { reason: format!("it is {now}, and can't be set to {old}: {error}") };
+    }
+    if entry.knob.rebuilds_queues() && !down {
+        wait_for_rebuilt_queues(&entry.knob, old, device);
+    }
+    let written = entry.knob.read(device);
+    judge(entry, written)
+}
+
+/// The outcome of a write that the kernel took, by what the knob reads as after it.
+fn judge(entry: &mut Entry, now: io::Result<Value>) -> RestoreOutcome {
+    let wanted = entry.old.as_ref().map_or_else(String::new, Value::to_string);
+    match now {
+        Ok(now) if entry.old.as_ref() == Some(&now) => RestoreOutcome::Restored,
+        Ok(now) => {
+            let reason = format!("it was set to {wanted}, and is {now}");
+            // The value is from here, so that the next restore tries again.
+            if !entry.owns(&now) {
+                entry.new = now;
+                entry.owned = OwnedValues::New;
             }
-            RestoreOutcome::Restored
+            RestoreOutcome::Failed { reason }
         }
-        Err(error) => RestoreOutcome::Failed { reason: error.to_string() },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => RestoreOutcome::Gone,
+        Err(error) => {
+            RestoreOutcome::Failed { reason: format!("it was set to {wanted}, and can't be read: {error}") }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::ethtool::Coalescing;
+
+    #[test]
+    fn a_value_that_reads_back_as_another_is_not_restored_and_the_next_restore_tries_again() {
+        let number = Value::Number;
+        let knob = Knob::Coalesce { parameter: Coalescing::RxUsecs };
+        let mut entry = Entry { knob, old: Some(number(100)), new: number(32), owned: OwnedValues::New };
+        let outcome = judge(&mut entry, Ok(number(64)));
+        let RestoreOutcome::Failed { reason } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(reason, "it was set to 100, and is 64");
+        assert!(entry.owns(&number(64)));
+        assert_eq!(judge(&mut entry, Ok(number(100))), RestoreOutcome::Restored);
+        assert_eq!(judge(&mut entry, Err(io::ErrorKind::NotFound.into())), RestoreOutcome::Gone);
+        let refused = judge(&mut entry, Err(io::ErrorKind::PermissionDenied.into()));
+        assert!(matches!(refused, RestoreOutcome::Failed { .. }), "{refused:?}");
     }
 }

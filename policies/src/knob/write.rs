@@ -26,11 +26,22 @@ impl Knob {
     /// Writes a value, or the device's limit if the device refuses the value. [`Knob::read`] shows what
     /// the kernel made of it.
     pub(crate) fn write(&self, device: &Device, value: &Value) -> io::Result<Written> {
+        match (self, value, self.write_exactly(device, value)) {
+            (Knob::Coalesce { parameter }, Value::Number(target), Err(refusal)) => {
+                search_limit(device.verified_index()?, *parameter, *target, refusal)
+            }
+            (.., written) => written.map(|()| Written::Target),
+        }
+    }
+
+    /// Writes a value. If the device refuses it, nothing else is tried.
+    pub(crate) fn write_exactly(&self, device: &Device, value: &Value) -> io::Result<()> {
         // The name may belong to another interface by now, which must not be written to.
         let index = device.verified_index()?;
         match (self, value) {
             (Knob::Coalesce { parameter }, Value::Number(target)) => {
-                return set_coalescing(index, *parameter, *target);
+                let target = u32::try_from(*target).map_err(|_| io::ErrorKind::InvalidInput)?;
+                Ethtool::open()?.set_coalescing(index, *parameter, target)?;
             }
             (Knob::Channels { combined }, Value::Number(count)) => {
                 let count = u32::try_from(*count).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -82,7 +93,7 @@ impl Knob {
                 ));
             }
         }
-        Ok(Written::Target)
+        Ok(())
     }
 }
 
@@ -112,18 +123,14 @@ fn set_affinity(irq: u32, cpus: &Cpus) -> io::Result<()> {
     })
 }
 
-/// Sets a coalescing value, or the largest one below it that the device accepts. Drivers don't report
-/// their limit; they refuse values beyond it. So the limit is found by bisection.
-fn set_coalescing(index: u32, parameter: Coalescing, target: u64) -> io::Result<Written> {
-    let target = u32::try_from(target).map_err(|_| io::ErrorKind::InvalidInput)?;
+/// Sets the largest coalescing value below one that the device has refused. Drivers don't report their limit; they refuse
+/// values beyond it. So the limit is found by bisection.
+fn search_limit(index: u32, parameter: Coalescing, target: u64, refusal: io::Error) -> io::Result<Written> {
+    let Ok(target) = u32::try_from(target) else { return Err(refusal) };
     let mut ethtool = Ethtool::open()?;
     let is_beyond_limit = |error: &io::Error| {
         let limits = [Errno::INVAL, Errno::RANGE].map(|limit| Some(limit.raw_os_error()));
         limits.contains(&errno(error))
-    };
-    let refusal = match ethtool.set_coalescing(index, parameter, target) {
-        Ok(()) => return Ok(Written::Target),
-        Err(error) => error,
     };
     let now = ethtool.coalescing(index)?.into_iter().find(|(which, _)| *which == parameter);
     let Some((_, now)) = now.filter(|(_, now)| *now < target && is_beyond_limit(&refusal)) else {

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use lab::testbed::SERVER_INTERFACE;
+use policies::netlink::ethtool::{Coalescing, Ethtool};
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{JournalDir, Lifetime, Plan, Policy, Settings, host};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -295,6 +296,51 @@ fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_i
     assert!(!restored.status.success() && text(&restored).contains(&lock), "{}", text(&restored));
     fs::remove_dir(&lock).unwrap();
     assert!(policies(&["restore"]).status.success());
+    assert!(!Path::new(JOURNALS).exists());
+}
+
+/// A tap device, which takes any number of frames to gather, and makes at most 64 of it (`tun_set_coalesce`). It ends with the
+/// testbed's namespace. Returns its index.
+fn clamping_device() -> Option<u32> {
+    tests::require("/dev/net/tun", fs::metadata("/dev/net/tun").ok())?;
+    let ip = tests::program("ip")?;
+    let made = Command::new(ip).args(["tuntap", "add", "dev", "clamps", "mode", "tap"]).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made));
+    Some(host::interface("clamps").unwrap().index)
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_journal_stays() {
+    if holds() {
+        return;
+    }
+    let _testbed = enter(1);
+    let Some(index) = clamping_device() else { return };
+    let mut ethtool = Ethtool::open().unwrap();
+    ethtool.set_coalescing(index, Coalescing::RxFrames, 32).unwrap();
+    kill(hold(&["env"]));
+    let path = journals().remove(0);
+    let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert!(policies(&["restore"]).status.success());
+    (journal["interface"], journal["ifindex"]) = (json!("clamps"), json!(index));
+    let entry = |old: u32, new: u32| json!([{ "knob": "coalesce", "parameter": "rx-frames", "old": old, "new": new, "own": "new" }]);
+    journal["entries"] = entry(100, 32);
+    fs::create_dir_all(JOURNALS).unwrap();
+    fs::write(&path, journal.to_string()).unwrap();
+    // The second one must not take the value for somebody else's.
+    for reason in ["it was set to 100, and is 64"; 2] {
+        let restored = policies(&["restore"]);
+        let told = format!("rx-frames: NOT restored: {reason}");
+        assert!(!restored.status.success() && text(&restored).contains(&told), "{}", text(&restored));
+        assert_eq!(journals(), [path.clone()], "{}", text(&restored));
+    }
+    journal["entries"] = entry(48, 64);
+    fs::write(&path, journal.to_string()).unwrap();
+    let restored = policies(&["restore"]);
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert!(ethtool.coalescing(index).unwrap().contains(&(Coalescing::RxFrames, 48)));
     assert!(!Path::new(JOURNALS).exists());
 }
 
