@@ -70,8 +70,8 @@ pub use host::capabilities::missing_capabilities;
 pub use host::numa::nearest_cores;
 pub use host::{Cpus, Interface, InvalidCpus, Pid, RxQueue, TxQueue};
 pub use journal::{
-    JournalDir, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome, RestoreReport, queue_holders,
-    recover, restore_all,
+    JournalDir, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome, RestoreReport, has_journal,
+    queue_holders, recover, restore_all,
 };
 pub use knob::{Knob, NotPermitted, Value, may_set};
 pub use plan::{GraceTime, InvalidGraceTime, Plan, Settings, Step, SuppressionValues};

@@ -1,4 +1,4 @@
-//! The running processes that hold queues of an interface.
+//! The processes that hold queues of an interface, or have left settings of their own.
 
 use serde::Serialize;
 
@@ -37,6 +37,16 @@ pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<Queue
             queues: journal.queues.iter().copied().collect(),
         })
         .collect())
+}
+
+/// Whether a journal of a process is left: of one that runs, or that has ended and has left settings. In this network
+/// namespace, for settings of the process's own lifetime.
+///
+/// # Errors
+/// [`Error::Journal`] if the directory of journals can't be read.
+pub fn has_journal(pid: u32, journals: &JournalDir) -> Result<bool, Error> {
+    let mut journals = journals.read()?.journals.into_iter().map(|found| found.journal);
+    Ok(journals.any(|journal| journal.lifetime == Lifetime::Process && journal.writer.has_id(pid)))
 }
 
 /// The journals that can't be read, and may be of the interface with an index.

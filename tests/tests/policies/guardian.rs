@@ -1,19 +1,21 @@
 //! The memcached server's guardian: a process that keeps root privileges after the server has dropped them.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 use policies::host::scheduler;
 use policies::netlink::netdev::Napi;
-use policies::{Pid, Policy, host};
+use policies::{JournalDir, Lifetime, Pid, Plan, Policy, Settings, host};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Signal, kill_process};
 use serial_test::serial;
-use tests::isolated;
 use tests::memcached::{Memcached, command, free_port, wait_until};
 use tests::testbed::enter;
+use tests::{KillOnDrop, isolated};
 
 use super::crash_recovery::settings;
 use super::echo::server::{Exchange, Load};
@@ -124,7 +126,7 @@ impl Drop for Group {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
@@ -193,6 +195,58 @@ fn restore_leaves(policies: &Path, policy: Policy) {
     assert_eq!(settings(), before, "{policy}: {restored:?}");
 }
 
+/// In the process that [`a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restores`] has started:
+/// applies a policy, starts a guardian, and closes its pipe when it is told to, but goes on.
+fn stands_for_a_server() -> bool {
+    if std::env::var_os("GUARDED").is_none() {
+        return false;
+    }
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
+    let _guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+    let mut guardian = Command::new(tests::memcached::binary());
+    guardian.env("LULL_GUARDIAN", "1").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut guardian = guardian.spawn().unwrap();
+    println!("applied");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    drop(guardian.stdin.take());
+    std::thread::sleep(Duration::from_secs(60));
+    true
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restores() {
+    if stands_for_a_server() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = settings();
+    let mut command = isolated::once_more();
+    command.env("GUARDED", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server: KillOnDrop = command.spawn().unwrap().into();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("applied")));
+    let held = settings();
+    assert_ne!(held, fresh);
+    // A journal of a process that has ended, with nothing in it.
+    let own = fs::read_dir("/run/lull").unwrap().map(|entry| entry.unwrap().path());
+    let own = own.into_iter().find(|path| path.extension().is_some_and(|it| it == "json")).unwrap();
+    let mut journal: serde_json::Value = serde_json::from_slice(&fs::read(&own).unwrap()).unwrap();
+    (journal["writer"]["pid"], journal["writer"]["start"]) = (std::process::id().into(), 1.into());
+    (journal["entries"], journal["sequence"]) = (serde_json::json!([]), 99.into());
+    let stale = own.with_file_name("stale-s99.json");
+    fs::write(&stale, journal.to_string()).unwrap();
+    drop(server.stdin.take());
+    wait_until("the other journal is restored", || !stale.exists());
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(settings(), held, "restored under a running process");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    wait_restored(&fresh);
+}
+
 #[test]
 #[isolated(root)]
 #[serial]
@@ -216,7 +270,7 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
         load.on();
         wait_until("interrupts are deferred", is_deferred);
         load.off();
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         is_deferred()
     });
     assert!(load.end() > 0);

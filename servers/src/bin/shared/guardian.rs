@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 const NAME: &str = env!("CARGO_BIN_NAME");
 /// The environment variable that makes the program run as the guardian.
 const GUARDIAN_VARIABLE: &str = "LULL_GUARDIAN";
-/// The server's pipe closes shortly before its process has ended, so restoring is retried.
+/// How often restoring may fail.
 const ATTEMPTS: u32 = 50;
 /// The answer to a request that was carried out.
 const DONE: &str = "done";
@@ -87,24 +87,28 @@ pub fn run() -> ExitCode {
         // The server has ended if this fails.
         let _ = writeln!(io::stdout(), "{answer}");
     }
-    restore()
+    restore(server)
 }
 
 /// Restores what the server has left. Journals that can't be read may be of others, and are only reported.
-fn restore() -> ExitCode {
-    let mut last = Ok(Recovery::default());
-    for _ in 0..ATTEMPTS {
+fn restore(server: u32) -> ExitCode {
+    let journals = JournalDir::default();
+    let mut failures = 0;
+    // The server's pipe closes before its process has ended, which with much memory takes a while. Until then it holds its
+    // journal; those of others may be restored meanwhile.
+    let last = loop {
         std::thread::sleep(RETRY_INTERVAL);
-        last = policies::recover(&JournalDir::default());
-        let is_restored = |recovery: &Recovery| {
-            !recovery.reports.is_empty() && !recovery.reports.iter().any(RestoreReport::failed)
-        };
-        if last.as_ref().is_ok_and(is_restored) {
-            break;
+        let recovered = policies::recover(&journals);
+        failures += u32::from(recovered.as_ref().map_or(true, Recovery::failed));
+        let is_done = policies::has_journal(server, &journals).is_ok_and(|is_left| !is_left);
+        if is_done || failures == ATTEMPTS {
+            break recovered;
         }
-    }
+    };
     match last {
         Ok(recovery) => {
+            let failures = recovery.reports.iter().flat_map(RestoreReport::failures);
+            failures.for_each(|failure| eprintln!("{NAME}: {failure}"));
             recovery.left.iter().for_each(|left| eprintln!("{NAME}: {left}"));
             if recovery.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
