@@ -71,7 +71,7 @@ pub use host::numa::nearest_cores;
 pub use host::{Cpus, Interface, InvalidCpus, Pid, RxQueue, TxQueue};
 pub use journal::{
     JournalDir, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome, RestoreReport, has_journal,
-    queue_holders, recover, restore_all,
+    queue_holders, recover, restore_all, restore_ended,
 };
 pub use knob::{Knob, NotPermitted, Value, may_set};
 pub use plan::{GraceTime, InvalidGraceTime, Plan, Settings, Step, SuppressionValues};

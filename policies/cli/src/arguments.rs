@@ -52,6 +52,9 @@ pub enum Command {
     Restore {
         /// Restore this interface only
         interface: Option<String>,
+        /// Restore only what programs that have ended left; what `apply` has set stays
+        #[arg(long)]
+        ended: bool,
     },
     /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that, and what a latency
     /// budget buys by the last result of lab

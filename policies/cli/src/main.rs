@@ -105,8 +105,9 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Tune(arguments) => tune::run(arguments, &journals),
-        Command::Restore { interface } => {
-            let recovery = policies::restore_all(&journals, interface.as_deref())?;
+        Command::Restore { interface, ended } => {
+            let restore = if *ended { policies::restore_ended } else { policies::restore_all };
+            let recovery = restore(&journals, interface.as_deref())?;
             cli.format.print(&json!(recovery.reports), || print_restore_reports(&recovery.reports));
             print_left_journals(&recovery);
             Ok(if recovery.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })

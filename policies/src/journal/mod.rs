@@ -28,6 +28,6 @@ pub(crate) use queue_holders::unreadable_journals;
 pub use queue_holders::{QueueHolder, has_journal, queue_holders};
 pub(crate) use record::Journal;
 pub use record::Lifetime;
-pub use restore::{Recovery, RestoreReport, recover, restore_all};
+pub use restore::{Recovery, RestoreReport, recover, restore_all, restore_ended};
 pub(crate) use restore::{restore_journal, restore_where};
 pub use restore_outcome::RestoreOutcome;

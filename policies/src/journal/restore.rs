@@ -85,6 +85,14 @@ pub fn recover(directory: &JournalDir) -> Result<Recovery, Error> {
     restore_everywhere(directory, None, FoundJournal::is_abandoned)
 }
 
+/// As [`recover`], on one interface or on all. What `policies apply` set stays.
+///
+/// # Errors
+/// As [`recover`].
+pub fn restore_ended(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
+    restore_on(directory, interface, FoundJournal::is_abandoned)
+}
+
 /// Restores what `policies apply` set and what ended processes left set, on one interface or on all. Also in the network
 /// namespaces of the processes that ended processes had attached to.
 /// Settings of running processes stay.
@@ -92,6 +100,14 @@ pub fn recover(directory: &JournalDir) -> Result<Recovery, Error> {
 /// # Errors
 /// As [`recover`].
 pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
+    restore_on(directory, interface, |found| found.journal.lifetime == Lifetime::Host || found.is_abandoned())
+}
+
+fn restore_on(
+    directory: &JournalDir,
+    interface: Option<&str>,
+    select: impl Fn(&FoundJournal) -> bool + Sync,
+) -> Result<Recovery, Error> {
     // The interface may have been renamed since.
     let index = interface
         .and_then(|name| route::links().ok()?.into_iter().find(|link| link.name == name))
@@ -99,7 +115,7 @@ pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Re
     restore_everywhere(directory, index, |found| {
         let journal = &found.journal;
         interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex))
-            && (journal.lifetime == Lifetime::Host || found.is_abandoned())
+            && select(found)
     })
 }
 

@@ -299,6 +299,41 @@ fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_i
     assert!(!Path::new(JOURNALS).exists());
 }
 
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_restore_of_ended_processes_leaves_what_apply_has_set() {
+    if holds() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    let ended = || policies(&["restore", "--ended", SERVER_INTERFACE]);
+    assert!(apply(Policy::KernelPolling).status.success());
+    let applied = napi();
+    assert_ne!(applied, fresh);
+    let restored = ended();
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), applied, "{}", text(&restored));
+    // Of a process that was killed while both were there.
+    let overlapping = kill_holder_over_apply();
+    assert_ne!(napi(), applied);
+    assert_eq!(journals().len(), 2);
+    let restored = ended();
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), applied, "{}", text(&restored));
+    assert!(!overlapping.exists() && journals().len() == 1, "{}", text(&restored));
+    assert!(policies(&["restore"]).status.success());
+    assert_eq!(napi(), fresh);
+}
+
+/// Kills a process that has set other values over those of an `apply`. Returns its journal.
+fn kill_holder_over_apply() -> PathBuf {
+    let before = journals();
+    kill(hold(&["env"]));
+    journals().into_iter().find(|path| !before.contains(path)).unwrap()
+}
+
 /// A tap device, which takes any number of frames to gather, and makes at most 64 of it (`tun_set_coalesce`). It ends with the
 /// testbed's namespace. Returns its index.
 fn clamping_device() -> Option<u32> {
