@@ -155,12 +155,17 @@ fn a_client_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() 
 #[parallel]
 fn the_descriptor_limit_covers_the_connections_and_all_workers() {
     let port = free_port();
-    for driver in ["epoll", "hybrid"] {
+    for (driver, connections) in [("epoll", 400), ("hybrid", 400), ("epoll", 100)] {
         // A low soft limit, as a login shell has it; the server may raise it up to the hard one.
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]).arg(binary());
-        command.args(["-u", "root", "-t", "100", "-c", "400", "-l", "127.0.0.1,127.0.0.2,127.0.0.3", "-U"]);
-        command.args([&port.to_string(), "-p", &port.to_string(), "--driver", driver]);
+        command.args(["-u", "root", "-t", "100", "-c", &connections.to_string(), "-U", &port.to_string()]);
+        command.args(["-l", "127.0.0.1,127.0.0.2,127.0.0.3"]);
+        if connections < 400 {
+            // The others wait.
+            command.args(["-o", "no_maxconns_fast", "-b", "300"]);
+        }
+        command.args(["-p", &port.to_string(), "--driver", driver]);
         let server = Memcached::run(&mut command, port);
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
         let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();

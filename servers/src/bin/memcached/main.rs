@@ -98,7 +98,10 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     // By default there is at most one worker per core.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let workers = flags.threads.map_or(cores, u64::from);
-    raise_descriptor_limit(u64::from(flags.connections), workers, config.listen.len() as u64);
+    // Those that wait for others to close have a descriptor, too.
+    let waiting = if config.refuse_when_full { 0 } else { config.backlog.unsigned_abs() };
+    let descriptors = u64::from(flags.connections) + u64::from(waiting);
+    raise_descriptor_limit(descriptors, workers, config.listen.len() as u64);
     if flags.coredumps {
         limits::remove_core_limit()?;
     }
