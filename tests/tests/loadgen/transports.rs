@@ -18,20 +18,20 @@ fn certificate(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     (chain, key)
 }
 
+/// A server that requires certificates of clients, signed by `authority`.
+fn requiring_certificates(chain: &Path, key: &Path, authority: &Path) -> Memcached {
+    let [chain, key, authority] = [chain, key, authority].map(|path| path.to_str().unwrap());
+    let options = format!("ssl_chain_cert={chain},ssl_key={key},ssl_ca_cert={authority},ssl_verify_mode=2");
+    Memcached::start(&["-Z", "-o", &options])
+}
+
 #[test]
 #[serial]
 fn tls_certificates_are_verified_unless_that_is_turned_off() {
     let folder = tempfile::tempdir().unwrap();
     let (chain, key) = certificate(folder.path(), "server");
     let (other, other_key) = certificate(folder.path(), "client");
-    let text = |path: &Path| path.to_str().unwrap().to_owned();
-    let options = format!(
-        "ssl_chain_cert={},ssl_key={},ssl_ca_cert={},ssl_verify_mode=2",
-        text(&chain),
-        text(&key),
-        text(&other)
-    );
-    let server = Memcached::start(&["-Z", "-o", &options]);
+    let server = requiring_certificates(&chain, &key, &other);
     let files = |authorities: Option<&PathBuf>| TlsFiles {
         ca_certificates: authorities.cloned(),
         certificate: Some(other.clone()),
@@ -63,6 +63,32 @@ fn tls_certificates_are_verified_unless_that_is_turned_off() {
     ] {
         let error = load_and_run(&with(bad), 1).unwrap_err().to_string();
         assert!(error.contains(word), "{word}: {error}");
+    }
+}
+
+#[test]
+#[serial]
+fn a_client_without_a_certificate_or_with_a_strangers_is_refused_where_one_is_required() {
+    let folder = tempfile::tempdir().unwrap();
+    let (chain, key) = certificate(folder.path(), "server");
+    let (known, known_key) = certificate(folder.path(), "client");
+    let (stranger, stranger_key) = certificate(folder.path(), "stranger");
+    let server = requiring_certificates(&chain, &key, &known);
+    let with = |own: Option<(&PathBuf, &PathBuf)>| Config {
+        tls: Some(TlsFiles {
+            ca_certificates: Some(chain.clone()),
+            certificate: own.map(|(certificate, _)| certificate.clone()),
+            key: own.map(|(_, key)| key.clone()),
+            ..TlsFiles::default()
+        }),
+        ..config(server.address)
+    };
+    let report = load_and_run(&with(Some((&known, &known_key))), 1).unwrap();
+    assert!(report.hits > 100 && !report.has_failures(), "{}", report.table());
+    // The alert of the server says why.
+    for (own, alert) in [(None, "CertificateRequired"), (Some((&stranger, &stranger_key)), "UnknownCA")] {
+        let error = load_and_run(&with(own), 1).unwrap_err().to_string();
+        assert!(error.contains(alert), "{alert}: {error}");
     }
 }
 
