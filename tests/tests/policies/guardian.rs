@@ -211,6 +211,7 @@ fn stands_for_a_server() -> bool {
     std::io::stdin().read_line(&mut String::new()).unwrap();
     drop(guardian.stdin.take());
     std::thread::sleep(Duration::from_secs(60));
+    guardian.wait().unwrap();
     true
 }
 

@@ -369,7 +369,7 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
         let restored = policies(&["restore"]);
         let told = format!("rx-frames: NOT restored: {reason}");
         assert!(!restored.status.success() && text(&restored).contains(&told), "{}", text(&restored));
-        assert_eq!(journals(), [path.clone()], "{}", text(&restored));
+        assert_eq!(journals(), std::slice::from_ref(&path), "{}", text(&restored));
     }
     journal["entries"] = entry(48, 64);
     fs::write(&path, journal.to_string()).unwrap();
