@@ -153,17 +153,18 @@ fn a_client_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() 
 
 #[test]
 #[parallel]
-fn the_descriptor_limit_covers_the_connections_and_all_workers() {
+fn the_descriptor_limit_covers_the_connections_also_those_that_wait_and_all_workers() {
     let port = free_port();
-    for (driver, connections) in [("epoll", 400), ("hybrid", 400), ("epoll", 100)] {
+    for (driver, workers, connections, waiting) in
+        [("epoll", "100", 400, 0), ("hybrid", "100", 400, 0), ("epoll", "2", 100, 3000)]
+    {
         // A low soft limit, as a login shell has it; the server may raise it up to the hard one.
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]).arg(binary());
-        command.args(["-u", "root", "-t", "100", "-c", &connections.to_string(), "-U", &port.to_string()]);
+        command.args(["-u", "root", "-t", workers, "-c", &connections.to_string(), "-U", &port.to_string()]);
         command.args(["-l", "127.0.0.1,127.0.0.2,127.0.0.3"]);
-        if connections < 400 {
-            // The others wait.
-            command.args(["-o", "no_maxconns_fast", "-b", "300"]);
+        if waiting > 0 {
+            command.args(["-o", "no_maxconns_fast", "-b", &waiting.to_string()]);
         }
         command.args(["-p", &port.to_string(), "--driver", driver]);
         let server = Memcached::run(&mut command, port);
@@ -171,6 +172,7 @@ fn the_descriptor_limit_covers_the_connections_and_all_workers() {
         let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
         let limit: usize = limit.split_whitespace().next().unwrap().parse().unwrap();
         let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
-        assert!(open + 400 <= limit, "{open} open on {driver}, and 400 connections, with a limit of {limit}");
+        let wanted = open + connections + waiting;
+        assert!(wanted <= limit, "{wanted} with all connections on {driver}, and a limit of {limit}");
     }
 }
