@@ -1,15 +1,19 @@
 //! A clock of whole seconds, as memcached uses it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// The largest relative expiry, 30 days; larger values are Unix times (`protocol.txt`, "Expiration times").
 const MAX_RELATIVE: i64 = 60 * 60 * 24 * 30;
 
-/// Counts seconds from shortly before its start, so that expiry 0 can mean never and 1 already expired.
+/// Counts seconds from shortly before its start, so that expiry 0 can mean never and 1 already expired. Setting the wall
+/// clock does not change it, and it goes on while the machine is suspended.
 #[derive(Debug)]
 pub struct Clock {
-    started: Instant,
+    /// The start, on the kernel's clock.
+    started: Duration,
     /// The clock's second 0, as Unix time.
     epoch: i64,
     /// The second of the last [`Clock::refresh`].
@@ -24,7 +28,7 @@ impl Clock {
     pub fn start() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let epoch = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX) - i64::from(FIRST_SECOND);
-        Self { started: Instant::now(), epoch, second: AtomicU32::new(FIRST_SECOND) }
+        Self { started: since_boot(), epoch, second: AtomicU32::new(FIRST_SECOND) }
     }
 
     /// The second of the last [`Clock::refresh`]. Reading the kernel's clock for each request would cost more
@@ -35,7 +39,8 @@ impl Clock {
 
     /// Reads the kernel's clock. Must be called several times a second.
     pub fn refresh(&self) -> u32 {
-        let passed = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
+        let passed = since_boot().saturating_sub(self.started).as_secs();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
         let now = FIRST_SECOND.saturating_add(passed);
         self.second.store(now, Ordering::Relaxed);
         now
@@ -63,6 +68,13 @@ impl Clock {
             },
         }
     }
+}
+
+/// `CLOCK_BOOTTIME`. `CLOCK_MONOTONIC`, which is that of `Instant`, stands still in a suspend: lifetimes would be longer by
+/// that time, and all later Unix times off by it.
+fn since_boot() -> Duration {
+    // It is not negative, not even in a time namespace: the kernel refuses such offsets (`proc_timens_set_offset`).
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or(Duration::ZERO)
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@
 //!   start of the loop's turn, may be from before a stop, although the client has sent its request during the stop.
 //! - A client that is beyond its limit is disconnected only if the next checks find the same. Each of them comes after a
 //!   wait of the worker, which collects what had arrived before.
+//!
+//! A suspended machine is another matter: nothing can arrive meanwhile, so the limits don't count that time. They are
+//! measured by the clock of the runtime's timers, `CLOCK_MONOTONIC`, which stands still then.
 
 use std::io;
 use std::time::Duration;
