@@ -1,4 +1,4 @@
-//! Clocks that jump, stand still, and processes that are stopped: what the memcached server makes of them.
+//! Clocks that jump, processes that are stopped, machines that are suspended: what the memcached server makes of them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -66,9 +66,12 @@ fn wall_clock(guest: &mut Machine) -> i64 {
     guest.run("date +%s").trim().parse().unwrap()
 }
 
-fn start(guest: &mut Machine) -> Clients {
+fn start(guest: &mut Machine, idle_limit: Duration) {
     guest.run("echo ann:secret >/tmp/users");
-    serve(guest, 0, "vanilla", &format!("-Y /tmp/users -o idle_timeout={}", LIMIT.as_secs()));
+    serve(guest, 0, "vanilla", &format!("-Y /tmp/users -o idle_timeout={}", idle_limit.as_secs()));
+}
+
+fn connect_clients(guest: &Machine) -> Clients {
     let stranger = connect(guest);
     let start = Instant::now();
     Clients { active: login(guest), idle: login(guest), stranger, start }
@@ -108,7 +111,8 @@ fn assert_near(what: &str, seen: Duration, limit: Duration) {
 fn lifetimes_and_time_limits_are_elapsed_time_when_the_wall_clock_jumps() {
     let Some(mut guest) = boot(&[Nic::Virtio], 1) else { return };
     for jump in [DAY, -DAY] {
-        let mut clients = start(&mut guest);
+        start(&mut guest, LIMIT);
+        let mut clients = connect_clients(&guest);
         let lifetime = i64::try_from(LIMIT.as_secs()).unwrap();
         let before = wall_clock(&mut guest);
         let active = &mut clients.active;
@@ -161,7 +165,8 @@ fn lifetimes_and_time_limits_are_elapsed_time_when_the_wall_clock_jumps() {
 fn a_stopped_servers_limits_count_the_stop_but_not_against_clients_that_have_sent_something() {
     const STOP: Duration = Duration::from_secs(20);
     let Some(mut guest) = boot(&[Nic::Virtio], 1) else { return };
-    let mut clients = start(&mut guest);
+    start(&mut guest, LIMIT);
+    let mut clients = connect_clients(&guest);
     let lifetime = i64::try_from(LIMIT.as_secs()).unwrap();
     store(&mut clients.active, "short", lifetime);
     store(&mut clients.active, "long", 1000);
@@ -190,5 +195,86 @@ fn a_stopped_servers_limits_count_the_stop_but_not_against_clients_that_have_sen
     assert!(!has(&mut clients.active, "short"));
     let left = time_to_live(&mut clients.active, "long");
     assert!(left <= 1000 - i64::try_from(STOP.as_secs()).unwrap() && left > 900, "{left}");
+    end(&mut guest);
+}
+
+/// How long two of the guest's clocks have run.
+struct Clocks {
+    /// `CLOCK_MONOTONIC`, which stands still in a suspend.
+    monotonic: Duration,
+    /// `CLOCK_BOOTTIME`, which goes on.
+    boottime: Duration,
+}
+
+impl Clocks {
+    fn read(guest: &mut Machine) -> Self {
+        let text = guest.run("cut -d ' ' -f 1 /proc/uptime; grep -m 1 'now at' /proc/timer_list");
+        let (boottime, monotonic) = text.split_once('\n').unwrap();
+        let nanos = monotonic.split_whitespace().nth(2).unwrap_or_else(|| panic!("{text}"));
+        Self {
+            monotonic: Duration::from_nanos(nanos.parse().unwrap()),
+            boottime: Duration::from_secs_f64(boottime.parse().unwrap()),
+        }
+    }
+
+    /// How long the clocks have run since an earlier reading.
+    fn since(&self, earlier: &Self) -> Self {
+        Self { monotonic: self.monotonic - earlier.monotonic, boottime: self.boottime - earlier.boottime }
+    }
+}
+
+#[test]
+#[serial]
+fn a_suspend_counts_for_lifetimes_but_not_for_clients_that_could_not_send_meanwhile() {
+    const SUSPEND: Duration = Duration::from_secs(13);
+    const LIFETIME: i64 = 12;
+    const IDLE_LIMIT: Duration = Duration::from_secs(12);
+    let Some(mut guest) = boot(&[Nic::Virtio], 1) else { return };
+    start(&mut guest, IDLE_LIMIT);
+    let begin = Clocks::read(&mut guest);
+    let mut clients = connect_clients(&guest);
+    let unix = wall_clock(&mut guest);
+    let stored = Clocks::read(&mut guest);
+    let expiries = [("relative", LIFETIME), ("absolute", unix + LIFETIME), ("ever", 0)];
+    for (key, expiry) in expiries.into_iter().chain([("long", 1000), ("later", unix + 1000)]) {
+        store(&mut clients.active, key, expiry);
+    }
+    guest.suspend(SUSPEND, || {
+        assert_eq!(send(&mut clients.active, "mn\r\n", "MN\r\n"), "MN\r\n");
+    });
+    let woken = Clocks::read(&mut guest).since(&begin);
+    let slept = woken.boottime.saturating_sub(woken.monotonic);
+    println!("awake for {:.1?}, suspended for {slept:.1?}", woken.monotonic);
+    // The guest takes this time from the mainboard's clock, which has whole seconds.
+    assert!(slept > SUSPEND / 2, "{slept:?}");
+    // The store's clock is advanced ten times a second.
+    std::thread::sleep(Duration::from_millis(500));
+    let active = &mut clients.active;
+    assert!(!has(active, "relative"), "a relative lifetime goes on");
+    assert!(!has(active, "absolute"), "a Unix time is one of the wall clock");
+    assert!(has(active, "ever"));
+    store(active, "late", wall_clock(&mut guest) + 1000);
+    let passed = i64::try_from(Clocks::read(&mut guest).since(&stored).boottime.as_secs()).unwrap();
+    for (key, expected) in [("long", 1000 - passed), ("later", 1000 - passed), ("late", 1000)] {
+        let left = time_to_live(active, key);
+        assert!((left - expected).abs() <= 2, "{key} has {left} s left, not {expected} s");
+    }
+    let mut seen: [Option<Duration>; 2] = [None; 2];
+    while seen.iter().any(Option::is_none) {
+        let awake = Clocks::read(&mut guest).since(&begin).monotonic;
+        assert!(awake < LOGIN_LIMIT + 2 * LAG, "after {awake:?} somebody is still connected: {seen:?}");
+        for (seen, stream) in seen.iter_mut().zip([&clients.idle, &clients.stranger]) {
+            if is_closed(stream) {
+                seen.get_or_insert(awake);
+            }
+        }
+        assert_eq!(send(&mut clients.active, "mn\r\n", "MN\r\n"), "MN\r\n");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for ((what, limit), seen) in
+        [("an idle client", IDLE_LIMIT), ("a client without a login", LOGIN_LIMIT)].into_iter().zip(seen)
+    {
+        assert_near(&format!("suspended: {what}"), seen.unwrap_or_default(), limit);
+    }
     end(&mut guest);
 }

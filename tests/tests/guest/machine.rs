@@ -1,7 +1,7 @@
 //! A guest under QEMU, with its own links, and a shell in it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -48,6 +48,8 @@ pub struct Machine {
     // The guest would power itself off when its port closes, but nothing waits for that.
     _qemu: KillOnDrop,
     port: BufReader<UnixStream>,
+    socket: PathBuf,
+    monitor: PathBuf,
     namespace: Namespace,
     /// The interfaces' names, in the order of the shape's NICs.
     pub interfaces: Vec<String>,
@@ -79,7 +81,7 @@ impl Machine {
     pub fn boot(folder: &Path, shape: &Shape) -> io::Result<Self> {
         let namespace = Namespace::new()?;
         let sockets = tempfile::tempdir()?;
-        let socket = sockets.path().join("port");
+        let (socket, monitor) = (sockets.path().join("port"), sockets.path().join("monitor"));
         let mut qemu = Command::new("/bin/sh");
         // QEMU is Debian's, with its libraries and their loader in the same folder.
         let libraries = folder.join("tools/usr/lib/x86_64-linux-gnu");
@@ -89,7 +91,7 @@ impl Machine {
             libraries.display(),
             folder.join("tools/usr/bin/qemu-system-x86_64").display()
         );
-        for argument in arguments(folder, shape, &socket) {
+        for argument in arguments(folder, shape, &socket, &monitor) {
             command.push_str(&format!(" '{argument}'"));
         }
         let mut taps = String::new();
@@ -117,7 +119,8 @@ impl Machine {
                 return Err(io::Error::other(format!("{error}: {errors}{console}")));
             }
         };
-        let mut machine = Self { _qemu: qemu, port, namespace, interfaces: Vec::new(), _folder: sockets };
+        let mut machine =
+            Self { _qemu: qemu, port, socket, monitor, namespace, interfaces: Vec::new(), _folder: sockets };
         machine.name_interfaces(shape)?;
         Ok(machine)
     }
@@ -139,9 +142,17 @@ impl Machine {
 
     /// Runs one line of shell in the guest.
     pub fn ask(&mut self, request: &str) -> Answer {
+        self.send(request);
+        self.receive(request)
+    }
+
+    fn send(&mut self, request: &str) {
         assert!(!request.contains('\n'), "one line");
+        self.port.get_mut().write_all(format!("{request}\n").as_bytes()).unwrap();
+    }
+
+    fn receive(&mut self, request: &str) -> Answer {
         let give_up = format!("the guest did not respond to: {request}");
-        self.port.get_mut().write_all(format!("{request}\n").as_bytes()).expect(&give_up);
         let mut line = String::new();
         self.port.read_line(&mut line).expect(&give_up);
         let (status, length) = line.trim().split_once(' ').expect(&give_up);
@@ -157,6 +168,31 @@ impl Machine {
         answer.text
     }
 
+    /// Suspends the guest to memory, for a time that begins when it sleeps, and wakes it. Not by an alarm of the guest: on a
+    /// loaded host that may ring before the guest sleeps. `wait_until_awake` must return when the guest's programs run again.
+    pub fn suspend(&mut self, time: Duration, wait_until_awake: impl FnOnce()) {
+        const REQUEST: &str = "echo deep >/sys/power/mem_sleep && echo mem >/sys/power/state";
+        let monitor = UnixStream::connect(&self.monitor).unwrap();
+        monitor.set_read_timeout(Some(ANSWER)).unwrap();
+        let mut messages = BufReader::new(&monitor).lines().map(|line| line.unwrap());
+        // QEMU sends events once its client has negotiated, for which there is a reply.
+        (&monitor).write_all(b"{\"execute\": \"qmp_capabilities\"}\n").unwrap();
+        messages.find(|message| message.contains("\"return\"")).unwrap();
+        self.send(REQUEST);
+        messages.find(|message| message.contains("\"SUSPEND\"")).unwrap();
+        std::thread::sleep(time);
+        (&monitor).write_all(b"{\"execute\": \"system_wakeup\"}\n").unwrap();
+        messages.find(|message| message.contains("\"WAKEUP\"")).unwrap();
+        wait_until_awake();
+        // A guest that wakes takes its port for disconnected until QEMU tells it of a new connection. It is about to write its
+        // answer: a read would end.
+        self.port.get_ref().shutdown(Shutdown::Both).unwrap();
+        self.port = BufReader::new(UnixStream::connect(&self.socket).unwrap());
+        self.port.get_ref().set_read_timeout(Some(ANSWER)).unwrap();
+        let answer = self.receive(REQUEST);
+        assert_eq!(answer.status, 0, "{}", answer.text);
+    }
+
     pub fn json(&mut self, request: &str) -> Value {
         let text = self.run(request);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{request}: {error}: {text}"))
@@ -167,7 +203,7 @@ impl Machine {
         let end = Instant::now() + Duration::from_secs(60);
         while self.ask(condition).status != 0 {
             assert!(Instant::now() < end, "timed out waiting for: {condition}");
-            std::thread::sleep(Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 
@@ -228,7 +264,7 @@ fn connect(socket: &Path, qemu: &mut Child) -> io::Result<BufReader<UnixStream>>
     Ok(port)
 }
 
-fn arguments(folder: &Path, shape: &Shape, socket: &Path) -> Vec<String> {
+fn arguments(folder: &Path, shape: &Shape, socket: &Path, monitor: &Path) -> Vec<String> {
     let own = |name: &str| folder.join(name).display().to_string();
     let mut arguments: Vec<String> = Vec::new();
     let mut add = |text: &str| arguments.extend(text.split(' ').map(str::to_owned));
@@ -253,6 +289,7 @@ fn arguments(folder: &Path, shape: &Shape, socket: &Path) -> Vec<String> {
     add("-serial stdio -device virtio-serial-pci,bus=pcie.0");
     add(&format!("-chardev socket,path={},server=on,wait=off,id=port", socket.display()));
     add("-device virtserialport,chardev=port,name=lull");
+    add(&format!("-qmp unix:{},server=on,wait=off", monitor.display()));
     for (index, nic) in shape.nics.iter().enumerate() {
         let queues = if *nic == Nic::Virtio { format!(",queues={cpus}") } else { String::new() };
         add(&format!("-netdev tap,id=net{index},ifname=tap{index},script=no,downscript=no{queues}"));
