@@ -67,7 +67,7 @@ mod supervise;
 pub use apply::{AdaptedQueue, Applied, Guard, Outcome, QueueDelegate, apply};
 pub use error::Error;
 pub use host::capabilities::missing_capabilities;
-pub use host::numa::nearest_cores;
+pub use host::numa::{NumaNode, Topology, nearest_cores};
 pub use host::{Cpus, Interface, InvalidCpus, Pid, RxQueue, TxQueue};
 pub use journal::{
     JournalDir, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome, RestoreReport, has_journal,

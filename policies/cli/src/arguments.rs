@@ -88,7 +88,8 @@ pub struct PlanArguments {
     /// Cores of the application's workers, for example 0-3; queue i belongs to the i-th core
     #[arg(long, default_value = "", hide_default_value = true, conflicts_with = "workers")]
     worker_cores: Cpus,
-    /// Number of workers, on the cores nearest to the device (its NUMA node first)
+    /// Number of workers, on the cores nearest to the device (its NUMA node first, second hardware
+    /// threads of a core last)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
     /// Cores that run network processing under packing, and the polling threads of kernel-thread
