@@ -67,6 +67,15 @@ pub enum Error {
         /// What is wrong with them, and what to do.
         reason: String,
     },
+    /// The cores that this process may use are not those of two nodes.
+    #[error(
+        "`lab numa` needs two NUMA nodes with three cores each that this process may use, two for workers and one for the load, and {0}; where a \
+         machine has two nodes, taskset or the control group's cpuset.cpus may hide them"
+    )]
+    NumaNodes(
+        /// What there is, as a clause.
+        String,
+    ),
     /// The server process did not measure what the experiment asked it to.
     #[error("the server process measured no grace times")]
     NoGraceTimes,

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use loadgen::{Arrival, Config, Loop, Report, WarmUp, Workload};
-use policies::{Cpus, Policy, host};
+use policies::{Policy, host};
 use runtime::{Builder, DriverKind, Runtime};
 use rustix::process::{Pid, setpriority_process};
 
@@ -16,13 +16,16 @@ use crate::{Error, testbed};
 /// Generates the load, and sends what it measured.
 pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
     // All contestants are loaded from the same driver.
-    let mut builder =
-        Builder::new().ignore_environment().workers(1).cores(Cpus::one(spec.core)).driver(DriverKind::Epoll);
+    let mut builder = Builder::new()
+        .ignore_environment()
+        .workers(spec.cores.len())
+        .cores(spec.cores.clone())
+        .driver(DriverKind::Epoll);
     if let Some(name) = &spec.interface {
-        // Under every policy of the server, a kernel thread on the client's core polls the client's queue.
+        // Under every policy of the server, kernel threads on the client's cores poll the client's queues.
         // Otherwise the server's core would pay for the client's receiving: a veth's packets are received by
         // the core that sends them, and packet steering (RPS) leaves the queue's poll there.
-        builder = builder.interface(name).policy(Policy::Packing).packing_cores(Cpus::one(spec.core));
+        builder = builder.interface(name).policy(Policy::Packing).packing_cores(spec.cores.clone());
     }
     let mut runtime = builder.build()?;
     if let Some(name) = &spec.interface {

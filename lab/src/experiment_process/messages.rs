@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use loadgen::interleaved_rounds::Round;
-use policies::Policy;
 use policies::law::LatencyBudget;
+use policies::{Cpus, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Deserialize, Serialize};
 
@@ -117,18 +117,18 @@ pub struct ServerSpec {
     pub interface: Option<String>,
     /// The address to listen on.
     pub address: IpAddr,
-    /// The worker's core.
-    pub core: u32,
+    /// The workers' cores, one each.
+    pub cores: Cpus,
     /// The core that does the network work under packing, and on which the thread of kernel-thread polls.
     pub packing_core: u32,
     /// How it adapts under kernel polling.
     pub polling: PollingConfig,
     /// Grace times that take turns during the measurement.
     pub grace_time_turns: Option<GraceTimeTurns>,
-    /// How the worker waits.
+    /// How a worker waits.
     #[serde(with = "as_text")]
     pub wait: WaitStrategy,
-    /// The worker's driver.
+    /// The workers' driver.
     pub driver: DriverKind,
     /// Memory for items, in bytes; 0 for the server's default.
     pub memory: u64,
@@ -141,9 +141,9 @@ pub struct LoadSpec {
     pub interface: Option<String>,
     /// The server's address.
     pub server: SocketAddr,
-    /// The core of the load's thread.
-    pub core: u32,
-    /// The number of connections.
+    /// The cores of the load's threads, one each.
+    pub cores: Cpus,
+    /// The number of connections of each thread.
     pub connections: usize,
     /// Requests per second, at random times; `None` for a closed loop.
     pub rate: Option<f64>,
@@ -163,9 +163,9 @@ pub struct LoadSpec {
 pub struct ServerReady {
     /// The address it listens on.
     pub address: SocketAddr,
-    /// What its worker runs.
+    /// What its first worker runs.
     pub ran: String,
-    /// Why its worker runs something else than the requested policy.
+    /// Why its first worker runs something else than the requested policy.
     pub steps_down: Vec<String>,
     /// The runtime's worker reports (`runtime::WorkerReport`), for the report.
     pub reports: serde_json::Value,
@@ -198,15 +198,15 @@ pub struct ServerMeasurement {
     pub requests: u64,
     /// Seconds measured.
     pub seconds: f64,
-    /// Seconds in which its core was busy, with the worker and with softirqs.
+    /// Seconds in which its cores were busy, with the workers and with softirqs: their sum.
     pub core_busy: f64,
-    /// CPU seconds on other cores of the kernel thread that polls its queue.
+    /// CPU seconds on other cores of the kernel threads that poll its queues.
     pub kernel_thread_elsewhere: f64,
-    /// CPU seconds of the worker's thread.
+    /// CPU seconds of the workers' threads.
     pub thread_cpu: f64,
-    /// CPU seconds of the kernel threads that poll its queue, on any core.
+    /// CPU seconds of the kernel threads that poll its queues, on any core.
     pub kernel_thread_cpu: f64,
-    /// System calls of its worker that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
+    /// System calls of its workers that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
     pub waits: u64,
     /// Packets that its interface received.
     pub rx_packets: u64,
@@ -240,7 +240,7 @@ pub struct LoadMeasurement {
     pub qps: f64,
     /// Latency, µs.
     pub latency: LatencyPercentiles,
-    /// CPU time of the client's thread over elapsed time, 0 to 1.
+    /// CPU time of the client's threads over elapsed time: their sum, 0 to 1 for one thread.
     pub client_busy: f64,
     /// Requests that failed.
     pub errors: u64,
@@ -320,7 +320,7 @@ mod tests {
             policy: Policy::KernelPolling,
             interface: Some("lull-server".to_owned()),
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            core: 0,
+            cores: Cpus::one(0),
             packing_core: 1,
             polling: PollingConfig::default(),
             grace_time_turns: Some(GraceTimeTurns {

@@ -4,9 +4,10 @@ use std::io::{self, BufRead};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use policies::counters::{
-    CpuTime, Delta, PerfCounters, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
+    CpuTime, Delta, PerfCounters, PerfReading, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
 };
 use policies::{Cpus, host};
 use runtime::io::{AsyncFd, Direction, SourceKind};
@@ -28,8 +29,8 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
     let mut builder = Builder::new()
         .ignore_environment()
         .policy(spec.policy)
-        .workers(1)
-        .cores(Cpus::one(spec.core))
+        .workers(spec.cores.len())
+        .cores(spec.cores.clone())
         .packing_cores(Cpus::one(spec.packing_core))
         .wait(spec.wait)
         .driver(spec.driver);
@@ -49,14 +50,14 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
     };
     let (stop, stopped) = UnixStream::pair()?;
     let interface = spec.interface.clone().unwrap_or_else(|| "lo".to_owned());
-    let observer = Observer { interface, core: spec.core, turns: spec.grace_time_turns.clone() };
+    let observer = Observer { interface, cores: spec.cores.clone(), turns: spec.grace_time_turns.clone() };
     let observing = runtime.block_on(async move {
         stopped.set_nonblocking(true)?;
         let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
         let server = Arc::new(Server::start(&config)?);
         let reports = runtime::reports();
         let report = reports.first().ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
-        let worker = report.thread;
+        let workers: Vec<i32> = reports.iter().map(|report| report.thread).collect();
         send(&ServerReady {
             address: server.addresses()[0],
             ran: report.running.to_string(),
@@ -66,9 +67,9 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
         })?;
         let observed = Arc::clone(&server);
         let handle = Handle::current();
-        // On a second thread, because the worker's CPU time is to be the server's alone.
+        // On a thread of its own, because the workers' CPU time is to be the server's alone.
         let observing = thread::spawn(move || {
-            let outcome = observer.follow_commands(&observed, worker, &handle);
+            let outcome = observer.follow_commands(&observed, &workers, &handle);
             drop(stop);
             outcome
         });
@@ -81,20 +82,21 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
 /// What measures the server.
 struct Observer {
     interface: String,
-    core: u32,
+    cores: Cpus,
     turns: Option<GraceTimeTurns>,
 }
 
 impl Observer {
     /// Reads counters at each [`BEGIN`], and sends the difference at each [`END`].
-    fn follow_commands(&self, server: &Server, worker: i32, handle: &Handle) -> Result<(), Error> {
+    fn follow_commands(&self, server: &Server, workers: &[i32], handle: &Handle) -> Result<(), Error> {
         let interface = host::interface(&self.interface)?;
         let (mut begun, mut rounds) = (None, None);
         for line in io::stdin().lock().lines() {
             match line?.as_str() {
                 BEGIN => {
-                    let perf = PerfCounters::start(PerfTarget::Cpu(self.core)).ok();
-                    let cpu = thread_cpu_time(worker)?;
+                    let perf = self.cores.iter().map(|core| PerfCounters::start(PerfTarget::Cpu(core)));
+                    let perf = perf.collect::<io::Result<Vec<_>>>().unwrap_or_default();
+                    let cpu = cpu_seconds(workers)?;
                     begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf, waits(handle)));
                     if let Some(turns) = &self.turns {
                         rounds = Some(turns.measure(server, &self.interface)?);
@@ -104,9 +106,8 @@ impl Observer {
                     let Some((before, requests, cpu, perf, waits_before)) = begun.take() else { continue };
                     let delta = Snapshot::take(&interface)?.since(&before);
                     let requests = server.requests() - requests;
-                    let thread_cpu = (thread_cpu_time(worker)? - cpu).as_secs_f64();
-                    let perf = perf.and_then(|mut perf| perf.read().ok());
-                    let model = PerformanceModel::new(requests, delta.elapsed, perf);
+                    let thread_cpu = cpu_seconds(workers)? - cpu;
+                    let model = PerformanceModel::new(requests, delta.elapsed, read_all(perf));
                     let mut measurement = self.measurement(server, &delta, requests, thread_cpu, model);
                     measurement.waits = waits(handle) - waits_before;
                     measurement.grace_time_rounds = rounds.take();
@@ -129,11 +130,13 @@ impl Observer {
         let packets = delta.packets_per_interrupt();
         let busy = |cpu: &CpuTime| cpu.busy.as_secs_f64();
         let alignment = server.alignment();
+        let on_own_core = |core: Option<u32>| core.is_some_and(|core| self.cores.contains(core));
+        let elsewhere = delta.napi_threads.iter().filter(|thread| !on_own_core(thread.core));
         ServerMeasurement {
             requests,
             seconds: delta.elapsed.as_secs_f64(),
-            core_busy: delta.cpus.get(self.core as usize).map_or(0.0, busy),
-            kernel_thread_elsewhere: delta.napi_thread_time_beside(self.core).as_secs_f64(),
+            core_busy: self.cores.iter().filter_map(|core| delta.cpus.get(core as usize)).map(busy).sum(),
+            kernel_thread_elsewhere: elsewhere.map(|thread| thread.cpu_time).sum::<Duration>().as_secs_f64(),
             thread_cpu,
             kernel_thread_cpu: delta.napi_threads.iter().map(|it| it.cpu_time.as_secs_f64()).sum(),
             waits: 0,
@@ -150,4 +153,21 @@ impl Observer {
             grace_time_rounds: None,
         }
     }
+}
+
+/// CPU time of these threads so far, in seconds.
+fn cpu_seconds(threads: &[i32]) -> io::Result<f64> {
+    threads.iter().map(|&thread| Ok(thread_cpu_time(thread)?.as_secs_f64())).sum()
+}
+
+/// The sum of the counters of all cores; `None` if the machine does not count. Without cache misses, which nobody reads.
+fn read_all(counters: Vec<PerfCounters>) -> Option<PerfReading> {
+    let readings = counters.into_iter().map(|mut counters| counters.read().ok());
+    let readings: Vec<PerfReading> = readings.collect::<Option<_>>()?;
+    readings.into_iter().reduce(|mut sum, core| {
+        sum.cycles += core.cycles;
+        sum.instructions += core.instructions;
+        sum.cache_misses = None;
+        sum
+    })
 }

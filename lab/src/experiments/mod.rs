@@ -10,6 +10,7 @@ pub mod load_steps;
 pub mod machine_check;
 pub mod memcached_cpu;
 mod memcached_process;
+pub mod numa;
 pub mod paper;
 pub mod peer_comparison;
 pub mod policy_comparison;

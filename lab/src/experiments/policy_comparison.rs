@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loadgen::interleaved_rounds::{RepeatPolicy, Round, Rounds, figures, ratios};
 use loadgen::medians::{Interval, median, median_interval};
-use policies::Policy;
+use policies::{Cpus, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Serialize, Serializer};
 
@@ -184,7 +184,7 @@ impl PolicyComparison {
             driver: contestant.driver,
             interface: on_testbed(SERVER_INTERFACE),
             address: IpAddr::V4(if self.has_testbed() { SERVER_ADDRESS } else { Ipv4Addr::LOCALHOST }),
-            core: self.cores.server,
+            cores: Cpus::one(self.cores.server),
             packing_core: self.cores.packing,
             polling,
             grace_time_turns: turns,
@@ -197,7 +197,7 @@ impl PolicyComparison {
         let role = ProcessRole::Load(LoadSpec {
             interface: on_testbed(CLIENT_INTERFACE),
             server: ready.address,
-            core: self.cores.client,
+            cores: Cpus::one(self.cores.client),
             connections: self.config.connections,
             rate: None,
             warm_up,

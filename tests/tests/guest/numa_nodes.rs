@@ -1,11 +1,11 @@
-//! Two NUMA nodes, with the NICs on the second one: cores 2 and 3.
+//! Two NUMA nodes, with the NICs on the second one.
 
 use serde_json::json;
 use serial_test::serial;
 
-use super::boot;
 use super::load::{start, stop, worker_lines};
-use super::machine::{Machine, Nic};
+use super::machine::{Machine, Nic, Shape};
+use super::{boot, boot_shape};
 
 #[test]
 #[serial]
@@ -25,6 +25,7 @@ fn queues_and_memory_are_placed_on_the_devices_numa_node_first() {
     }
     assert_eq!(explained.matches("of another node: its packets cross").count(), 2, "{explained}");
     assert!(explained.contains("to cores 0-1 of other nodes"), "{explained}");
+    each_worker_has_its_buffers_on_its_own_node(&mut guest);
 }
 
 fn plans_take_the_cores_of_the_devices_node(guest: &mut Machine, interface: &str) {
@@ -41,9 +42,38 @@ fn plans_take_the_cores_of_the_devices_node(guest: &mut Machine, interface: &str
 /// Anonymous pages of the server on each node.
 fn pages(guest: &mut Machine) -> [u64; 2] {
     let maps = guest.run("grep anon= /proc/$(pidof memcached)/numa_maps");
+    pages_in(&maps)
+}
+
+/// Pages of the server's anonymous mappings on each node, without the heap of the main thread: the buffers that the kernel
+/// receives into are there, and segments of the store.
+fn mapped_pages(guest: &mut Machine) -> [u64; 2] {
+    let maps = guest.run("grep anon= /proc/$(pidof memcached)/numa_maps | grep -v -e file= -e heap -e stack");
+    pages_in(&maps)
+}
+
+fn pages_in(maps: &str) -> [u64; 2] {
     ["N0=", "N1="].map(|node| {
         maps.split_whitespace().filter_map(|word| word.strip_prefix(node)?.parse::<u64>().ok()).sum()
     })
+}
+
+/// A worker on each node. The runtime is built, and the server started, by one of them.
+fn each_worker_has_its_buffers_on_its_own_node(guest: &mut Machine) {
+    start(guest, 0, "kernel-polling", "-t 2 --cores 1-2 --driver uring --gro-flush-timeout 200");
+    let at_start = mapped_pages(guest);
+    // A worker has 32 buffers of 16 KiB: 128 pages, written to when it starts.
+    assert!(at_start.iter().all(|&pages| (128..512).contains(&pages)), "{at_start:?}");
+    let flags = ["-s", "10.9.0.2", "--loadonly", "-T", "16", "-r", "8000", "-V", "2000"];
+    let stored = guest.outside("loadgen", &flags).unwrap();
+    assert!(stored.status.success(), "{}", String::from_utf8_lossy(&stored.stderr));
+    let loaded = mapped_pages(guest);
+    println!("workers on cores 1 and 2, on uring: pages a node {at_start:?}, then {loaded:?}");
+    let grown = [0, 1].map(|node| loaded[node].saturating_sub(at_start[node]));
+    assert!(grown[0] + grown[1] > 3800, "{at_start:?} {loaded:?}");
+    // Of 16 connections one worker has none once in 30,000 runs.
+    assert!(grown.iter().all(|&pages| pages > 100), "{at_start:?} {loaded:?}");
+    stop(guest);
 }
 
 /// Stores 16 MB in a server with these workers. Returns what `explain` says of them.
@@ -83,4 +113,50 @@ fn memory_is_on_the_workers_node(guest: &mut Machine, nic: usize, cores: [u64; 2
     stop(guest);
     assert_eq!(guest.settings(&interface), before);
     explained
+}
+
+/// `lab numa`: three cores a node, two for workers and one for the load.
+#[test]
+#[serial]
+#[ignore = "takes one to two minutes: tests/guest/run lab_numa --ignored"]
+fn lab_numa_places_workers_and_what_they_store_on_one_node_and_on_two() {
+    let shape = Shape { nics: vec![Nic::Virtio], numa_nodes: 2, cpus_per_node: 3 };
+    let Some(mut guest) = boot_shape(&shape) else { return };
+    guest.run("echo 0 >/proc/sys/kernel/numa_balancing");
+    guest.copy_in("lab").unwrap();
+    let refused = guest.ask("taskset -c 0-2 lab numa --quick");
+    assert!(
+        refused.status != 0 && refused.text.contains("cores 0-2 of node 0, and none of another"),
+        "{refused:?}"
+    );
+    let report = guest.json("lab numa --quick --rounds 1 --policies vanilla --format json 2>/tmp/errors");
+    assert_eq!(report["cores"]["workers"], json!(["0-1", "3-4", "0,3"]), "{report}");
+    assert_eq!(
+        (&report["cores"]["nodes"], &report["cores"]["load"]),
+        (&json!([0, 1]), &json!("2,5")),
+        "{report}"
+    );
+    let loads = report["measured"]["loads"].as_array().unwrap();
+    assert_eq!(loads.len(), 2, "{report}");
+    for load in loads {
+        let rounds =
+            load["classes"].as_array().unwrap().iter().flat_map(|class| class["rounds"].as_array().unwrap());
+        let turns = rounds.flat_map(|round| round["turns"].as_array().unwrap());
+        let mut placements = 0;
+        for turn in turns.filter(|turn| !turn["value"].is_null()) {
+            let (index, value) = (turn["contestant"].as_u64().unwrap(), &turn["value"]);
+            let [first, second] = [0, 1].map(|node| value["pages"][node].as_u64().unwrap());
+            println!("{}: {} {first} {second} pages", load["load"], load["contestants"][index as usize]);
+            assert!(value["load"]["qps"].as_f64() > Some(0.0), "{value}");
+            assert_eq!(value["server"]["misaligned"], 0, "{value}");
+            // 2,000 records are some 130 pages. With workers on both nodes they are where they were received.
+            assert!(first + second > 100, "{value}");
+            let on_first = first as f64 / (first + second) as f64;
+            assert!(index != 0 || on_first > 0.95, "{value}");
+            assert!(index != 1 || on_first < 0.05, "{value}");
+            placements |= 1 << index;
+        }
+        assert_eq!(placements, 0b111, "{report}");
+    }
+    assert_eq!(guest.run("ls /run"), "", "nothing is left behind");
 }

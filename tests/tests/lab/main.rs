@@ -5,6 +5,7 @@ mod command;
 mod failures;
 mod load;
 mod model;
+mod numa;
 mod pacing;
 mod paper;
 mod server;

@@ -52,6 +52,8 @@ pub enum Command {
     Model(ModelFlags),
     /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server at low load
     Waiting(WaitingFlags),
+    /// Compare a memcached server on one NUMA node with the same on two: throughput, latency, and where its memory is
+    Numa(NumaFlags),
     /// Write the tables and figures of Cai and Karsten's paper for this machine, beside the paper's numbers
     Paper(PaperFlags),
     /// Run a process of an experiment
@@ -387,6 +389,24 @@ pub struct WaitingFlags {
     pub rate: u32,
     #[command(flatten)]
     pub report: ReportFlags,
+}
+
+#[derive(Args, Clone)]
+pub struct NumaFlags {
+    /// Take one minute instead of four: fewer rounds, and shorter ones
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub report: ReportFlags,
+    /// Rounds of each load; fewer than six give no interval [default: 16, or 6 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub rounds: Option<u8>,
+    /// Policies of the servers: vanilla, suppression and kernel-polling
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [Policy::Vanilla, Policy::KernelPolling])]
+    pub policies: Vec<Policy>,
+    /// The servers' driver: epoll, uring, hybrid or auto
+    #[arg(long, default_value_t = DriverKind::Epoll)]
+    pub driver: DriverKind,
 }
 
 #[derive(Args, Clone)]

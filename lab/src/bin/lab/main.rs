@@ -7,6 +7,7 @@ mod flags;
 mod fleet_commands;
 mod ineffective_flags;
 mod model_command;
+mod numa_command;
 mod output;
 mod paper_command;
 mod progress_bar;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Some(Command::Generators(flags)) => commands::compare_generators(&flags),
         Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
         Some(Command::Model(flags)) => model_command::run(&flags),
+        Some(Command::Numa(flags)) => numa_command::run(&flags),
         Some(Command::Waiting(flags)) => waiting_command::run(&flags),
         Some(Command::Paper(flags)) => paper_command::run(&flags),
         Some(Command::Drivers(flags)) => fleet_commands::compare(&flags, Contestant::drivers()),

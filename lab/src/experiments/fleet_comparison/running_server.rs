@@ -9,7 +9,7 @@ use policies::counters::{PerfCounters, PerfTarget, Snapshot};
 use policies::host::Interface;
 use policies::law::{QueueMode, QueueSettings};
 use policies::netlink::netdev::Netdev;
-use policies::{Policy, host};
+use policies::{Cpus, Policy, host};
 use procfs::{Current, Meminfo};
 use serde::Serialize;
 
@@ -188,7 +188,7 @@ fn start_server(
                 driver: *driver,
                 interface: Some(SERVER_INTERFACE.to_owned()),
                 address: IpAddr::V4(SERVER_ADDRESS),
-                core: cores.server,
+                cores: Cpus::one(cores.server),
                 packing_core: cores.packing,
                 polling: *polling,
                 grace_time_turns: None,

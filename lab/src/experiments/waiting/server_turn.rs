@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use policies::Policy;
+use policies::{Cpus, Policy};
 use runtime::WaitStrategy;
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub(super) fn measure(
         policy: Policy::Vanilla,
         interface: None,
         address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        core: cores.server,
+        cores: Cpus::one(cores.server),
         packing_core: cores.packing,
         polling: PollingConfig::default(),
         grace_time_turns: None,
@@ -51,7 +51,7 @@ pub(super) fn measure(
     let role = ProcessRole::Load(LoadSpec {
         interface: None,
         server: ready.address,
-        core: cores.client,
+        cores: Cpus::one(cores.client),
         connections: config.connections,
         rate: Some(config.rate),
         warm_up: config.server_warm_up,

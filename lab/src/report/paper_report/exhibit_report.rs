@@ -233,7 +233,7 @@ fn measured_or_reason<'a>(exhibit: &Exhibit, result: &'a PaperResult) -> Result<
             Err(format!("needs two NUMA nodes, and this machine has {}", result.numa_nodes))
         }
         Needs::TwoNodes => Err(format!(
-            "this machine has {} NUMA nodes, but lab's server has one worker on one core, which can't be spread over two",
+            "this machine has {} NUMA nodes: `lab numa` compares servers on one of them and on two",
             result.numa_nodes
         )),
     }
