@@ -41,10 +41,13 @@ pub enum RequestOutcome {
     Close(usize),
 }
 
-/// A list of all keys that is being sent.
+/// A list of keys that is being sent.
 pub struct KeyDump<'a> {
     pub ticket: DumpTicket<'a>,
     pub position: WalkPosition,
+    /// What was listed up to now.
+    pub keys: u32,
+    pub bytes: usize,
 }
 
 /// One client's conversation.
@@ -64,7 +67,7 @@ pub struct Session<'a> {
     pub scanned: usize,
     /// Bytes of the current get's keys that were executed.
     pub keys_done: usize,
-    /// The list of all keys that is being sent. Boxed, as few connections have one.
+    /// The list of keys that is being sent. Boxed, as few connections have one.
     pub dump: Option<Box<KeyDump<'a>>>,
     /// Whether other commands than gets are refused.
     pub gets_only: bool,

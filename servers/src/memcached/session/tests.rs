@@ -1,4 +1,4 @@
-use super::{Session, SessionStep};
+use super::{SEND_AT, Session, SessionStep};
 use crate::memcached::config::{Config, Protocol};
 use crate::memcached::context::ServerContext;
 
@@ -186,9 +186,11 @@ fn a_dump_lists_every_key_once() {
     for index in 0..5000 {
         converse(&context, format!("set key-{index} 0 0 1 noreply\r\nx\r\n").as_bytes(), 100);
     }
-    for (command, first, end) in
-        [("lru_crawler metadump all", "key=key-", "END"), ("lru_crawler mgdump all", "mg key-", "EN")]
-    {
+    for (command, first, end) in [
+        ("lru_crawler metadump all", "key=key-", "END"),
+        ("lru_crawler mgdump all", "mg key-", "EN"),
+        ("stats cachedump 1 0", "ITEM key-", "END"),
+    ] {
         let (replies, _) = converse(&context, format!("{command}\r\n").as_bytes(), 100);
         let text = shown(&replies);
         let mut lines: Vec<&str> = text.lines().collect();
@@ -199,4 +201,36 @@ fn a_dump_lists_every_key_once() {
         keys.dedup();
         assert_eq!(keys.len(), 5000);
     }
+}
+
+#[test]
+fn stats_cachedump_is_sent_in_parts_to_one_client_at_a_time_up_to_its_limits() {
+    let context = small_context();
+    let key = "k".repeat(200);
+    for index in 0..12_000 {
+        converse(&context, format!("set {key}-{index} 0 0 1 noreply\r\nx\r\n").as_bytes(), 1000);
+    }
+    let mut session = Session::new(&context, context.counters.worker(0));
+    let request = b"stats cachedump 1 0\r\n";
+    let (mut parts, mut length, mut last) = (0, 0, Vec::new());
+    loop {
+        let (used, step) = session.feed(request);
+        let part = session.take_buffer();
+        assert!(part.len() < SEND_AT + 1000, "{} bytes at once", part.len());
+        (parts, length) = (parts + 1, length + part.len());
+        last.extend_from_slice(&part[part.len().saturating_sub(5)..]);
+        if used == request.len() {
+            assert_eq!(step, SessionStep::NeedInput);
+            break;
+        }
+        assert_eq!(step, SessionStep::Send);
+        let (busy, _) = converse(&context, request, 100);
+        assert!(busy.starts_with(b"SERVER_ERROR busy"), "{}", shown(&busy));
+    }
+    assert!(parts > 30 && last.ends_with(b"END\r\n"), "{parts} parts");
+    // memcached's limit of 2 MiB.
+    assert!((2 << 20..(2 << 20) + 1000).contains(&length), "{length} bytes");
+    let (replies, _) = converse(&context, b"stats cachedump 1 7\r\nstats cachedump 2 0\r\n", 100);
+    assert_eq!(shown(&replies).matches("ITEM ").count(), 7);
+    assert!(replies.ends_with(b"END\r\nEND\r\n"));
 }

@@ -14,7 +14,7 @@ const MAX_CACHEDUMP: usize = 2 << 20;
 /// Steps of the store's walk before other connections run.
 const STEPS_PER_TURN: usize = 20;
 
-impl Session<'_> {
+impl<'a> Session<'a> {
     /// Replies with all keys, in steps for which the store is locked: `metadump` if `with_details` is set, else `mgdump`.
     pub fn dump_keys(&mut self, with_details: bool) -> RequestOutcome {
         if !self.context.config.dump_allowed {
@@ -26,18 +26,10 @@ impl Session<'_> {
             return RequestOutcome::Done(0);
         }
         let (store, now) = (self.store(), self.now);
-        let dump = self.dump.take().or_else(|| {
-            let ticket = self.context.dump_slot.begin(now)?;
-            Some(Box::new(KeyDump { ticket, position: WalkPosition::default() }))
-        });
-        let Some(mut dump) = dump else {
-            self.replies.extend_from_slice(b"BUSY currently processing crawler request\r\n");
-            return RequestOutcome::Done(0);
+        let mut dump = match self.continue_dump(b"BUSY currently processing crawler request\r\n") {
+            Ok(dump) => dump,
+            Err(outcome) => return outcome,
         };
-        if !dump.ticket.step(now) {
-            // The client took nothing for so long that another's list has begun.
-            return RequestOutcome::Close(0);
-        }
         for _ in 0..STEPS_PER_TURN {
             let replies = &mut self.replies;
             let next = store.walk(dump.position, now, |key, header| {
@@ -62,42 +54,79 @@ impl Session<'_> {
         RequestOutcome::BufferFull
     }
 
-    /// Replies with the keys of a slab class. All items are in class 1.
-    pub fn cachedump(&mut self, arguments: &[&[u8]]) {
-        if !self.context.config.dump_allowed {
-            self.replies.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n");
-            return;
-        }
-        let [class, limit, ..] = arguments else {
-            self.replies.extend_from_slice(b"CLIENT_ERROR bad command line\r\n");
-            return;
+    /// The client's list, or a new one. If another client's is being sent, `busy` is the reply, and the request's outcome
+    /// is returned instead.
+    fn continue_dump(&mut self, busy: &[u8]) -> Result<Box<KeyDump<'a>>, RequestOutcome> {
+        let now = self.now;
+        let dump = self.dump.take().or_else(|| {
+            let ticket = self.context.dump_slot.begin(now)?;
+            Some(Box::new(KeyDump { ticket, position: WalkPosition::default(), keys: 0, bytes: 0 }))
+        });
+        let Some(dump) = dump else {
+            self.replies.extend_from_slice(busy);
+            return Err(RequestOutcome::Done(0));
         };
-        let (Some(class), Some(limit)) = (numbers::digits_u32(class), numbers::digits_u32(limit)) else {
-            self.replies.extend_from_slice(BAD_FORMAT);
-            return;
+        // The client may have taken nothing for so long that another's list has begun.
+        if dump.ticket.step(now) { Ok(dump) } else { Err(RequestOutcome::Close(0)) }
+    }
+
+    /// Replies with the keys of a slab class, in steps as [`dump_keys`](Self::dump_keys). All items are in class 1.
+    pub fn cachedump(&mut self, arguments: &[&[u8]]) -> RequestOutcome {
+        let (class, limit) = match self.cachedump_arguments(arguments) {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                self.replies.extend_from_slice(error);
+                return RequestOutcome::Done(0);
+            }
         };
-        if class > 63 {
-            self.replies.extend_from_slice(b"CLIENT_ERROR Illegal slab id\r\n");
-            return;
+        if class != 1 {
+            self.replies.extend_from_slice(b"END\r\n");
+            return RequestOutcome::Done(0);
         }
-        let mut position = (class == 1).then(WalkPosition::default);
-        let (mut count, start) = (0, self.replies.len());
-        while let Some(current) = position {
+        let (store, now) = (self.store(), self.now);
+        let mut dump = match self.continue_dump(b"SERVER_ERROR busy, another list of keys is being sent\r\n")
+        {
+            Ok(dump) => dump,
+            Err(outcome) => return outcome,
+        };
+        for _ in 0..STEPS_PER_TURN {
             let replies = &mut self.replies;
-            let store = &self.context.store;
-            position = store.walk(current, self.now, |key, header| {
-                if (limit == 0 || count < limit) && replies.len() - start < MAX_CACHEDUMP {
-                    count += 1;
-                    write_cachedump_line(store.clock(), key, header, replies);
-                    return ControlFlow::Continue(());
+            let KeyDump { keys, bytes, position, .. } = &mut *dump;
+            let is_over = |keys, bytes| bytes >= MAX_CACHEDUMP || (limit > 0 && keys >= limit);
+            let next = store.walk(*position, now, |key, header| {
+                let before = replies.len();
+                write_cachedump_line(store.clock(), key, header, replies);
+                (*keys, *bytes) = (*keys + 1, *bytes + replies.len() - before);
+                if replies.len() < SEND_AT && !is_over(*keys, *bytes) {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
                 }
-                ControlFlow::Break(())
             });
-            if self.replies.len() - start >= MAX_CACHEDUMP || (limit > 0 && count >= limit) {
+            match next.filter(|_| !is_over(*keys, *bytes)) {
+                Some(next) => *position = next,
+                None => {
+                    self.replies.extend_from_slice(b"END\r\n");
+                    return RequestOutcome::Done(0);
+                }
+            }
+            if self.is_buffer_full() {
                 break;
             }
         }
-        self.replies.extend_from_slice(b"END\r\n");
+        self.dump = Some(dump);
+        RequestOutcome::BufferFull
+    }
+
+    /// The class and the limit of `stats cachedump`, or the reply that refuses them.
+    fn cachedump_arguments(&self, arguments: &[&[u8]]) -> Result<(u32, u32), &'static [u8]> {
+        if !self.context.config.dump_allowed {
+            return Err(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+        }
+        let [class, limit, ..] = arguments else { return Err(b"CLIENT_ERROR bad command line\r\n") };
+        let class = numbers::digits_u32(class).ok_or(BAD_FORMAT)?;
+        let limit = numbers::digits_u32(limit).ok_or(BAD_FORMAT)?;
+        if class > 63 { Err(b"CLIENT_ERROR Illegal slab id\r\n") } else { Ok((class, limit)) }
     }
 }
 

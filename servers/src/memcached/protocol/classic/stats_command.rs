@@ -26,7 +26,7 @@ impl Session<'_> {
                 };
                 self.replies.extend_from_slice(reply);
             }
-            b"cachedump" => self.cachedump(&arguments[1..]),
+            b"cachedump" => return self.cachedump(&arguments[1..]),
             _ => {
                 let replies = &mut self.replies;
                 let mut write = |name: &str, value: &str| {
