@@ -69,6 +69,8 @@ pub struct Session<'a> {
     pub keys_done: usize,
     /// The list of keys that is being sent. Boxed, as few connections have one.
     pub dump: Option<Box<KeyDump<'a>>>,
+    /// The last prefix of `stats detail dump` that was sent.
+    pub last_prefix: Option<Box<[u8]>>,
     /// Whether other commands than gets are refused.
     pub gets_only: bool,
     /// Requests until the turn is over.
@@ -92,6 +94,7 @@ impl<'a> Session<'a> {
             scanned: 0,
             keys_done: 0,
             dump: None,
+            last_prefix: None,
             gets_only: false,
             turn_requests_left: config.requests_per_turn.max(1),
             now: 0,

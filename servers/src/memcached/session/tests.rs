@@ -1,6 +1,7 @@
 use super::{SEND_AT, Session, SessionStep};
 use crate::memcached::config::{Config, Protocol};
 use crate::memcached::context::ServerContext;
+use crate::memcached::stats::prefixes::KeyEvent;
 
 fn context(config: &Config) -> ServerContext {
     ServerContext::new(config, 1).unwrap()
@@ -233,4 +234,32 @@ fn stats_cachedump_is_sent_in_parts_to_one_client_at_a_time_up_to_its_limits() {
     let (replies, _) = converse(&context, b"stats cachedump 1 7\r\nstats cachedump 2 0\r\n", 100);
     assert_eq!(shown(&replies).matches("ITEM ").count(), 7);
     assert!(replies.ends_with(b"END\r\nEND\r\n"));
+}
+
+#[test]
+fn stats_detail_dump_is_sent_in_parts_with_each_prefix_once() {
+    let context = small_context();
+    context.prefix_counts.enable(true);
+    for index in 0..10_000 {
+        converse(&context, format!("get prefix-{index:05}:k\r\n").as_bytes(), 100);
+    }
+    let mut session = Session::new(&context, context.counters.worker(0));
+    let request = b"stats detail dump\r\n";
+    let (mut text, mut parts) = (String::new(), 0);
+    loop {
+        let (used, step) = session.feed(request);
+        let part = session.take_buffer();
+        assert!(part.len() < SEND_AT + 1000, "{} bytes at once", part.len());
+        (text, parts) = (text + &shown(&part), parts + 1);
+        if used == request.len() {
+            break;
+        }
+        assert_eq!(step, SessionStep::Send);
+        // One that comes meanwhile, before those that are left.
+        context.prefix_counts.count(b"a:k", KeyEvent::Set);
+    }
+    assert!(parts > 5 && text.ends_with("END\r\n"), "{parts} parts");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("PREFIX prefix-")).collect();
+    assert_eq!(lines.len(), 10_000);
+    assert!(lines.is_sorted());
 }

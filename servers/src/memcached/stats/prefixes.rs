@@ -1,11 +1,14 @@
 //! Counts by the prefix of the key, for `stats detail`.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Prefixes that are counted; others are not, as in memcached.
 const MAX_PREFIXES: usize = 1 << 16;
+/// Bytes of lines that are written while other connections can't count.
+const PART: usize = 64 << 10;
 
 /// What was done to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +31,8 @@ struct Counts {
 pub struct PrefixCounts {
     enabled: AtomicBool,
     delimiter: u8,
-    counts: Mutex<HashMap<Box<[u8]>, Counts>>,
+    /// In order, so that a list of them can be continued.
+    counts: Mutex<BTreeMap<Box<[u8]>, Counts>>,
 }
 
 impl PrefixCounts {
@@ -78,13 +82,32 @@ impl PrefixCounts {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Writes the reply to `stats detail dump`, without the last line.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        for (prefix, counts) in self.counts.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    /// Writes some 64 KiB of the reply to `stats detail dump`, without the last line: the prefixes after one, in their order.
+    /// Returns the last one that was written, and `None` if it was the last of all.
+    pub fn write_part(&self, after: Option<&[u8]>, out: &mut Vec<u8>) -> Option<Box<[u8]>> {
+        let end = out.len() + PART;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        for (prefix, counts) in counts.range::<[u8], _>((from, Bound::Unbounded)) {
             let Counts { gets, hits, sets, deletes } = *counts;
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(prefix);
             out.extend_from_slice(format!(" get {gets} hit {hits} set {sets} del {deletes}\r\n").as_bytes());
+            if out.len() >= end {
+                return Some(prefix.clone());
+            }
+        }
+        None
+    }
+
+    /// Writes all of that reply, but lets others count between its parts.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut last = None;
+        loop {
+            last = self.write_part(last.as_deref(), out);
+            if last.is_none() {
+                return;
+            }
         }
     }
 }

@@ -19,7 +19,11 @@ impl Session<'_> {
                         b"OK\r\n"
                     }
                     Some(&b"dump") => {
-                        counts.write(&mut self.replies);
+                        let last = self.last_prefix.take();
+                        self.last_prefix = counts.write_part(last.as_deref(), &mut self.replies);
+                        if self.last_prefix.is_some() {
+                            return RequestOutcome::BufferFull;
+                        }
                         b"END\r\n"
                     }
                     _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
