@@ -1,11 +1,27 @@
 //! Entry points for fuzzing. Compiled with `--cfg fuzzing` only.
 
+use std::path::PathBuf;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use super::config::Config;
 use super::context::ServerContext;
 use super::protocol::classic::parse;
 use super::protocol::meta::parse::{MetaRequest, MetaVerb};
 use super::protocol::tokens::{KEY_MAX, tokens};
 use super::session::{Session, SessionStep};
+use super::udp;
+
+/// A user of a server with users.
+pub const USER: &str = "ann";
+/// The user's password.
+pub const PASSWORD: &str = "secret";
+/// The file with this user.
+const USERS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/users");
+/// The memory limit of a small server, in bytes: 64 segments of the least size.
+const SMALL: u64 = 1 << 20;
+/// The largest item of a server with small items, in bytes.
+const SMALL_ITEM: usize = 2 << 10;
 
 /// Parses a line as a classic command and as each meta command.
 ///
@@ -24,32 +40,167 @@ pub fn parse_line(line: &[u8]) {
     assert_eq!(length, line.iter().filter(|byte| **byte != b' ').count());
 }
 
-/// Feeds chunks of input to a session of an empty server. Returns the replies, and whether the connection
-/// stays open.
-///
-/// # Panics
-/// If the session has a fault.
-pub fn converse<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
-    let config = Config { memory: 16 << 20, ..Config::default() };
-    let context = ServerContext::new(&config, 1).expect("the configuration names no files");
-    let mut session = Session::new(&context, context.counters.worker(0));
-    let (mut unread, mut replies) = (Vec::new(), Vec::new());
-    for chunk in chunks {
-        unread.extend_from_slice(chunk);
+/// What a server is started with, chosen by the bits of a byte.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup(u8);
+
+impl Setup {
+    /// All bytes are valid.
+    pub fn new(bits: u8) -> Self {
+        Self(bits)
+    }
+
+    fn has(self, bit: u8) -> bool {
+        self.0 & 1 << bit != 0
+    }
+
+    /// Whether clients must authenticate, as [`USER`].
+    pub fn users(self) -> bool {
+        self.has(0)
+    }
+
+    /// Whether they may do so by SASL.
+    pub fn sasl(self) -> bool {
+        self.users() && !self.has(1)
+    }
+
+    /// Whether the memory limit is 1 MiB, which a few large items reach.
+    pub fn is_small(self) -> bool {
+        self.has(2)
+    }
+
+    /// Whether items are refused when the limit is reached, instead of evicting others.
+    pub fn keeps_items(self) -> bool {
+        self.has(3)
+    }
+
+    /// Whether items are at most 2 KiB.
+    pub fn small_items(self) -> bool {
+        self.has(4)
+    }
+
+    /// Whether items have no CAS unique.
+    pub fn no_cas(self) -> bool {
+        self.has(5)
+    }
+
+    /// Whether all commands are executed over UDP.
+    pub fn udp_writes(self) -> bool {
+        self.has(6)
+    }
+
+    /// Whether requests are counted by the prefixes of their keys.
+    pub fn detail(self) -> bool {
+        self.has(7)
+    }
+
+    fn config(self) -> Config {
+        Config {
+            memory: if self.is_small() { SMALL } else { 16 << 20 },
+            evict: !self.keeps_items(),
+            max_item: if self.small_items() { SMALL_ITEM } else { 1 << 20 },
+            cas: !self.no_cas(),
+            users_file: self.users().then(|| PathBuf::from(USERS_FILE)),
+            sasl: self.sasl(),
+            udp_all_commands: self.udp_writes(),
+            detail: self.detail(),
+            ..Config::default()
+        }
+    }
+}
+
+/// An empty server without sockets.
+#[derive(Debug)]
+pub struct FuzzedServer {
+    context: ServerContext,
+}
+
+impl FuzzedServer {
+    /// Starts a server.
+    pub fn new(setup: Setup) -> Self {
+        Self { context: ServerContext::new(&setup.config(), 1).expect("the file of users is valid") }
+    }
+
+    /// A new connection.
+    pub fn connect(&self) -> FuzzedConnection<'_> {
+        let session = Session::new(&self.context, self.context.counters.worker(0));
+        FuzzedConnection { session, unread: Vec::new(), open: true }
+    }
+
+    /// The datagrams that answer one.
+    pub fn answer_datagram(&self, datagram: &[u8]) -> Vec<Vec<u8>> {
+        let mut answering = pin!(udp::answer(datagram, &self.context, self.context.counters.worker(0)));
+        let mut context = Context::from_waker(Waker::noop());
+        // It only waits to let others run, and there are none.
         loop {
-            let (used, step) = session.feed(&unread);
-            unread.drain(..used);
-            while session.has_replies() {
-                replies.append(&mut session.take_buffer());
-                let large = session.take_large_value();
+            if let Poll::Ready(reply) = answering.as_mut().poll(&mut context) {
+                return reply.map_or_else(Vec::new, |reply| reply.datagrams().collect());
+            }
+        }
+    }
+}
+
+/// A client's connection.
+pub struct FuzzedConnection<'a> {
+    session: Session<'a>,
+    /// Input that forms no complete request yet.
+    unread: Vec<u8>,
+    open: bool,
+}
+
+impl FuzzedConnection<'_> {
+    /// Whether the server has not closed it.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Whether the client has authenticated, or need not.
+    pub fn is_authenticated(&self) -> bool {
+        self.session.is_authenticated()
+    }
+
+    /// Sends `input` in chunks and returns the replies. Nothing is sent on a connection that is closed.
+    ///
+    /// # Panics
+    /// If the session has a fault, or `chunk_size` is 0.
+    pub fn send(&mut self, input: &[u8], chunk_size: usize) -> Vec<u8> {
+        let mut replies = Vec::new();
+        for chunk in input.chunks(chunk_size) {
+            if self.open {
+                self.receive(chunk, &mut replies);
+            }
+        }
+        replies
+    }
+
+    fn receive(&mut self, mut chunk: &[u8], replies: &mut Vec<u8>) {
+        self.session.update_clock();
+        // As from a socket: a large value is read directly into its memory.
+        if self.unread.is_empty()
+            && let Some(missing) = self.session.missing_value_bytes()
+        {
+            let length = missing.len().min(chunk.len());
+            missing[..length].copy_from_slice(&chunk[..length]);
+            self.session.value_bytes_received(length);
+            chunk = &chunk[length..];
+        }
+        self.unread.extend_from_slice(chunk);
+        loop {
+            let (used, step) = self.session.feed(&self.unread);
+            self.unread.drain(..used);
+            while self.session.has_replies() {
+                replies.append(&mut self.session.take_buffer());
+                let large = self.session.take_large_value();
                 large.iter().for_each(|large| replies.extend_from_slice(large.bytes()));
             }
             match step {
                 SessionStep::NeedInput => break,
                 SessionStep::Send | SessionStep::Yield => {}
-                SessionStep::Close => return (replies, false),
+                SessionStep::Close => {
+                    self.open = false;
+                    break;
+                }
             }
         }
     }
-    (replies, true)
 }

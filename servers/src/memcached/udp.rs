@@ -13,6 +13,7 @@ use runtime::JoinHandle;
 
 use super::context::ServerContext;
 use super::session::{Session, SessionStep};
+use super::stats::counters::WorkerCounters;
 
 /// Bytes of a frame header: request ID, sequence number, number of datagrams, reserved; 16 bits each.
 const FRAME_HEADER: usize = 8;
@@ -79,31 +80,57 @@ async fn serve_socket(socket: UdpSocket, context: Arc<ServerContext>) {
 }
 
 async fn serve_datagram(socket: &UdpSocket, datagram: &[u8], from: SocketAddr, context: &ServerContext) {
-    let Some((frame, request)) = datagram.split_at_checked(FRAME_HEADER) else { return };
     let counters = context.counters.worker(runtime::current_worker());
+    let Some(reply) = answer(datagram, context, counters).await else { return };
+    for datagram in reply.datagrams() {
+        // Delivery is not guaranteed in any case: the client retries.
+        if socket.send_to(&datagram, from).await.is_ok() {
+            counters.bytes_written.add(datagram.len() as u64);
+        }
+    }
+}
+
+/// The reply to a request.
+pub struct DatagramReply {
+    request_id: [u8; 2],
+    bytes: Vec<u8>,
+}
+
+impl DatagramReply {
+    /// The reply in datagrams, each with its frame header. There is none if the reply is empty.
+    pub fn datagrams(&self) -> impl Iterator<Item = Vec<u8>> {
+        let parts = self.bytes.chunks(MAX_DATAGRAM - FRAME_HEADER);
+        let total = (parts.len() as u16).to_be_bytes();
+        let [high, low] = self.request_id;
+        parts.enumerate().map(move |(number, part)| {
+            let number = (number as u16).to_be_bytes();
+            let header = [high, low, number[0], number[1], total[0], total[1], 0, 0];
+            [&header[..], part].concat()
+        })
+    }
+}
+
+/// Executes the request of a datagram. `None` if it is not replied to.
+pub async fn answer(
+    datagram: &[u8],
+    context: &ServerContext,
+    counters: &WorkerCounters,
+) -> Option<DatagramReply> {
+    let (frame, request) = datagram.split_at_checked(FRAME_HEADER)?;
     counters.bytes_read.add(datagram.len() as u64);
     // memcached also ignores requests of several datagrams.
     if frame[4..6] != [0, 1] {
-        return;
+        return None;
     }
     let mut session = Session::new(context, counters);
     session.gets_only = !context.config.udp_all_commands;
-    let reply = execute(request, session).await;
+    let bytes = execute(request, session).await;
     // Errors are not sent: they might be replies to another server's errors, and a forged sender could make
     // two servers exchange errors forever.
-    if reply.starts_with(b"ERROR") || reply.starts_with(b"CLIENT_ERROR") {
-        return;
+    if bytes.starts_with(b"ERROR") || bytes.starts_with(b"CLIENT_ERROR") {
+        return None;
     }
-    let parts = reply.chunks(MAX_DATAGRAM - FRAME_HEADER);
-    let total = (parts.len() as u16).to_be_bytes();
-    for (number, part) in parts.enumerate() {
-        let number = (number as u16).to_be_bytes();
-        let header = [frame[0], frame[1], number[0], number[1], total[0], total[1], 0, 0];
-        // Delivery is not guaranteed in any case: the client retries.
-        if socket.send_to(&[&header[..], part].concat(), from).await.is_ok() {
-            counters.bytes_written.add((FRAME_HEADER + part.len()) as u64);
-        }
-    }
+    Some(DatagramReply { request_id: [frame[0], frame[1]], bytes })
 }
 
 /// Executes a request and returns the whole reply.
