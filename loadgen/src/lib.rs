@@ -68,6 +68,8 @@ pub use agents::AGENT_PORT;
 #[cfg(feature = "agents")]
 pub use agents::agent::{Agent, AgentEvent, AgentOptions};
 pub use agents::coordinator::Coordinator;
+#[cfg(all(fuzzing, feature = "agents"))]
+pub use agents::fuzzing;
 pub use compare::{ComparedServer, Comparison, Figures, Ratio, compare};
 pub use config::{Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;

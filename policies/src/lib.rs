@@ -69,6 +69,8 @@ pub use error::Error;
 pub use host::capabilities::missing_capabilities;
 pub use host::numa::{NumaNode, Topology, nearest_cores};
 pub use host::{Cpus, Interface, InvalidCpus, Pid, RxQueue, TxQueue};
+#[cfg(fuzzing)]
+pub use journal::fuzzing;
 pub use journal::{
     JournalDir, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome, RestoreReport, has_journal,
     queue_holders, recover, restore_all, restore_ended,

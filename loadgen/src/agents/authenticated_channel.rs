@@ -22,8 +22,8 @@ type HmacSha256 = Hmac<Sha256>;
 const MAGIC: &[u8; 8] = b"loadgen\0";
 /// Version of the messages. Incremented with each change to them.
 const VERSION: u32 = 2;
-const NONCE: usize = 32;
-const GREETING: usize = 8 + 4 + NONCE;
+pub(super) const NONCE: usize = 32;
+pub(super) const GREETING: usize = 8 + 4 + NONCE;
 const TAG: usize = 32;
 /// What precedes a message: its length and its tag.
 const HEAD: usize = 4 + TAG;
@@ -33,7 +33,7 @@ const SHORTEST_SECRET: usize = 16;
 /// The longest message, in bytes. The measurement of an hour is shorter.
 const LONGEST: usize = 1 << 30;
 /// The longest first message, in bytes: an unauthenticated peer can't make this side allocate more.
-const LONGEST_UNAUTHENTICATED: usize = 4 << 10;
+pub(super) const LONGEST_UNAUTHENTICATED: usize = 4 << 10;
 /// How long to wait for the greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -110,20 +110,111 @@ impl MessageAuthenticator {
 #[derive(Debug)]
 pub(crate) struct Sender {
     stream: OwnedWriteHalf<Tcp>,
-    authenticator: MessageAuthenticator,
+    sealer: MessageSealer,
 }
 
 /// The receiving half.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     stream: OwnedReadHalf<Tcp>,
+    reader: MessageReader,
+    /// When bytes were last received.
+    last_received: Instant,
+}
+
+/// Takes messages out of the received bytes.
+#[derive(Debug)]
+pub(super) struct MessageReader {
     authenticator: MessageAuthenticator,
     /// Received bytes of the next message. They are kept if `receive` is cancelled.
     buffered: Vec<u8>,
     /// Limit for the length of the next message.
     longest: usize,
-    /// When bytes were last received.
-    last_received: Instant,
+}
+
+impl MessageReader {
+    fn new(authenticator: MessageAuthenticator) -> Self {
+        Self { authenticator, buffered: Vec::new(), longest: LONGEST_UNAUTHENTICATED }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffered.extend_from_slice(bytes);
+    }
+
+    /// The next message, `None` if it was not received completely.
+    pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ChannelError> {
+        let Some((head, text)) = self.buffered.split_at_checked(HEAD) else { return Ok(None) };
+        let (length, tag) = head.split_at(4);
+        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
+        if length > self.longest {
+            // A peer with the right secret doesn't send this.
+            return Err(ChannelError::SecretMismatch);
+        }
+        let Some(text) = text.get(..length) else { return Ok(None) };
+        self.authenticator.next(text).verify_slice(tag).map_err(|_| ChannelError::SecretMismatch)?;
+        self.longest = LONGEST;
+        let message =
+            serde_json::from_slice(text).map_err(|error| ChannelError::InvalidMessage(error.to_string()));
+        self.buffered.drain(..HEAD + length);
+        message.map(Some)
+    }
+}
+
+/// The nonce of a peer's greeting.
+pub(super) fn parse_greeting(greeting: &[u8; GREETING]) -> Result<[u8; NONCE], ChannelError> {
+    let (magic, rest) = greeting.split_at(MAGIC.len());
+    let (version, nonce) = rest.split_at(4);
+    if magic != MAGIC {
+        return Err(ChannelError::UnknownProtocol);
+    }
+    let version = u32::from_le_bytes([version[0], version[1], version[2], version[3]]);
+    if version != VERSION {
+        return Err(ChannelError::Version { theirs: version });
+    }
+    nonce.try_into().map_err(|_| ChannelError::UnknownProtocol)
+}
+
+/// What the two sides of a channel seal and verify messages with.
+pub(super) struct SessionKey([u8; TAG]);
+
+impl SessionKey {
+    /// With the nonces of both sides.
+    pub(super) fn derive(secret: &[u8], coordinators: &[u8; NONCE], agents: &[u8; NONCE]) -> Self {
+        let mut key = new_hmac(secret);
+        key.update(MAGIC);
+        key.update(coordinators);
+        key.update(agents);
+        Self(key.finalize().into_bytes().into())
+    }
+
+    /// For the messages of one side.
+    fn authenticator(&self, sender: Role) -> MessageAuthenticator {
+        MessageAuthenticator { key: self.0, direction: u8::from(sender == Role::Agent), sequence_number: 0 }
+    }
+
+    /// Seals the messages of one side.
+    pub(super) fn sealer(&self, sender: Role) -> MessageSealer {
+        MessageSealer(self.authenticator(sender))
+    }
+
+    /// Reads the messages of one side.
+    pub(super) fn reader(&self, sender: Role) -> MessageReader {
+        MessageReader::new(self.authenticator(sender))
+    }
+}
+
+/// Puts a head with a tag before messages.
+#[derive(Debug)]
+pub(super) struct MessageSealer(MessageAuthenticator);
+
+impl MessageSealer {
+    pub(super) fn seal(&mut self, text: &[u8]) -> Result<Vec<u8>, ChannelError> {
+        let tag = self.0.next(text).finalize().into_bytes();
+        let length = u32::try_from(text.len()).ok().filter(|length| *length as usize <= LONGEST);
+        let length =
+            length.ok_or_else(|| ChannelError::InvalidMessage("the message is too long".to_owned()))?;
+        Ok([&length.to_le_bytes()[..], &tag, text].concat())
+    }
 }
 
 /// Exchanges greetings and derives the session key.
@@ -146,40 +237,15 @@ pub(crate) async fn open(
         Ok(greeted) => greeted?,
         Err(_) => return Err(ChannelError::UnknownProtocol),
     }
-    let (magic, rest) = greeting.split_at(MAGIC.len());
-    let (version, theirs) = rest.split_at(4);
-    if magic != MAGIC {
-        return Err(ChannelError::UnknownProtocol);
-    }
-    let version = u32::from_le_bytes([version[0], version[1], version[2], version[3]]);
-    if version != VERSION {
-        return Err(ChannelError::Version { theirs: version });
-    }
-    let mut key = new_hmac(secret);
-    let (coordinators, agents) =
-        if role == Role::Coordinator { (&mine[..], theirs) } else { (theirs, &mine[..]) };
-    key.update(MAGIC);
-    key.update(coordinators);
-    key.update(agents);
-    let key: [u8; TAG] = key.finalize().into_bytes().into();
-    let (read, write) = stream.into_split();
-    let from = |sender: Role| MessageAuthenticator {
-        key,
-        direction: u8::from(sender == Role::Agent),
-        sequence_number: 0,
+    let theirs = parse_greeting(&greeting)?;
+    let (coordinators, agents, other) = match role {
+        Role::Coordinator => (&mine, &theirs, Role::Agent),
+        Role::Agent => (&theirs, &mine, Role::Coordinator),
     };
-    let other = if role == Role::Coordinator { Role::Agent } else { Role::Coordinator };
-    let sender = Sender { stream: write, authenticator: from(role) };
-    Ok((
-        sender,
-        Receiver {
-            stream: read,
-            authenticator: from(other),
-            buffered: Vec::new(),
-            longest: LONGEST_UNAUTHENTICATED,
-            last_received: Instant::now(),
-        },
-    ))
+    let key = SessionKey::derive(secret, coordinators, agents);
+    let (read, write) = stream.into_split();
+    let sender = Sender { stream: write, sealer: key.sealer(role) };
+    Ok((sender, Receiver { stream: read, reader: key.reader(other), last_received: Instant::now() }))
 }
 
 impl Sender {
@@ -192,12 +258,8 @@ impl Sender {
     pub(crate) async fn send(&mut self, message: &impl Serialize) -> Result<(), ChannelError> {
         let text =
             serde_json::to_vec(message).map_err(|error| ChannelError::InvalidMessage(error.to_string()))?;
-        let tag = self.authenticator.next(&text).finalize().into_bytes();
-        let length = u32::try_from(text.len()).ok().filter(|length| *length as usize <= LONGEST);
-        let length =
-            length.ok_or_else(|| ChannelError::InvalidMessage("the message is too long".to_owned()))?;
-        let all = [&length.to_le_bytes()[..], &tag, &text].concat();
-        Ok(self.stream.write_all(&all).await?)
+        let sealed = self.sealer.seal(&text)?;
+        Ok(self.stream.write_all(&sealed).await?)
     }
 }
 
@@ -206,24 +268,8 @@ impl Receiver {
     pub(crate) async fn receive<M: DeserializeOwned>(&mut self) -> Result<M, ChannelError> {
         let mut buffer = [0; 16 << 10];
         loop {
-            if let Some((head, text)) = self.buffered.split_at_checked(HEAD) {
-                let (length, tag) = head.split_at(4);
-                let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
-                if length > self.longest {
-                    // A peer with the right secret doesn't send this.
-                    return Err(ChannelError::SecretMismatch);
-                }
-                if let Some(text) = text.get(..length) {
-                    self.authenticator
-                        .next(text)
-                        .verify_slice(tag)
-                        .map_err(|_| ChannelError::SecretMismatch)?;
-                    self.longest = LONGEST;
-                    let message = serde_json::from_slice(text)
-                        .map_err(|error| ChannelError::InvalidMessage(error.to_string()));
-                    self.buffered.drain(..HEAD + length);
-                    return message;
-                }
+            if let Some(message) = self.reader.next()? {
+                return Ok(message);
             }
             let length = self.stream.read(&mut buffer).await?;
             if length == 0 {
@@ -233,7 +279,7 @@ impl Receiver {
                 )));
             }
             self.last_received = Instant::now();
-            self.buffered.extend_from_slice(&buffer[..length]);
+            self.reader.push(&buffer[..length]);
         }
     }
 

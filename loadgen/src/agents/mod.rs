@@ -14,6 +14,8 @@ mod agent_handle;
 #[cfg(feature = "agents")]
 mod authenticated_channel;
 pub(crate) mod coordinator;
+#[cfg(all(fuzzing, feature = "agents"))]
+pub mod fuzzing;
 #[cfg(feature = "agents")]
 mod load_split;
 #[cfg(feature = "agents")]

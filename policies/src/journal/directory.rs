@@ -190,7 +190,7 @@ impl JournalDir {
 }
 
 /// The sequence number in a journal's name.
-fn sequence_of(name: &str) -> Option<u64> {
+pub(super) fn sequence_of(name: &str) -> Option<u64> {
     name.strip_suffix(".json")?.rsplit('-').next()?.strip_prefix('s')?.parse().ok()
 }
 

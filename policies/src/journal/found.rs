@@ -1,5 +1,6 @@
 //! Reads a file of the directory: a journal, or what is there in the place of one.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -97,20 +98,25 @@ impl UnreadableJournal {
 
 /// Reads a file whose name is that of a journal. `boot` is this boot's id.
 pub(super) fn read(path: &Path, boot: &str) -> Found {
-    let unreadable = |reason: &dyn std::fmt::Display, remedy: &str, is_held: Option<bool>| {
-        Found::Unreadable(UnreadableJournal { left: LeftJournal::new(path, reason, remedy), is_held })
-    };
-    let file = match open(path) {
-        Ok(Some(file)) => file,
-        Ok(None) => return Found::Gone,
+    match open(path) {
+        Ok(Some(file)) => parse(path, file, boot),
+        Ok(None) => Found::Gone,
         // Only a file has an owner.
-        Err(Problem::NotAFile) => return unreadable(&"it is not a regular file", "remove it", Some(false)),
-        Err(Problem::Error(error)) => return unreadable(&error, remedy(&error), None),
-    };
+        Err(Problem::NotAFile) => unreadable(path, &"it is not a regular file", "remove it", Some(false)),
+        Err(Problem::Error(error)) => unreadable(path, &error, remedy(&error), None),
+    }
+}
+
+fn unreadable(path: &Path, reason: &dyn fmt::Display, remedy: &str, is_held: Option<bool>) -> Found {
+    Found::Unreadable(UnreadableJournal { left: LeftJournal::new(path, reason, remedy), is_held })
+}
+
+/// What a file's content is.
+pub(super) fn parse(path: &Path, file: Content, boot: &str) -> Found {
     let is_held = Some(file.is_held);
     let header: JournalHeader = match serde_json::from_slice(&file.text) {
         Ok(header) => header,
-        Err(error) => return unreadable(&error, DAMAGED, is_held),
+        Err(error) => return unreadable(path, &error, DAMAGED, is_held),
     };
     // Where the id can't be read, nothing is taken for outdated. Nor is what a running process holds: container managers
     // give each container another id.
@@ -120,7 +126,7 @@ pub(super) fn read(path: &Path, boot: &str) -> Found {
     }
     if header.version != VERSION {
         let reason = format!("version {} is not supported (this program reads {VERSION})", header.version);
-        return unreadable(&reason, "restore with the program that wrote it", is_held);
+        return unreadable(path, &reason, "restore with the program that wrote it", is_held);
     }
     match serde_json::from_slice(&file.text) {
         Ok(journal) => Found::Journal(FoundJournal {
@@ -129,7 +135,7 @@ pub(super) fn read(path: &Path, boot: &str) -> Found {
             is_held: file.is_held,
             modified: file.modified,
         }),
-        Err(error) => unreadable(&error, DAMAGED, is_held),
+        Err(error) => unreadable(path, &error, DAMAGED, is_held),
     }
 }
 
@@ -154,10 +160,11 @@ impl From<io::Error> for Problem {
     }
 }
 
-struct Content {
-    text: Vec<u8>,
-    is_held: bool,
-    modified: (i64, i64),
+/// A file's content, whether a process holds its lock, and when it was written, as in [`FoundJournal`].
+pub(super) struct Content {
+    pub(super) text: Vec<u8>,
+    pub(super) is_held: bool,
+    pub(super) modified: (i64, i64),
 }
 
 /// The content and the lock of the same file. `None` if there is none.

@@ -6,6 +6,8 @@ mod entry;
 mod epoll_entry;
 pub(crate) mod file_lock;
 mod found;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod left;
 mod listener_entry;
 mod lock;
