@@ -334,8 +334,8 @@ fn kill_holder_over_apply() -> PathBuf {
     journals().into_iter().find(|path| !before.contains(path)).unwrap()
 }
 
-/// A tap device, which takes any number of frames to gather, and makes at most 64 of it (`tun_set_coalesce`). It ends with the
-/// testbed's namespace. Returns its index.
+/// A tap device, which takes any number of frames to gather, and makes at most 64 of it (`tun_set_coalesce`). It ends with
+/// the testbed's namespace. Returns its index.
 fn clamping_device() -> Option<u32> {
     tests::require("/dev/net/tun", fs::metadata("/dev/net/tun").ok())?;
     let ip = tests::program("ip")?;
@@ -360,7 +360,10 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert!(policies(&["restore"]).status.success());
     (journal["interface"], journal["ifindex"]) = (json!("clamps"), json!(index));
-    let entry = |old: u32, new: u32| json!([{ "knob": "coalesce", "parameter": "rx-frames", "old": old, "new": new, "own": "new" }]);
+    let entry = |old: u32, new: u32| {
+        let (knob, parameter, own) = ("coalesce", "rx-frames", "new");
+        json!([{ "knob": knob, "parameter": parameter, "old": old, "new": new, "own": own }])
+    };
     journal["entries"] = entry(100, 32);
     fs::create_dir_all(JOURNALS).unwrap();
     fs::write(&path, journal.to_string()).unwrap();

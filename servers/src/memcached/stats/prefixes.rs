@@ -82,7 +82,7 @@ impl PrefixCounts {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Writes some 64 KiB of the reply to `stats detail dump`, without the last line: the prefixes after one, in their order.
+    /// Writes some 64 KiB of the reply to `stats detail dump`, without the last line: the prefixes after one, in order.
     /// Returns the last one that was written, and `None` if it was the last of all.
     pub fn write_part(&self, after: Option<&[u8]>, out: &mut Vec<u8>) -> Option<Box<[u8]>> {
         let end = out.len() + PART;
