@@ -1,6 +1,6 @@
 //! Operating the server: starting and stopping it in every way, and reading its statistics.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -230,7 +230,10 @@ fn an_idle_client_is_disconnected_after_the_idle_timeout() {
     idle.write_all(b"mn\r\n").unwrap();
     expect(&mut idle, b"MN\r\n").unwrap();
     let start = Instant::now();
-    assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0);
+    // A disconnected client gets a reset, which a busy machine may let it see before the end of the stream.
+    let end = idle.read(&mut [0; 16]);
+    let is_reset = end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+    assert!(is_reset || matches!(end, Ok(0)), "{end:?}");
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
     assert!(server.stat("idle_kicks") >= 1);
 }
