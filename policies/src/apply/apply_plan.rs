@@ -114,8 +114,10 @@ fn others(plan: &Plan, directory: &JournalDir) -> Result<Vec<Journal>, Error> {
             return Err(unreadable.into_error());
         }
     }
-    let journals = contents.journals.into_iter().map(|found| found.journal);
-    Ok(journals
+    // One whose settings could not be restored stays after its process has ended, which holds no queues any more.
+    let running = contents.journals.into_iter().filter(|found| !found.is_abandoned());
+    Ok(running
+        .map(|found| found.journal)
         .filter(|journal| journal.ifindex == plan.ifindex && journal.lifetime == Lifetime::Process)
         .collect())
 }

@@ -66,8 +66,12 @@ pub(super) fn restore_once(
         // The journal stays, so that a later restore can try again.
         let written = match locked {
             Ok(_locked) if undo.journal.entries != before => undo.write(directory),
+            Err(error) if undo.journal.entries != before => Err(error),
             _ => Ok(()),
         };
+        if written.is_err() {
+            report.failures().for_each(|failure| tracing::error!("{failure}"));
+        }
         return Some(written.map(|()| report));
     }
     let Undo { file, .. } = undo;

@@ -1,6 +1,6 @@
 //! Restores old values from journals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::thread;
@@ -223,7 +223,7 @@ pub(crate) fn restore_where(
     Ok(recovery)
 }
 
-/// Restores a journal's settings. Its entries change where the device has made another value of an old one.
+/// Restores a journal's settings. If some can't be restored, only their entries are left.
 pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
     // By index: the interface may have been renamed since the journal was written.
     let links = route::links().unwrap_or_default();
@@ -244,9 +244,19 @@ pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
     let listeners = journal.listeners.iter().rev().map(|entry| (entry.to_string(), entry.restore()));
     let others = epolls.chain(listeners).collect();
     let mut knobs = Vec::new();
+    let mut failed = BTreeSet::new();
     for index in rebuild.into_iter().chain(rest) {
         let entry = &mut journal.entries[index];
-        knobs.push((entry.knob.clone(), restore_entry(entry, &device, down)));
+        let outcome = restore_entry(entry, &device, down);
+        if matches!(outcome, RestoreOutcome::Failed { .. }) {
+            failed.insert(index);
+        }
+        knobs.push((entry.knob.clone(), outcome));
+    }
+    // What was restored may be set by another process from now on. But the next try to rebuild the queues may change it.
+    if !failed.iter().any(|index| journal.entries[*index].knob.rebuilds_queues()) {
+        let mut index = 0..;
+        journal.entries.retain(|_| index.next().is_some_and(|index| failed.contains(&index)));
     }
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, others }
 }

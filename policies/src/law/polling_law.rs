@@ -396,7 +396,9 @@ impl PollingLaw {
             Some(fixed) if wanted.polls() && fixed.polls() => {
                 QueueSettings { spin: wanted.spin, why: wanted.why, ..fixed }
             }
-            Some(fixed) => QueueSettings { mode: QueueMode::Plain, why: wanted.why, ..fixed },
+            Some(fixed) => {
+                QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why: wanted.why, ..fixed }
+            }
         }
     }
 }

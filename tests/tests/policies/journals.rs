@@ -15,7 +15,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::{enter, server_runtime};
 use tests::{KillOnDrop, isolated};
 
 const JOURNALS: &str = "/run/lull";
@@ -332,6 +332,35 @@ fn kill_holder_over_apply() -> PathBuf {
     let before = journals();
     kill(hold(&["env"]));
     journals().into_iter().find(|path| !before.contains(path)).unwrap()
+}
+
+#[test]
+#[isolated(root, drivers = "epoll")]
+#[serial]
+fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
+    if holds() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    kill(hold(&["env"]));
+    let path = journals().remove(0);
+    let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    // A veth pair has no coalescing.
+    let refused = json!({ "knob": "coalesce", "parameter": "rx-frames", "old": 1, "new": 2, "own": "new" });
+    journal["entries"].as_array_mut().unwrap().push(refused.clone());
+    fs::write(&path, journal.to_string()).unwrap();
+    let restored = policies(&["restore"]);
+    assert!(!restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), fresh);
+    let left: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(left["entries"], json!([refused]));
+    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let report = runtime.block_on(async { runtime::reports() }).remove(0);
+    assert_eq!(report.running, runtime::Running::KernelPolling, "{report}");
+    drop(runtime);
+    assert_eq!(napi(), fresh);
+    fs::remove_file(path).unwrap();
 }
 
 /// A tap device, which takes any number of frames to gather, and makes at most 64 of it (`tun_set_coalesce`). It ends with
