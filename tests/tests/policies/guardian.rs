@@ -239,13 +239,17 @@ fn a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restore
     (journal["entries"], journal["sequence"]) = (serde_json::json!([]), 99.into());
     let stale = own.with_file_name("stale-s99.json");
     fs::write(&stale, journal.to_string()).unwrap();
+    // One that nobody can restore: the guardian must not give up because of it.
+    let damaged = own.with_file_name("damaged-s98.json");
+    fs::write(&damaged, "{").unwrap();
     drop(server.stdin.take());
     wait_until("the other journal is restored", || !stale.exists());
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!(settings(), held, "restored under a running process");
     server.kill().unwrap();
     server.wait().unwrap();
-    wait_restored(&fresh);
+    wait_until("the server's settings are restored", || settings() == fresh);
+    fs::remove_file(damaged).unwrap();
 }
 
 #[test]

@@ -6,14 +6,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use policies::{AdaptedQueue, JournalDir, Recovery, RestoreReport};
+use policies::{AdaptedQueue, JournalDir, RestoreReport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The command.
 const NAME: &str = env!("CARGO_BIN_NAME");
 /// The environment variable that makes the program run as the guardian.
 const GUARDIAN_VARIABLE: &str = "LULL_GUARDIAN";
-/// How often restoring may fail.
+/// How often restoring is tried after the server has ended.
 const ATTEMPTS: u32 = 50;
 /// The answer to a request that was carried out.
 const DONE: &str = "done";
@@ -81,7 +81,7 @@ pub fn run() -> ExitCode {
         let _ = signal_hook::flag::register(signal, Arc::default());
     }
     // Ends when the server has ended.
-    let server = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    let server = parent();
     for request in io::stdin().lock().lines().map_while(Result::ok) {
         let answer = set_queue(&request, server);
         // The server has ended if this fails.
@@ -90,18 +90,24 @@ pub fn run() -> ExitCode {
     restore(server)
 }
 
+/// The parent's process id, which is another one as soon as it has ended.
+fn parent() -> u32 {
+    rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
+}
+
 /// Restores what the server has left. Journals that can't be read may be of others, and are only reported.
 fn restore(server: u32) -> ExitCode {
     let journals = JournalDir::default();
-    let mut failures = 0;
-    // The server's pipe closes before its process has ended, which with much memory takes a while. Until then it holds its
-    // journal; those of others may be restored meanwhile.
+    let mut attempts = 0;
+    // The server's pipe closes before its process has ended, which with many descriptors takes a while. Until then it holds
+    // its journal; those of others may be restored meanwhile, or can't be.
     let last = loop {
         std::thread::sleep(RETRY_INTERVAL);
+        let has_ended = parent() != server;
         let recovered = policies::recover(&journals);
-        failures += u32::from(recovered.as_ref().map_or(true, Recovery::failed));
+        attempts += u32::from(has_ended);
         let is_done = policies::has_journal(server, &journals).is_ok_and(|is_left| !is_left);
-        if is_done || failures == ATTEMPTS {
+        if is_done || attempts == ATTEMPTS {
             break recovered;
         }
     };
