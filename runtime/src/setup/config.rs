@@ -111,6 +111,8 @@ pub(crate) struct Config {
     pub(crate) cores: Vec<u32>,
     pub(crate) affinity: Affinity,
     pub(crate) settings: Settings,
+    /// Whether no worker polls although the policy is kernel polling: on `uring`, unless a grace time is fixed.
+    pub(crate) leaves_queue: bool,
     pub(crate) ignores_polling_costs: bool,
     pub(crate) busy_poll: Duration,
     pub(crate) max_events: usize,
@@ -177,15 +179,19 @@ impl Config {
         }
         settings.latency_budget = latency_budget.unwrap_or_default();
         settings.gro_flush_timeout = grace_time.unwrap_or_default();
+        let adapts = policy == Policy::KernelPolling && settings.gro_flush_timeout == GraceTime::Adaptive;
+        // No values suit `uring`: its waits never suspend interrupts, and cost more than interrupts below saturation.
+        let leaves_queue = adapts && driver == DriverKind::Uring;
         // Without an interface no queue is polled.
-        let polls = policy.busy_polls() && interface.is_some();
+        let polls = policy.busy_polls() && interface.is_some() && !leaves_queue;
         // The kernel polls the queue in the wait, and for how long is the law's.
         let wait = if polls && wait == WaitStrategy::Adaptive { WaitStrategy::Block } else { wait };
-        // Where the law does not run, kernel polling has the values that suit the budget without it. On `uring` no values
-        // do: its waits never suspend interrupts, and cost more than interrupts below saturation.
+        // Where the law does not run, kernel polling has the values that suit the budget without it.
         let polls_always = wait != WaitStrategy::Block || code.busy_poll.is_some();
-        let adapts = policy == Policy::KernelPolling && settings.gro_flush_timeout == GraceTime::Adaptive;
-        if adapts && polls_always && driver != DriverKind::Uring {
+        if leaves_queue {
+            settings.gro_flush_timeout = GraceTime::Fixed(Duration::ZERO);
+            settings.defer_hard_irqs = 0;
+        } else if adapts && polls_always {
             let fixed = QueueSettings::fixed(settings.latency_budget);
             settings.gro_flush_timeout = GraceTime::Fixed(fixed.grace_time);
             settings.defer_hard_irqs = fixed.defer_hard_irqs;
@@ -212,6 +218,7 @@ impl Config {
             cores,
             affinity: affinity.unwrap_or_default(),
             settings,
+            leaves_queue,
             ignores_polling_costs: code.ignores_polling_costs,
             busy_poll,
             max_events: code.max_events.unwrap_or(MAX_EVENTS),
@@ -324,6 +331,14 @@ mod tests {
             assert_eq!(with(policy, None, WaitStrategy::Adaptive).0, WaitStrategy::Adaptive);
         }
         assert_eq!(with(Policy::KernelPolling, Some("lo"), WaitStrategy::Adaptive).0, WaitStrategy::Block);
+        let code = CodeSettings {
+            policy: Some(Policy::KernelPolling),
+            interface: Some("lo".to_owned()),
+            driver: Some(DriverKind::Uring),
+            wait: Some(spin),
+            ..Default::default()
+        };
+        assert_eq!(Config::resolve(code, Attribute::default(), true).unwrap().wait, spin);
     }
 
     #[test]

@@ -290,6 +290,9 @@ impl QueueControl {
         if let Err(error) = driver.set_polling(&settings, self.busy_poll_budget) {
             // The same call has succeeded when the worker started.
             self.law.borrow_mut().fix(self.in_effect.get());
+            if self.requests.is_some() {
+                self.retry_at.set(Some(now + FIRST_RETRY.as_nanos() as u64));
+            }
             tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
             return;
         }

@@ -69,8 +69,8 @@ pub struct WorkerReport {
     pub asked: Policy,
     /// What is in effect.
     pub running: Running,
-    /// Why that is less than what was asked for, and which settings failed although the policy is in effect: a
-    /// sentence each.
+    /// Why that is less than what was asked for, and which settings failed or can't be adapted although the policy is in
+    /// effect: a sentence each.
     pub steps_down: Vec<String>,
     /// The settings of the NAPI whose sockets its epoll instance holds, as the kernel has them.
     pub napi: Option<Napi>,
@@ -179,8 +179,8 @@ impl NoLaw {
                             loads; use hybrid or epoll, or fix a grace time to poll on uring"
                 .to_owned(),
             NoLaw::Unprepared => format!(
-                "NAPI {napi_id} defers no interrupts, and this process can't set that (CAP_NET_ADMIN); `policies apply` \
-                 prepares a queue for processes without it"
+                "NAPI {napi_id} defers no interrupts, and this process could not set that, which needs CAP_NET_ADMIN; \
+                 `policies apply` prepares a queue for processes without it"
             ),
         }
     }
@@ -266,15 +266,16 @@ impl ReportInputs<'_> {
             return (Running::Blocking, why);
         }
         if let Some(no_law) = self.no_law {
-            why.push(no_law.reason(self.napi_id));
+            let thread = napi.filter(|napi| napi.has_polling_thread()).map(polled_by_thread);
+            why.push(thread.unwrap_or_else(|| no_law.reason(self.napi_id)));
             return (Running::Blocking, why);
         }
         // The law sets the NAPI's values, as far as it may.
         if self.latency_budget.is_some() {
             if let Some(kept) = self.keeps {
                 why.push(format!(
-                    "NAPI {} keeps defer-hard-irqs {} and a grace time of {} µs at every load: this process can't set them \
-                     (CAP_NET_ADMIN), so it only chooses between waits that poll and waits that don't",
+                    "NAPI {} keeps defer-hard-irqs {} and a grace time of {} µs at every load: this process could not set \
+                     others, which needs CAP_NET_ADMIN, so it only chooses between waits that poll and waits that don't",
                     self.napi_id,
                     kept.defer_hard_irqs,
                     kept.grace_time.as_micros()
@@ -298,10 +299,7 @@ impl ReportInputs<'_> {
             return (Running::BusyPolling, why);
         };
         if napi.has_polling_thread() {
-            why.push(format!(
-                "a kernel thread polls NAPI {} all the time, so the worker's wait can't",
-                napi.id
-            ));
+            why.push(polled_by_thread(napi));
             return (Running::Blocking, why);
         }
         let mut missing = Vec::new();
@@ -332,4 +330,8 @@ impl ReportInputs<'_> {
         }
         (Running::KernelPolling, why)
     }
+}
+
+fn polled_by_thread(napi: &Napi) -> String {
+    format!("a kernel thread polls NAPI {} all the time, so the worker's wait can't", napi.id)
 }

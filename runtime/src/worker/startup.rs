@@ -42,7 +42,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let adapts =
         config.policy == Policy::KernelPolling && config.settings.gro_flush_timeout == GraceTime::Adaptive;
     if split && let Some(ring) = driver.ring().filter(|_| driver.kind() == DriverKind::Uring) {
-        if adapts {
+        if config.leaves_queue {
             no_law = Some(NoLaw::Ring);
         } else {
             let polled = ring.poll_napi(napi_id, config.busy_poll.max(RING_BUSY_POLL));
