@@ -69,8 +69,8 @@ pub enum Error {
     },
     /// The cores that this process may use are not those of two nodes.
     #[error(
-        "`lab numa` needs two NUMA nodes with three cores each that this process may use, two for workers and one for the load, and {0}; where a \
-         machine has two nodes, taskset or the control group's cpuset.cpus may hide them"
+        "`lab numa` needs two NUMA nodes with three cores each that this process may use: two for workers and one for \
+         the load. Here {0}. If the machine has two nodes, taskset or the control group's cpuset.cpus may hide them"
     )]
     NumaNodes(
         /// What there is, as a clause.

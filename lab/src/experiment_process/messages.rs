@@ -240,7 +240,7 @@ pub struct LoadMeasurement {
     pub qps: f64,
     /// Latency, µs.
     pub latency: LatencyPercentiles,
-    /// CPU time of the client's threads over elapsed time: their sum, 0 to 1 for one thread.
+    /// CPU time of the client's threads over elapsed time, averaged over the threads: 0 to 1.
     pub client_busy: f64,
     /// Requests that failed.
     pub errors: u64,

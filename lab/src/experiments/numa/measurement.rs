@@ -128,9 +128,7 @@ fn measure_once(
     });
     let before = anonymous_pages(server.id(), cores.nodes)?;
     let mut load = ExperimentProcess::start(&role, Some(&testbed.client))?;
-    let (mut measured, counted) = load.measure(&mut server)?;
-    // Of all threads of the load: their mean.
-    measured.client_busy /= cores.count() as f64;
+    let (measured, counted) = load.measure(&mut server)?;
     let after = anonymous_pages(server.id(), cores.nodes)?;
     load.finish()?;
     server.finish()?;
