@@ -1,7 +1,6 @@
 //! What a crash prints is what `.ci/test` knows: such a test must not pass by being repeated.
 
 use std::any::Any;
-use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,8 +22,9 @@ exit 101
 fn is_repeated(python: &Path, message: &str) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let cargo = folder.path().join("cargo");
-    std::fs::write(&cargo, CARGO).unwrap();
-    std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // By a process of its own: a descriptor for writing that a fork of another test inherits makes the file busy.
+    let mut write = shell("printf '%s' \"$CARGO\" > \"$0\" && chmod 755 \"$0\"");
+    assert!(write.arg(&cargo).env("CARGO", CARGO).status().unwrap().success());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.ci/test");
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(python);
