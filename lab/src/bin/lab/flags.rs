@@ -88,6 +88,9 @@ pub struct RunFlags {
     /// Rates to measure, in requests per second, instead of the capacity and shares of it
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
     pub rates: Vec<u32>,
+    /// 99th percentile that a rate within the capacity keeps, in microseconds [default: 500; attach: 200]
+    #[arg(long, value_name = "US", conflicts_with = "rates", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
+    pub capacity_p99: Option<u32>,
 }
 
 #[derive(Args, Clone)]

@@ -28,8 +28,10 @@ pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<
     if comparison.has_testbed() {
         return compare_policies(flags, comparison);
     }
-    if flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 || !flags.run.rates.is_empty() {
-        return Err("--memcached, --rates, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
+    let run = &flags.run;
+    let of_fleet = !run.rates.is_empty() || run.capacity_p99.is_some();
+    if of_fleet || flags.memcached.is_some() || flags.depth != 1 || flags.think != 0 {
+        return Err("--memcached, --rates, --capacity-p99, --depth and --think are of the fleet, which needs the testbed; leave them out, or run as root without --loopback".into());
     }
     let file = create_file(flags.run.report.output.as_deref())?;
     let report = kernel_client_report(comparison)?;
@@ -170,6 +172,9 @@ fn set_run(config: &mut FleetComparisonConfig, flags: &RunFlags) {
     config.rates = flags.rates.iter().copied().map(f64::from).collect();
     if let Some(rounds) = flags.rounds {
         (config.rounds, config.capacity_rounds) = (rounds.into(), rounds.into());
+    }
+    if let Some(micros) = flags.capacity_p99 {
+        config.capacity_p99_us = micros.into();
     }
 }
 

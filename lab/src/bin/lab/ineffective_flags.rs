@@ -24,6 +24,7 @@ const INEFFECTIVE: [(&str, &str, &[&str]); 3] = [
             "policies",
             "memcached",
             "rates",
+            "capacity_p99",
             "depth",
             "think",
         ],
@@ -31,8 +32,16 @@ const INEFFECTIVE: [(&str, &str, &[&str]); 3] = [
 ];
 
 /// What has no effect on loopback for `peers`, whose loads are given there.
-const PEERS_ON_LOOPBACK: [&str; 7] =
-    ["connections", "gro_flush_timeout", "latency_budget", "packing_cores", "rates", "depth", "think"];
+const PEERS_ON_LOOPBACK: [&str; 8] = [
+    "connections",
+    "gro_flush_timeout",
+    "latency_budget",
+    "packing_cores",
+    "rates",
+    "capacity_p99",
+    "depth",
+    "think",
+];
 
 /// Parses the command line. Exits with 2 and a message where it can't be used.
 pub fn parse() -> Flags {
