@@ -80,7 +80,7 @@ impl EpollJournal {
             return RestoreOutcome::Gone;
         };
         let outcome = entry.restore();
-        if !matches!(outcome, RestoreOutcome::Failed { .. }) {
+        if !outcome.is_failure() {
             undo.journal.epolls.retain(|entry| !is_it(entry));
             if let Err(error) = locked.and_then(|_locked| undo.write(&self.directory)) {
                 // Restoring it again changes nothing.

@@ -64,10 +64,10 @@ pub(super) fn restore_once(
     let report = restore_journal(&mut undo.journal);
     if report.failed() {
         // The journal stays, so that a later restore can try again.
-        let written = match locked {
-            Ok(_locked) if undo.journal.entries != before => undo.write(directory),
-            Err(error) if undo.journal.entries != before => Err(error),
-            _ => Ok(()),
+        let written = if undo.journal.entries == before {
+            Ok(())
+        } else {
+            locked.and_then(|_locked| undo.write(directory))
         };
         if written.is_err() {
             report.failures().for_each(|failure| tracing::error!("{failure}"));

@@ -1,6 +1,6 @@
 //! Restores old values from journals.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::thread;
@@ -49,11 +49,9 @@ impl RestoreReport {
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let knobs = self.knobs.iter().map(|(knob, outcome)| (knob.to_string(), outcome));
         let others = self.others.iter().map(|(other, outcome)| (other.clone(), outcome));
-        let failed =
-            |(_, outcome): &(String, &RestoreOutcome)| matches!(outcome, RestoreOutcome::Failed { .. });
         knobs
             .chain(others)
-            .filter(failed)
+            .filter(|(_, outcome)| outcome.is_failure())
             .map(|(what, outcome)| format!("{}: {what}: {outcome}", self.interface))
     }
 }
@@ -244,19 +242,15 @@ pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
     let listeners = journal.listeners.iter().rev().map(|entry| (entry.to_string(), entry.restore()));
     let others = epolls.chain(listeners).collect();
     let mut knobs = Vec::new();
-    let mut failed = BTreeSet::new();
     for index in rebuild.into_iter().chain(rest) {
         let entry = &mut journal.entries[index];
-        let outcome = restore_entry(entry, &device, down);
-        if matches!(outcome, RestoreOutcome::Failed { .. }) {
-            failed.insert(index);
-        }
-        knobs.push((entry.knob.clone(), outcome));
+        knobs.push((entry.knob.clone(), restore_entry(entry, &device, down)));
     }
+    let failed: Vec<&Knob> =
+        knobs.iter().filter(|(_, outcome)| outcome.is_failure()).map(|(knob, _)| knob).collect();
     // What was restored may be set by another process from now on. But the next try to rebuild the queues may change it.
-    if !failed.iter().any(|index| journal.entries[*index].knob.rebuilds_queues()) {
-        let mut index = 0..;
-        journal.entries.retain(|_| index.next().is_some_and(|index| failed.contains(&index)));
+    if !failed.iter().any(|knob| knob.rebuilds_queues()) {
+        journal.entries.retain(|entry| failed.contains(&&entry.knob));
     }
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, others }
 }

@@ -18,14 +18,18 @@ pub enum RestoreOutcome {
     },
     /// The knob disappeared with its device, or with the knob that it depends on.
     Gone,
-    /// The old value could not be written.
+    /// The old value could not be written, or the device has made another one of it.
     Failed {
-        /// The kernel's error.
+        /// The kernel's error, or the two values.
         reason: String,
     },
 }
 
 impl RestoreOutcome {
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, RestoreOutcome::Failed { .. })
+    }
+
     pub(super) fn of_hidden_process() -> Self {
         let reason =
             "this process can't see it; restore as root in the PID namespace in which `policies attach` ran";
