@@ -42,7 +42,7 @@ struct Storing<'a> {
     reply: &'a [u8],
     /// The item after it; `None` if it stays as it is.
     new: Option<Item>,
-    /// Whether there is no item if the server refuses to store it.
+    /// Whether the server deletes the old item when it refuses to store the new one.
     removes_refused: bool,
 }
 
@@ -163,7 +163,7 @@ impl Model<'_> {
         });
     }
 
-    /// Reads an item's CAS unique; `None` if there is no item.
+    /// Gets the CAS unique of the item with this key. `None` if the key is not stored.
     fn read_cas(&mut self, key: &str, meta: bool) -> Option<u64> {
         if !self.present(key) {
             return None;

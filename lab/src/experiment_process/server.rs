@@ -67,7 +67,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
         })?;
         let observed = Arc::clone(&server);
         let handle = Handle::current();
-        // On a thread of its own, because the workers' CPU time is to be the server's alone.
+        // Measuring runs on another thread, so that its CPU time is not counted as a worker's.
         let observing = thread::spawn(move || {
             let outcome = observer.follow_commands(&observed, &workers, &handle);
             drop(stop);

@@ -11,7 +11,7 @@ use super::messages::{AgentResponse, CoordinatorRequest};
 /// What happens to a message on its way.
 #[derive(Debug, Clone, Copy)]
 pub enum Tampering {
-    /// Nothing.
+    /// It arrives as it was sealed.
     None,
     /// A bit is changed, counted from the start of the message's head, modulo its length.
     ChangedBit(u32),
@@ -21,7 +21,7 @@ pub enum Tampering {
     Repeated,
 }
 
-/// Parses a greeting.
+/// Parses the greeting of a peer: protocol, version and nonce.
 ///
 /// # Panics
 /// If it is accepted, but is not of this protocol and version.

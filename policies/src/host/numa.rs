@@ -53,7 +53,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads `/sys/devices/system`. What can't be read there is left out: a CPU is a core of its own then.
+    /// Reads nodes and hardware threads from `/sys/devices/system`. A CPU whose siblings can't be read counts as a whole core,
+    /// and a node that can't be read is left out.
     pub fn read() -> Self {
         Self::read_from(Path::new("/sys/devices/system"))
     }

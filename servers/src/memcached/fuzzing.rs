@@ -116,7 +116,7 @@ pub struct FuzzedServer {
 }
 
 impl FuzzedServer {
-    /// Starts a server.
+    /// A server that holds no items yet.
     pub fn new(setup: Setup) -> Self {
         Self { context: ServerContext::new(&setup.config(), 1).expect("the file of users is valid") }
     }

@@ -22,7 +22,8 @@ exit 101
 fn is_repeated(python: &Path, message: &str) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let cargo = folder.path().join("cargo");
-    // By a process of its own: a descriptor for writing that a fork of another test inherits makes the file busy.
+    // A child writes the file. If this process did, a test that forks meanwhile would inherit the open descriptor, and
+    // executing the file would fail with ETXTBSY.
     let mut write = shell("printf '%s' \"$CARGO\" > \"$0\" && chmod 755 \"$0\"");
     assert!(write.arg(&cargo).env("CARGO", CARGO).status().unwrap().success());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.ci/test");

@@ -196,7 +196,7 @@ fn restore_leaves(policies: &Path, policy: Policy) {
 }
 
 /// In the process that [`a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restores`] has started:
-/// applies a policy, starts a guardian, and closes its pipe when it is told to, but goes on.
+/// applies a policy and starts a guardian. After a line on standard input it closes the guardian's pipe, and keeps running.
 fn stands_for_a_server() -> bool {
     if std::env::var_os("GUARDED").is_none() {
         return false;

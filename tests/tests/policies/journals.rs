@@ -40,6 +40,10 @@ fn napi() -> Napi {
     napi
 }
 
+fn content(journal: &Path) -> Value {
+    serde_json::from_slice(&fs::read(journal).unwrap()).unwrap()
+}
+
 fn journals() -> Vec<PathBuf> {
     let entries = fs::read_dir(JOURNALS).into_iter().flatten().map(|entry| entry.unwrap().path());
     let mut journals: Vec<PathBuf> =
@@ -180,7 +184,7 @@ fn write_overlapping_journals() -> [PathBuf; 2] {
     const SECOND: u64 = 222_000;
     kill(hold(&["env"]));
     let path = journals().remove(0);
-    let journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let journal = content(&path);
     let entries = journal["entries"].as_array().unwrap();
     let entry = entries.iter().find(|entry| entry["knob"] == "napi-gro-flush-timeout").unwrap();
     fs::remove_file(&path).unwrap();
@@ -226,7 +230,7 @@ fn policies_are_undone_in_their_order_although_the_clock_was_set_back() {
     // Journals of an earlier version have only the time.
     let paths = write_overlapping_journals();
     for (path, seconds_ago) in paths.iter().zip([1000, 10]) {
-        let mut journal: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let mut journal = content(path);
         journal.as_object_mut().unwrap().remove("sequence");
         fs::write(path, journal.to_string()).unwrap();
         set_modified(path, seconds_ago);
@@ -345,7 +349,7 @@ fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
     let fresh = napi();
     kill(hold(&["env"]));
     let path = journals().remove(0);
-    let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut journal = content(&path);
     // A veth pair has no coalescing.
     let refused = json!({ "knob": "coalesce", "parameter": "rx-frames", "old": 1, "new": 2, "own": "new" });
     journal["entries"].as_array_mut().unwrap().push(refused.clone());
@@ -353,7 +357,7 @@ fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
     let restored = policies(&["restore"]);
     assert!(!restored.status.success(), "{}", text(&restored));
     assert_eq!(napi(), fresh);
-    let left: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let left = content(&path);
     assert_eq!(left["entries"], json!([refused]));
     let mut runtime = server_runtime(Policy::KernelPolling, 1);
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
@@ -386,7 +390,7 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     ethtool.set_coalescing(index, Coalescing::RxFrames, 32).unwrap();
     kill(hold(&["env"]));
     let path = journals().remove(0);
-    let mut journal: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut journal = content(&path);
     assert!(policies(&["restore"]).status.success());
     (journal["interface"], journal["ifindex"]) = (json!("clamps"), json!(index));
     let entry = |old: u32, new: u32| {

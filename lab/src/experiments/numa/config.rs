@@ -62,7 +62,7 @@ impl NumaConfig {
 pub struct NumaContestant {
     /// Where its workers are.
     pub placement: Placement,
-    /// Its policy.
+    /// The policy that its runtime is built with.
     pub policy: Policy,
 }
 

@@ -16,9 +16,9 @@ use crate::experiments::MeasuredRounds;
 pub struct NumaRow {
     /// The class of distance between the nodes in which it was measured.
     pub class: DistanceClass,
-    /// The server.
+    /// Policy and placement of the server that the row is about.
     pub contestant: NumaContestant,
-    /// Requests per second.
+    /// Replies per second, over the rounds of the class.
     pub qps: Interval,
     /// Requests per second over those of the same policy on the first node, in the same round.
     pub qps_to_first_node: Interval,
@@ -34,7 +34,7 @@ pub struct NumaRow {
     pub cpu_us: Interval,
     /// Instructions per request. `None` on a machine that does not count them, as the next.
     pub ipq: Option<f64>,
-    /// Instructions per cycle.
+    /// Instructions per cycle, median of the rounds; `None` where the machine counts neither.
     pub ipc: Option<f64>,
     /// The first node's share of the memory that the server took, 0 to 1.
     pub on_first_node: f64,

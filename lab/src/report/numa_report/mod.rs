@@ -20,7 +20,7 @@ const BUSY_LOAD: f64 = 0.95;
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct NumaReport {
-    /// The machine.
+    /// CPU, cores and kernel of the machine that was measured.
     pub machine: Machine,
     /// Which cores ran what.
     pub cores: NumaCores,
