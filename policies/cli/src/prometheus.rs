@@ -133,8 +133,7 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
 /// Adds how queues under kernel polling are driven, by their labels.
 fn queues(page: &mut Page, queues: &[(Labels, QueueStatus)]) {
     let modes = queues.iter().flat_map(|(labels, status)| {
-        [QueueMode::Plain, QueueMode::InterruptFirst, QueueMode::Grace]
-            .map(|mode| (with(labels, ("mode", mode.to_string())), u64::from(status.mode == mode)))
+        QueueMode::ALL.map(|mode| (with(labels, ("mode", mode.to_string())), u64::from(status.mode == mode)))
     });
     add(
         page,
@@ -143,11 +142,16 @@ fn queues(page: &mut Page, queues: &[(Labels, QueueStatus)]) {
         "1 for the mode in which a queue is driven, 0 for others.",
         modes,
     );
-    let times: [(&'static str, &'static str, Micros); 3] = [
+    let times: [(&'static str, &'static str, Micros); 4] = [
         (
             "lull_queue_grace_time_nanoseconds",
             "Time that the timer leaves a queue to its worker in the present mode.",
             |status| Some(status.grace_time_us),
+        ),
+        (
+            "lull_queue_poll_interval_nanoseconds",
+            "Longest sleep of a worker between two polls in timed mode; 0 in others.",
+            |status| Some(status.poll_interval_us),
         ),
         (
             "lull_queue_spin_nanoseconds",

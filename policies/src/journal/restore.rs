@@ -255,13 +255,17 @@ pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, others }
 }
 
-/// Sets the deferrals that are adapted to 0. Returns the longest suspend timeout of the queues.
+/// Sets the deferrals that are adapted to 0. Returns the longest time for which a queue's interrupt stays masked: its suspend
+/// timeout, or the timer of its last poll.
 fn stop_deferral(journal: &Journal, device: &Device) -> Duration {
     let mut longest = 0;
     for entry in journal.entries.iter().filter(|entry| entry.is_adapted()) {
         let Ok(now) = entry.knob.read(device) else { continue };
         match (&entry.knob, &now) {
-            (Knob::NapiIrqSuspendTimeout { .. }, Value::Number(timeout)) => longest = longest.max(*timeout),
+            (
+                Knob::NapiIrqSuspendTimeout { .. } | Knob::NapiGroFlushTimeout { .. },
+                Value::Number(timeout),
+            ) => longest = longest.max(*timeout),
             (Knob::NapiDeferHardIrqs { .. }, Value::Number(1..)) if entry.owns(&now) => {
                 // Fails only if the queue is gone.
                 let _ = entry.knob.write(device, &Value::Number(0));

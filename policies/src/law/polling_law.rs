@@ -6,6 +6,7 @@ use super::budget::LatencyBudget;
 use super::cost_comparison::{Case, CostComparison};
 use super::epoch::Epoch;
 use super::gaps::GapHistogram;
+use super::limits::{LawLimits, PollTimer};
 use super::machine_costs::MachineCosts;
 use super::queue_settings::{QueueMode, QueueSettings};
 use super::reason::Reason;
@@ -37,6 +38,12 @@ const SATURATED: Threshold = Threshold { enter: 0.9, leave: 0.82 };
 /// that they replace (`lab simulate`): with random arrivals about one packet a grace time. In grace mode short gaps
 /// merge, so the share is lower there; the measured cost ends the mode earlier than this.
 const WITHIN_GRACE: Threshold = Threshold { enter: 0.6, leave: 0.25 };
+/// The same in timed mode where interrupts wake a kernel thread, which wakes the worker: each poll that finds a packet saves
+/// two wake-ups.
+const WITHIN_INTERVAL_OF_THREAD: Threshold = Threshold { enter: 0.3, leave: 0.15 };
+/// How many poll intervals packets wait for the core under interrupts, on average, where timed mode without a budget is
+/// chosen, and below which it ends. It makes them wait for half of one.
+const CORE_WAIT_INTERVALS: Threshold = Threshold { enter: 1.5, leave: 1.0 };
 /// The cost of polling over that of interrupts above which it is given up: in grace mode, which delays packets.
 const MOST_COST: f64 = 0.97;
 /// The same in interrupt-first mode, which delays none, and spares them interrupts.
@@ -59,6 +66,8 @@ const LONGEST_TIMER_BLOCKS: Duration = Duration::from_micros(40);
 const LONGEST_SHORT_GRACE_TIME: Duration = Duration::from_micros(160);
 /// The longest batch of events that deferrals last for: as many as a wait returns at most.
 const BATCH: f64 = 64.0;
+/// The shortest poll interval is at least as long as this number of blocks, each of which is what a poll in vain costs.
+const INTERVAL_BLOCKS: u32 = 3;
 /// The shortest suspend timeout: shorter than any batch of requests, a longer one would be cut off.
 const SHORTEST_SUSPEND_TIMEOUT: Duration = Duration::from_micros(250);
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
@@ -73,25 +82,6 @@ struct Threshold {
 impl Threshold {
     fn is_met(&self, value: f64, before: bool) -> bool {
         value >= if before { self.leave } else { self.enter }
-    }
-}
-
-/// What the host lets the law do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LawLimits {
-    /// The number of packets that the queue's receive ring holds: 256 if it is not known.
-    pub ring_slots: u32,
-    /// The queue's values if this process can't set them. The law then only chooses between waits
-    /// that poll and waits that don't.
-    pub fixed: Option<QueueSettings>,
-    /// Whether a mode is given up that costs more CPU time than interrupts. Without it only the load decides, which
-    /// tests of the modes want: what polling gains depends on the machine and the moment.
-    pub compares_costs: bool,
-}
-
-impl Default for LawLimits {
-    fn default() -> Self {
-        Self { ring_slots: 256, fixed: None, compares_costs: true }
     }
 }
 
@@ -192,7 +182,9 @@ impl PollingLaw {
         self.since_change = self.since_change.saturating_add(epoch.duration);
         self.window.add(epoch);
         let too_short = self.window.duration < SHORTEST_WINDOW;
-        let too_few = self.window.events < FEW_EVENTS && self.window.duration < LONGEST_WINDOW;
+        // Polls in vain cost the worker a wake-up each, so in timed mode the law doesn't wait for more of them.
+        let in_vain = self.settings.mode == QueueMode::Timed && self.window.events == 0;
+        let too_few = self.window.events < FEW_EVENTS && self.window.duration < LONGEST_WINDOW && !in_vain;
         if too_short || too_few {
             return None;
         }
@@ -273,10 +265,14 @@ impl PollingLaw {
         };
         let mut suits = false;
         let short = self.short_grace_time();
-        if SATURATED.is_met(busy, present == Some(Case::Saturated)) {
+        if self.is_saturated(busy, present == Some(Case::Saturated)) {
             suits = true;
             if is_tried(Case::Saturated) {
                 let why = Reason::Saturated { busy: busy_percent };
+                if self.is_timed() {
+                    // Hardly any wait sleeps, and those that do must not miss the next burst.
+                    return self.timed(self.short_interval(), why);
+                }
                 let settings = QueueSettings::grace(short.max(self.budget.delay()), why);
                 return self.with_suspend_timeout(self.with_deferrals(settings));
             }
@@ -285,6 +281,9 @@ impl PollingLaw {
             suits = true;
             if is_tried(Case::WithinBudget) {
                 let why = Reason::WithinBudget { share: percent(share) };
+                if self.is_timed() {
+                    return self.timed(self.budget.delay(), why);
+                }
                 return self.with_suspend_timeout(QueueSettings::grace(self.budget.delay(), why));
             }
         }
@@ -306,20 +305,61 @@ impl PollingLaw {
         QueueSettings { suspend_timeout: before.suspend_timeout, ..QueueSettings::plain(why) }
     }
 
-    /// The share of sleeps that end within the budget's grace time, if that is enough for grace mode.
+    fn is_timed(&self) -> bool {
+        self.limits.timer != PollTimer::Kernel && self.limits.fixed.is_none()
+    }
+
+    /// Whether packets wait longer for the core than for a timer's poll. With random arrivals and a fixed service time s they
+    /// wait s/2 · busy/(1-busy) for the core.
+    fn is_saturated(&self, busy: f64, before: bool) -> bool {
+        let waits_long = || {
+            let event = self.costs_of_modes.plain().unwrap_or(0.0);
+            let core_wait = event / 2.0 * busy / (1.0 - busy).max(1e-3);
+            CORE_WAIT_INTERVALS.is_met(core_wait / self.short_interval().as_secs_f64(), before)
+        };
+        SATURATED.is_met(busy, before) || self.is_timed() && waits_long()
+    }
+
+    /// The shortest poll interval that does not take much of the core.
+    fn short_interval(&self) -> Duration {
+        let least = self.costs.block * INTERVAL_BLOCKS;
+        let mut interval = QueueSettings::SHORT_GRACE_TIME;
+        while interval < least && interval < LONGEST_SHORT_GRACE_TIME {
+            interval *= 2;
+        }
+        interval
+    }
+
+    /// Timed mode. Its watchdog is bounded like a suspend timeout: nobody else receives meanwhile.
+    fn timed(&self, interval: Duration, why: Reason) -> QueueSettings {
+        let present = &self.settings;
+        let before = (present.mode == QueueMode::Timed).then_some(present.grace_time);
+        let watchdog = self.longest_without_poll(QueueSettings::LONGEST_SUSPEND_TIMEOUT, before);
+        QueueSettings::timed(interval, watchdog.max(interval * 2), why)
+    }
+
+    /// The share of sleeps that end within the budget's grace time, if that is enough for the timer's polls.
     fn share_within_budget(&self, window: &Epoch, busy: f64) -> Option<f64> {
         let grace = self.budget.delay();
         if grace < QueueSettings::SHORT_GRACE_TIME {
             return None;
         }
-        let is_in_effect = self.settings.mode == QueueMode::Grace && self.settings.grace_time == grace;
+        let (mode, time) = match self.is_timed() {
+            true => (QueueMode::Timed, self.settings.poll_interval),
+            false => (QueueMode::Grace, self.settings.grace_time),
+        };
+        let is_in_effect = self.settings.mode == mode && time == grace;
         // The timer's first poll comes after the grace time; a sleep that it ended has not reached half of
         // the second.
         let limit = if is_in_effect { grace * 3 / 2 } else { grace };
         let never_idle = self.gaps.weight() < 1.0 && busy > SATURATED.enter;
         let enough = self.gaps.weight() >= FEW_GAPS && window.events >= FEW_EVENTS;
         let share = if never_idle { 1.0 } else { self.gaps.share_within(limit) };
-        ((never_idle || enough) && WITHIN_GRACE.is_met(share, is_in_effect)).then_some(share)
+        let threshold = match self.limits.timer {
+            PollTimer::Worker { wakes_thread: true } => WITHIN_INTERVAL_OF_THREAD,
+            _ => WITHIN_GRACE,
+        };
+        ((never_idle || enough) && threshold.is_met(share, is_in_effect)).then_some(share)
     }
 
     /// The timer's polls must not take much of the core. And the timer must not fire between an interrupt's poll and
@@ -374,19 +414,25 @@ impl PollingLaw {
         best.filter(|best| cost(*best) < cost(present) * (1.0 - SPIN_GAIN)).unwrap_or(present)
     }
 
-    /// Bounds the time without a poll by half of the ring at the observed rate, in powers of two.
     fn with_suspend_timeout(&self, settings: QueueSettings) -> QueueSettings {
+        let present = &self.settings;
+        let suspends = present.polls() && !present.suspend_timeout.is_zero();
+        let before = suspends.then_some(present.suspend_timeout);
+        let timeout = self.longest_without_poll(QueueSettings::LONGEST_SUSPEND_TIMEOUT, before);
+        QueueSettings { suspend_timeout: timeout, ..settings }
+    }
+
+    /// Bounds the time without a poll by half of the ring at the observed rate, in halves of the longest. `present`: the
+    /// bound in effect.
+    fn longest_without_poll(&self, longest: Duration, present: Option<Duration>) -> Duration {
         let seconds = f64::from(self.limits.ring_slots / 2) / self.peak_rate.max(1.0);
-        let longest = QueueSettings::LONGEST_SUSPEND_TIMEOUT;
         let bound = Duration::try_from_secs_f64(seconds).unwrap_or(longest);
         let mut timeout = longest;
         while timeout > bound && timeout / 2 >= SHORTEST_SUSPEND_TIMEOUT {
             timeout /= 2;
         }
         // A rate near a power of two must not change the timeout back and forth.
-        let present = self.settings.suspend_timeout;
-        let stays = self.settings.polls() && present <= bound && present >= timeout / 4;
-        QueueSettings { suspend_timeout: if stays { present } else { timeout }, ..settings }
+        present.filter(|&present| present <= bound && present >= timeout / 4).unwrap_or(timeout)
     }
 
     /// Keeps to the values that can't be set.

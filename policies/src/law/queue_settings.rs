@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::budget::LatencyBudget;
 use super::reason::Reason;
 
-/// Which of the kernel's three loops drives a queue while the application waits: interrupt, timer or busy
-/// poll.
+/// What drives a queue while the application waits: interrupts, the kernel's timer, or the worker's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -27,6 +26,16 @@ pub enum QueueMode {
     /// polls every grace time (`gro_flush_timeout`), up to `defer_hard_irqs` times before the interrupt is
     /// unmasked.
     Grace,
+    /// The worker alone polls: by each wait, and where that sleeps, again after a poll interval. The interrupt stays masked,
+    /// and the kernel's timer is only a watchdog for a worker that stays away: each poll starts it anew (`busy_poll_stop`
+    /// with `defer_hard_irqs` 1), and the interval is shorter. So no packet wakes anybody before the worker's timer
+    /// does, neither softirq nor kernel thread. Needs no suspend timeout.
+    Timed,
+}
+
+impl QueueMode {
+    /// All modes.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::InterruptFirst, Self::Grace, Self::Timed];
 }
 
 impl fmt::Display for QueueMode {
@@ -35,6 +44,7 @@ impl fmt::Display for QueueMode {
             QueueMode::Plain => "plain",
             QueueMode::InterruptFirst => "interrupt-first",
             QueueMode::Grace => "grace",
+            QueueMode::Timed => "timed",
         })
     }
 }
@@ -46,12 +56,14 @@ pub struct QueueSettings {
     /// Which loop drives the queue while the application waits.
     pub mode: QueueMode,
     /// `gro_flush_timeout`. In interrupt-first mode it only has to cover the time from the interrupt to the
-    /// moment when the application's wait suspends the queue.
+    /// moment when the application's wait suspends the queue. In timed mode it is the watchdog.
     pub grace_time: Duration,
     /// `napi_defer_hard_irqs`.
     pub defer_hard_irqs: u64,
-    /// `irq_suspend_timeout`: at most the time in which half of the receive ring fills.
+    /// `irq_suspend_timeout`: at most the time in which half of the receive ring fills. 0 in timed mode.
     pub suspend_timeout: Duration,
+    /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
+    pub poll_interval: Duration,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin: Duration,
     /// Why the law chose this.
@@ -77,6 +89,7 @@ impl QueueSettings {
             grace_time: Duration::ZERO,
             defer_hard_irqs: 0,
             suspend_timeout: Self::LONGEST_SUSPEND_TIMEOUT,
+            poll_interval: Duration::ZERO,
             spin: Duration::ZERO,
             why,
         }
@@ -93,6 +106,18 @@ impl QueueSettings {
             mode: QueueMode::Grace,
             grace_time,
             defer_hard_irqs: Self::GRACE_DEFERRALS,
+            ..Self::plain(why)
+        }
+    }
+
+    /// The settings of a queue in timed mode. `watchdog`: after this time without a poll the kernel takes the queue back.
+    pub const fn timed(poll_interval: Duration, watchdog: Duration, why: Reason) -> Self {
+        Self {
+            mode: QueueMode::Timed,
+            grace_time: watchdog,
+            defer_hard_irqs: 1,
+            suspend_timeout: Duration::ZERO,
+            poll_interval,
             ..Self::plain(why)
         }
     }
@@ -128,8 +153,10 @@ impl QueueSettings {
 impl fmt::Display for QueueSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.mode)?;
-        if self.mode == QueueMode::Grace {
-            write!(f, " {} µs", self.grace_time.as_micros())?;
+        match self.mode {
+            QueueMode::Grace => write!(f, " {} µs", self.grace_time.as_micros())?,
+            QueueMode::Timed => write!(f, " {} µs", self.poll_interval.as_micros())?,
+            QueueMode::Plain | QueueMode::InterruptFirst => {}
         }
         if !self.spin.is_zero() {
             write!(f, ", spins {} µs", self.spin.as_micros())?;

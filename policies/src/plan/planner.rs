@@ -268,6 +268,10 @@ impl Purposes {
                 defer: "after an empty poll the timer polls; the interrupt stays masked",
                 grace: "grace time: how long the timer leaves the queue to the application (ns)",
             },
+            QueueMode::Timed => Self {
+                defer: "after an empty poll the application polls again; the interrupt stays masked",
+                grace: "watchdog: takes the queue back from an application that stays away (ns)",
+            },
         }
     }
 }

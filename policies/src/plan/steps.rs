@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::grace_time::{GraceTime, nanos};
 use super::settings::Settings;
 use crate::knob::{Knob, Value};
-use crate::law::{LatencyBudget, QueueSettings};
+use crate::law::QueueSettings;
 use crate::policy::Policy;
 
 /// A knob to set.
@@ -74,8 +74,10 @@ impl Plan {
             && step.forbidden.is_none();
         let most = match step.knob {
             Knob::NapiDeferHardIrqs { .. } => QueueSettings::MOST_DEFERRALS,
-            Knob::NapiGroFlushTimeout { .. } => nanos(LatencyBudget::MAX.delay()),
-            Knob::NapiIrqSuspendTimeout { .. } => nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT),
+            // The one is the watchdog in timed mode, the other the suspend timeout in others.
+            Knob::NapiGroFlushTimeout { .. } | Knob::NapiIrqSuspendTimeout { .. } => {
+                nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT)
+            }
             _ => return None,
         };
         adapts.then_some((0, most))

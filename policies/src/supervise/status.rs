@@ -40,12 +40,15 @@ pub struct WorkerStatus {
 /// How a worker's queue is driven, and why. Times are whole microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStatus {
-    /// Which of the kernel's loops drives the queue while the worker waits.
+    /// What drives the queue while the worker waits.
     pub mode: QueueMode,
     /// The latency budget of the law that adapts the queue. `None` if the configuration fixes its values.
     pub latency_budget_us: Option<u64>,
     /// `gro_flush_timeout`.
     pub grace_time_us: u64,
+    /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
+    #[serde(default)]
+    pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
     /// Why the queue is driven this way, as `reason` with the share in percent that it is based on.
@@ -61,6 +64,7 @@ impl QueueStatus {
             mode: settings.mode,
             latency_budget_us: budget.map(|budget| micros(budget.delay())),
             grace_time_us: micros(settings.grace_time),
+            poll_interval_us: micros(settings.poll_interval),
             spin_us: micros(settings.spin),
             why: settings.why,
         }
@@ -69,8 +73,10 @@ impl QueueStatus {
     /// The mode, with the times that count in it: `grace 20 µs`.
     pub fn mode_text(&self) -> String {
         let mut text = self.mode.to_string();
-        if self.mode == QueueMode::Grace {
-            text.push_str(&format!(" {} µs", self.grace_time_us));
+        match self.mode {
+            QueueMode::Grace => text.push_str(&format!(" {} µs", self.grace_time_us)),
+            QueueMode::Timed => text.push_str(&format!(" {} µs", self.poll_interval_us)),
+            _ => {}
         }
         if self.spin_us > 0 {
             text.push_str(&format!(", spins {} µs", self.spin_us));

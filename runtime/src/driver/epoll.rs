@@ -26,7 +26,8 @@ use slab::Slab;
 
 use super::epoll_sys::{self, Event};
 use super::readiness::{Readiness, SourceKind};
-use super::wait::{Wait, WaitOutcome};
+use super::timed_polls::TimedPolls;
+use super::wait::{POLL_PASS, Wait, WaitOutcome};
 use crate::worker::waking::wake_handle::WakeHandle;
 
 /// The token of the worker's eventfd.
@@ -44,8 +45,6 @@ const SUSPEND: usize = usize::MAX - 5;
 /// With this many events the kernel copies them for several microseconds, in which the grace timer may wake the
 /// NAPI's thread.
 const LONG_COPY_EVENTS: usize = 8;
-/// The shortest wait that still polls the NAPI.
-const POLL_PASS: Duration = Duration::from_nanos(1);
 
 pub(crate) struct EpollDriver {
     polling: Poll,
@@ -66,6 +65,8 @@ pub(crate) struct EpollDriver {
     has_napi_thread: Cell<bool>,
     /// Whether waits busy-poll the NAPI at present.
     polls: Cell<bool>,
+    /// Timed mode. `None` if the policy doesn't poll.
+    timed: Option<Box<TimedPolls>>,
 }
 
 fn fd(poll: &Poll) -> BorrowedFd<'_> {
@@ -89,6 +90,7 @@ impl EpollDriver {
             let flags = EventFlags::IN | EventFlags::ET;
             epoll::add(fd(&polling), suspend, EventData::new_u64(SUSPEND as u64), flags)?;
         }
+        let timed = if split { Some(Box::new(TimedPolls::new()?)) } else { None };
         let once = if split { EventFlags::ONESHOT } else { EventFlags::ET };
         if let Some(wake) = &wake {
             epoll::add(fd(&polling), wake.eventfd(), EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
@@ -110,6 +112,7 @@ impl EpollDriver {
             suspend,
             has_napi_thread: Cell::new(false),
             polls: Cell::new(split),
+            timed,
         })
     }
 
@@ -146,11 +149,13 @@ impl EpollDriver {
         let flags = EventFlags::ONESHOT | EventFlags::ET;
         epoll::add(fd(&self.polling), socket, EventData::new_u64(LEARN as u64), flags)?;
         self.in_polling.set(self.in_polling.get() + 1);
+        self.timed.iter().for_each(|timed| timed.add(socket));
         Ok(())
     }
 
     /// Undoes [`EpollDriver::learn_napi`].
     pub(super) fn forget_napi(&self, socket: BorrowedFd<'_>) {
+        self.timed.iter().for_each(|timed| timed.remove(socket));
         // Fails only for a descriptor that was closed by others, and then it is removed already.
         let _ = epoll::delete(fd(&self.polling), socket);
         self.in_polling.set(self.in_polling.get() - 1);
@@ -179,12 +184,16 @@ impl EpollDriver {
         )?;
         entry.insert(Rc::clone(&source));
         self.in_polling.set(self.in_polling.get() + usize::from(in_polling));
+        if let Some(timed) = self.timed.as_ref().filter(|_| in_polling) {
+            timed.add(descriptor);
+        }
         Ok((key, source))
     }
 
     pub(crate) fn deregister(&self, descriptor: BorrowedFd<'_>, key: usize) -> io::Result<()> {
         let Some(source) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
         self.in_polling.set(self.in_polling.get() - usize::from(source.in_polling_epoll));
+        self.timed.iter().for_each(|timed| timed.remove(descriptor));
         self.instance(source.in_polling_epoll).registry().deregister(&mut SourceFd(&descriptor.as_raw_fd()))
     }
 
@@ -213,7 +222,8 @@ impl EpollDriver {
             self.collect_other(&mut outcome)?;
         }
         let network = self.collect(timeout, &mut outcome)?;
-        if self.polls.get() && self.has_napi_thread.get() && self.last_events.get() >= LONG_COPY_EVENTS {
+        let suspends = self.polls.get() && self.timed().is_none();
+        if suspends && self.has_napi_thread.get() && self.last_events.get() >= LONG_COPY_EVENTS {
             // If the grace timer has woken the NAPI's thread during the wait, the thread polls after the kernel has
             // suspended the NAPI, and sets the timer again, to the grace time (`napi_complete_done`). This call
             // is short, and comes after the thread.
@@ -221,7 +231,7 @@ impl EpollDriver {
             outcome.calls += again.calls;
             outcome.events += again.events;
         }
-        let nested_only = !network && self.polls.get() && !(self.wake_armed.get() && self.other_armed.get());
+        let nested_only = !network && suspends && !(self.wake_armed.get() && self.other_armed.get());
         if nested_only && self.in_polling.get() > 0 {
             // The nested descriptor that fired is disarmed now, so this pass can't return before it has
             // polled, unless the other nested one fires too; then the next pass polls.
@@ -234,11 +244,22 @@ impl EpollDriver {
 
     /// Makes waits busy-poll the NAPI, or stops that. Stop it only after a wait that has returned no events: the kernel
     /// resumes the interrupts of a suspended queue in a poll that finds nothing, and without polls nobody does
-    /// (`fs/eventpoll.c`, `ep_busy_loop`).
-    pub(crate) fn set_polling(&self, params: Option<EpollParams>) -> io::Result<()> {
-        params.unwrap_or_default().write(fd(&self.polling))?;
-        self.polls.set(params.is_some());
+    /// (`fs/eventpoll.c`, `ep_busy_loop`). `interval`: how long a wait sleeps at most before it polls again, in timed mode; 0 in
+    /// others.
+    pub(crate) fn set_polling(&self, params: Option<EpollParams>, interval: Duration) -> io::Result<()> {
+        let polls = params.is_some();
+        let params = params.unwrap_or_default();
+        if let Some(timed) = &self.timed {
+            timed.set(interval, params)?;
+        }
+        params.write(fd(&self.polling))?;
+        self.polls.set(polls);
         Ok(())
+    }
+
+    /// What polls the NAPI if that is in timed mode.
+    fn timed(&self) -> Option<&TimedPolls> {
+        self.timed.as_deref().filter(|timed| timed.are_on())
     }
 
     /// Whether waits busy-poll the NAPI at present.
@@ -273,7 +294,10 @@ impl EpollDriver {
     /// Makes one `epoll_pwait2`. Returns whether it brought network events, or no events at all.
     fn collect(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<bool> {
         let mut events = self.events.borrow_mut();
-        let count = epoll_sys::epoll_wait(fd(&self.polling), &mut events, timeout)?;
+        let count = match self.timed() {
+            Some(timed) => timed.wait(fd(&self.polling), &mut events, timeout, &mut outcome.calls)?,
+            None => epoll_sys::epoll_wait(fd(&self.polling), &mut events, timeout)?,
+        };
         self.last_events.set(count);
         let (mut network, mut other) = (count == 0, false);
         for &event in &events[..count] {
@@ -299,6 +323,9 @@ impl EpollDriver {
             }
         }
         drop(events);
+        if let Some(timed) = self.timed() {
+            timed.waited(network && count > 0);
+        }
         if other {
             self.collect_other(outcome)?;
         }

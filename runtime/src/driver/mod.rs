@@ -3,7 +3,9 @@
 pub(crate) mod driver_kind;
 pub(crate) mod epoll;
 pub(crate) mod epoll_sys;
+mod napi_poller;
 pub(crate) mod readiness;
+mod timed_polls;
 pub(crate) mod uring;
 pub(crate) mod wait;
 pub(crate) mod waiters;
@@ -108,9 +110,9 @@ impl Driver {
     pub(crate) fn set_polling(&self, settings: &QueueSettings, budget: u16) -> io::Result<()> {
         let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
         let params = settings.polls().then(|| EpollParams::polling(micros, budget));
-        self.epoll().set_polling(params)?;
+        self.epoll().set_polling(params, settings.poll_interval)?;
         if let Some(ring) = self.ring() {
-            ring.set_suspends(settings.polls());
+            ring.set_suspends(settings.polls() && !settings.suspend_timeout.is_zero());
         }
         Ok(())
     }

@@ -12,6 +12,9 @@ pub(crate) const POLLING_TURN_LIMIT: Duration = Duration::from_millis(1);
 /// How long a turn may run tasks otherwise, before timers and sockets have their turn.
 pub(crate) const TURN_LIMIT: Duration = Duration::from_millis(5);
 
+/// The shortest wait that still polls a NAPI: with a timeout of 0 `ep_poll` returns before it would.
+pub(crate) const POLL_PASS: Duration = Duration::from_nanos(1);
+
 /// How long a wait may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {

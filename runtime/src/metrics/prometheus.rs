@@ -58,11 +58,16 @@ const HISTOGRAMS: [WorkerHistogram; 3] = [
 /// A time of a queue's settings: its name, its help, and its value in microseconds.
 type QueueTime = (&'static str, &'static str, fn(&QueueStatus) -> Option<u64>);
 
-const QUEUE_TIMES: [QueueTime; 3] = [
+const QUEUE_TIMES: [QueueTime; 4] = [
     (
         "lull_worker_queue_grace_time_seconds",
         "Time that the timer leaves the worker's queue to it after an empty poll.",
         |it| Some(it.grace_time_us),
+    ),
+    (
+        "lull_worker_queue_poll_interval_seconds",
+        "Longest sleep between two polls of the worker's queue in timed mode; 0 in others.",
+        |it| Some(it.poll_interval_us),
     ),
     (
         "lull_worker_queue_spin_seconds",
@@ -167,7 +172,7 @@ fn queues(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
     let help = "1 for the mode in which the worker's queue is driven, 0 for the others.";
     let mut family = page.family("lull_worker_queue_mode", Kind::Gauge, help);
     for (number, status) in &driven {
-        for mode in [QueueMode::Plain, QueueMode::InterruptFirst, QueueMode::Grace] {
+        for mode in QueueMode::ALL {
             family.sample(&[("worker", number), ("mode", &mode.to_string())], u8::from(status.mode == mode));
         }
     }

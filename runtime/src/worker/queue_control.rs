@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use policies::QueueRequests;
 use policies::counters::{AwakeTime, this_thread_cpu_time};
-use policies::law::{Epoch, PollingLaw, QueueSettings};
+use policies::law::{Epoch, PollingLaw, QueueMode, QueueSettings};
 
 use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
@@ -237,6 +237,8 @@ impl QueueControl {
         let last = self.last.replace(reading);
         let duration = Duration::from_nanos(now - last.time);
         let (sleeps, slept) = (self.sleeps.take(), self.slept.take());
+        // In timed mode no interrupt ends a sleep.
+        let sleeps = if self.in_effect.get().mode == QueueMode::Timed { 0 } else { sleeps };
         let events = reading.events - last.events;
         let segments = (reading.received_bytes - last.received_bytes) / SEGMENT;
         let packets = events.max(segments);

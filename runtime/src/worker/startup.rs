@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use policies::descriptors::EpollParams;
-use policies::law::{LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
+use policies::law::{LawLimits, MachineCosts, PollTimer, PollingLaw, QueueSettings, Reason};
 use policies::netlink::netdev::Netdev;
 use policies::{GraceTime, Knob, Policy};
 
@@ -147,7 +147,8 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let compares_costs = !runtime.config.ignores_polling_costs;
     let ring = policies::host::interface(interface).ok().and_then(|interface| interface.rx_ring);
     let ring_slots = ring.map_or(LawLimits::default().ring_slots, |ring| ring.size);
-    let limits = LawLimits { ring_slots, fixed, compares_costs };
+    let wakes_thread = napi.threaded.is_some_and(|threaded| threaded > 0);
+    let limits = LawLimits { ring_slots, fixed, compares_costs, timer: PollTimer::Worker { wakes_thread } };
     let law = PollingLaw::new(settings.latency_budget, MachineCosts::measure(), limits);
     let requests = settable.and(runtime.host.requests.clone());
     let now = monotonic_nanos();

@@ -86,9 +86,11 @@ fn set_deferrals(guest: &mut Machine, nic: usize, deferrals: u32) {
 fn mode(guest: &mut Machine, nic: usize) -> String {
     let lines = worker_lines(guest, nic);
     let by_law = lines[0].word("latency_budget_us").is_some();
-    match (lines[0].word("mode").filter(|_| by_law), lines[0].word("grace_time_us")) {
-        (Some("grace"), Some(time)) => format!("grace {time} µs"),
-        (mode, _) => mode.unwrap_or("-").to_owned(),
+    let time = |name| lines[0].word(name).unwrap_or("?");
+    match lines[0].word("mode").filter(|_| by_law) {
+        Some("grace") => format!("grace {} µs", time("grace_time_us")),
+        Some("timed") => format!("timed {} µs", time("poll_interval_us")),
+        mode => mode.unwrap_or("-").to_owned(),
     }
 }
 

@@ -162,13 +162,12 @@ fn a_queue_is_polled_under_load_and_has_plain_interrupts_before_and_after_it() {
     let (seen, share) = observe(&mut runtime, client(&testbed));
     let last = seen.last().unwrap();
     assert_eq!((last.status.mode, last.values.0, last.values.1), (QueueMode::Plain, 0, 0), "{last:?}");
-    let driven = |it: &&Observation| {
-        it.status.mode == QueueMode::Grace && it.values.0 >= QueueSettings::GRACE_DEFERRALS
-    };
+    let driven = |it: &&Observation| it.status.mode == QueueMode::Timed && it.values.0 == 1;
     let Observation { status, values: (_, grace_time, suspend_timeout) } =
-        seen.iter().find(driven).expect("never in grace mode");
-    assert_eq!(*grace_time, status.grace_time_us, "{status:?}");
-    assert!((250..=20_000).contains(suspend_timeout), "{suspend_timeout} µs");
+        seen.iter().find(driven).expect("never in timed mode");
+    assert_eq!((*grace_time, *suspend_timeout), (status.grace_time_us, 0), "{status:?}");
+    assert!((250..=20_000).contains(grace_time), "a watchdog of {grace_time} µs");
+    assert!((20..=160).contains(&status.poll_interval_us), "{status:?}");
     assert!(share > 0.0, "busy polling received nothing");
 }
 

@@ -1,9 +1,9 @@
-//! Which of the kernel's three loops (interrupt, timer, busy poll) drives a queue in each of its modes.
+//! Which of the kernel's three loops (interrupt, timer, busy poll) drives a queue in each of its modes, by tracepoints.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
-use policies::law::QueueMode;
+use policies::law::{LatencyBudget, QueueMode};
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Pid, Policy, host};
 use runtime::GraceTime;
@@ -122,6 +122,37 @@ fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker
     assert!(per_request > 6.0, "the timer expires {per_request:.1} times a request");
     let polls = run_loaded(&testbed, &trace, &mut server);
     assert!(polls.busy_share() > 0.5, "{polls:?}");
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare() {
+    let testbed = enter(1);
+    let Some(trace) = trace() else { return };
+    let builder = server_builder(Policy::KernelPolling, 1);
+    let budget = LatencyBudget::new(Duration::from_micros(100)).unwrap();
+    let mut server = EchoServer::start(builder.latency_budget(budget), SERVER_ADDRESS, WORK);
+    let [worker, thread] = threads(&mut server);
+    preempt_on_client_core();
+    let load = Load::open(&testbed, server.address, CONNECTIONS, ECHO);
+    load.on();
+    let give_up = Instant::now() + Duration::from_secs(5);
+    while server.report().queue.unwrap().mode != QueueMode::Timed {
+        assert!(Instant::now() < give_up, "{}", server.report());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    trace.clear();
+    std::thread::sleep(LOADED_TIME);
+    let polls = trace.count(worker, thread);
+    println!("{} requests, {polls:?}", load.end());
+    // After pauses of the machine the watchdog polls.
+    assert!(polls.busy_share() > 0.9 && polls.thread < polls.busy / 10, "{polls:?}");
+    assert!(polls.timer < polls.busy / 10, "{polls:?}");
+    std::thread::sleep(Duration::from_millis(500));
+    let (polls, trips) = run_sparse(&testbed, &trace, &mut server);
+    assert_eq!((polls.busy, polls.timer), (0, 0), "{polls:?}");
+    assert!(polls.thread_packets >= trips.len() as u64, "{polls:?} for {} requests", trips.len());
 }
 
 #[test]

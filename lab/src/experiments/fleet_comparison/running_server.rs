@@ -170,6 +170,8 @@ fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
     let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
     let settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
     Ok(Some(match settings.mode {
+        // Without a suspend timeout only timed mode defers.
+        QueueMode::InterruptFirst if suspend.is_zero() => QueueMode::Timed.to_string(),
         QueueMode::Grace => format!("{} {} µs", settings.mode, settings.grace_time.as_micros()),
         mode => mode.to_string(),
     }))

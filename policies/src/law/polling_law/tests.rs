@@ -28,6 +28,13 @@ fn law(budget_micros: u64) -> PollingLaw {
     PollingLaw::new(budget, costs, LawLimits::default())
 }
 
+/// A law of a worker that can poll by its own timer.
+fn timed_law(budget_micros: u64, wakes_thread: bool) -> PollingLaw {
+    let mut law = law(budget_micros);
+    law.limits.timer = PollTimer::Worker { wakes_thread };
+    law
+}
+
 /// Runs a law for `millis` at `rate` events per second. Returns the settings that it chose on the way.
 fn run(law: &mut PollingLaw, core: Core, rate: f64, millis: u64) -> Vec<QueueSettings> {
     let mut changes = Vec::new();
@@ -35,7 +42,7 @@ fn run(law: &mut PollingLaw, core: Core, rate: f64, millis: u64) -> Vec<QueueSet
         let cost = match law.settings().mode {
             QueueMode::Plain => core.plain,
             QueueMode::InterruptFirst => core.interrupt_first,
-            QueueMode::Grace => core.grace,
+            QueueMode::Grace | QueueMode::Timed => core.grace,
         };
         let seconds = STEP.as_secs_f64();
         // A core that is always busy does what it can.
@@ -43,10 +50,14 @@ fn run(law: &mut PollingLaw, core: Core, rate: f64, millis: u64) -> Vec<QueueSet
         let cpu = Duration::from_secs_f64(events * cost);
         // The quantiles of exponential gaps; in grace mode sleeps end with the timer.
         let idle = cpu + core.waiting < STEP.mul_f64(0.99);
-        for quantile in (0..20).filter(|_| idle) {
+        for quantile in (0..20).filter(|_| idle && rate > 0.0) {
             let gap = Duration::from_secs_f64(-(1.0 - (f64::from(quantile) + 0.5) / 20.0).ln() / rate);
             let grace = law.settings().grace_time;
             law.record_gap(match law.settings().mode {
+                QueueMode::Timed => {
+                    let interval = law.settings().poll_interval;
+                    interval * u32::try_from(gap.as_nanos().div_ceil(interval.as_nanos())).unwrap()
+                }
                 QueueMode::Grace => grace * u32::try_from(gap.as_nanos().div_ceil(grace.as_nanos())).unwrap(),
                 _ => gap,
             });
@@ -90,6 +101,58 @@ fn a_budget_is_the_grace_time_where_packets_come_within_it() {
     assert_eq!(mode_at(50, CHEAP_POLLS, 30_000.0), (QueueMode::Grace, micros(50)));
     assert_eq!(mode_at(50, CHEAP_POLLS, 1e6), (QueueMode::Grace, micros(50)));
     assert_eq!(mode_at(100, CHEAP_POLLS, 5_000.0).0, QueueMode::Plain);
+}
+
+#[test]
+fn a_worker_that_can_poll_by_its_timer_does_that_where_the_kernels_timer_would() {
+    for (budget, rate, interval) in
+        [(0, 240_000.0, 20), (0, 1e6, 20), (20, 75_000.0, 20), (50, 30_000.0, 50), (50, 1e6, 20)]
+    {
+        let mut law = timed_law(budget, false);
+        run(&mut law, CHEAP_POLLS, rate, 1_000);
+        let settings = *law.settings();
+        assert_eq!((settings.mode, settings.poll_interval), (QueueMode::Timed, micros(interval)), "{rate}");
+        // Nothing but the worker and the watchdog polls.
+        assert_eq!((settings.defer_hard_irqs, settings.suspend_timeout), (1, Duration::ZERO));
+        let filled = settings.grace_time.as_secs_f64() * rate.min(500_000.0);
+        let is_shortest = settings.grace_time < SHORTEST_SUSPEND_TIMEOUT * 2;
+        assert!(filled <= 128.0 || is_shortest, "{settings:?}");
+        assert!(settings.grace_time >= SHORTEST_SUSPEND_TIMEOUT, "{settings:?}");
+    }
+    for (budget, rate) in [(0, 25_000.0), (0, 180_000.0), (20, 25_000.0), (100, 5_000.0)] {
+        let mut law = timed_law(budget, false);
+        run(&mut law, CHEAP_POLLS, rate, 1_000);
+        assert_eq!(law.settings().mode, QueueMode::Plain, "budget {budget}, {rate}");
+    }
+}
+
+#[test]
+fn where_interrupts_wake_a_thread_fewer_packets_an_interval_are_enough() {
+    for (wakes_thread, mode) in [(false, QueueMode::Plain), (true, QueueMode::Timed)] {
+        let mut law = timed_law(20, wakes_thread);
+        run(&mut law, CHEAP_POLLS, 25_000.0, 1_000);
+        assert_eq!(law.settings().mode, mode);
+    }
+}
+
+#[test]
+fn requests_that_wait_long_for_the_core_are_polled_for_before_it_is_saturated() {
+    // 15 µs · 0.8/0.2 = 60 µs, and 45 µs where it is busy 75 % of the time.
+    let slow = Core { plain: 30e-6, interrupt_first: 20e-6, grace: 15e-6, waiting: Duration::ZERO };
+    for (rate, mode) in [(0.8 / 30e-6, QueueMode::Timed), (0.5 / 30e-6, QueueMode::Plain)] {
+        let mut law = timed_law(0, false);
+        run(&mut law, slow, rate, 1_000);
+        assert_eq!(law.settings().mode, mode, "{rate}");
+    }
+}
+
+#[test]
+fn a_worker_without_packets_stops_its_polls_soon() {
+    let mut law = timed_law(0, false);
+    run(&mut law, CHEAP_POLLS, 1e6, 1_000);
+    assert_eq!(law.settings().mode, QueueMode::Timed);
+    run(&mut law, CHEAP_POLLS, 0.0, 60);
+    assert_eq!(law.settings().mode, QueueMode::Plain);
 }
 
 #[test]

@@ -140,12 +140,16 @@ fn policy(context: &ServerContext, put: &mut StatWriter<'_>) {
 
 /// How a worker's queue is driven, in words without spaces.
 fn queue_fields(queue: &QueueStatus) -> String {
-    let QueueStatus { mode, latency_budget_us, grace_time_us, spin_us, why, .. } = queue;
+    let QueueStatus { mode, latency_budget_us, grace_time_us, poll_interval_us, spin_us, why, .. } = queue;
     let mut fields = format!(" mode={mode}");
     if let Some(budget) = latency_budget_us {
         fields.push_str(&format!(" latency_budget_us={budget}"));
     }
-    fields.push_str(&format!(" grace_time_us={grace_time_us} spin_us={spin_us} why={}", why.name()));
+    fields.push_str(&format!(" grace_time_us={grace_time_us}"));
+    if *poll_interval_us > 0 {
+        fields.push_str(&format!(" poll_interval_us={poll_interval_us}"));
+    }
+    fields.push_str(&format!(" spin_us={spin_us} why={}", why.name()));
     if let Some(percent) = why.percent() {
         fields.push_str(&format!(":{percent}%"));
     }
@@ -165,6 +169,12 @@ mod tests {
         assert_eq!(
             queue_fields(&QueueStatus::new(&settings, Some(budget))),
             " mode=grace latency_budget_us=20 grace_time_us=20 spin_us=0 why=within-budget:80%"
+        );
+        let watchdog = std::time::Duration::from_millis(5);
+        let timed = QueueSettings::timed(budget.delay(), watchdog, Reason::Saturated { busy: 95 });
+        assert_eq!(
+            queue_fields(&QueueStatus::new(&timed, Some(budget))),
+            " mode=timed latency_budget_us=20 grace_time_us=5000 poll_interval_us=20 spin_us=0 why=saturated:95%"
         );
         let fixed = QueueSettings::fixed(policies::law::LatencyBudget::ZERO);
         assert_eq!(

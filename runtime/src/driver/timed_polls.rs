@@ -1,0 +1,112 @@
+//! Timed mode: waits that never sleep for longer than a poll interval before the NAPI is polled again.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use policies::descriptors::EpollParams;
+
+use super::epoll_sys::{self, Event};
+use super::napi_poller::NapiPoller;
+use super::wait::POLL_PASS;
+use crate::time::clock::monotonic_nanos;
+
+/// After this many poll intervals a wait polls by the poller, also if the instance seems to poll: its last events may have been
+/// others than packets.
+const MOST_INTERVALS: u64 = 4;
+/// A wait returns after this time also without events, so that a law can end the polls.
+const LONGEST_WAIT: u64 = 10_000_000;
+
+pub(super) struct TimedPolls {
+    poller: NapiPoller,
+    /// In nanoseconds; 0 in other modes than timed.
+    interval: Cell<u64>,
+    /// When the NAPI was polled last, on the monotonic clock.
+    polled: Cell<u64>,
+    /// Whether the last wait brought network events, so that the waiting instance knows its NAPI, and polls before it sleeps.
+    knows_napi: Cell<bool>,
+}
+
+impl TimedPolls {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            poller: NapiPoller::new()?,
+            interval: Cell::new(0),
+            polled: Cell::new(0),
+            knows_napi: Cell::new(false),
+        })
+    }
+
+    /// Takes in a socket of the NAPI, which has to be [removed](Self::remove) before it is closed.
+    pub(super) fn add(&self, socket: BorrowedFd<'_>) {
+        self.poller.add(socket);
+    }
+
+    pub(super) fn remove(&self, socket: BorrowedFd<'_>) {
+        self.poller.remove(socket);
+    }
+
+    /// Whether the queue is in timed mode.
+    pub(super) fn are_on(&self) -> bool {
+        self.interval.get() > 0
+    }
+
+    /// Sets the poll interval, 0 in other modes than timed, and how one poll is made. The queue has the values of the mode
+    /// already.
+    pub(super) fn set(&self, interval: Duration, params: EpollParams) -> io::Result<()> {
+        if self.are_on() && interval.is_zero() {
+            // Nothing is deferred any more, so this poll unmasks the interrupt now, and not the watchdog later.
+            self.poller.poll()?;
+        }
+        self.poller.set_params(params)?;
+        self.interval.set(interval.as_nanos() as u64);
+        self.knows_napi.set(false);
+        Ok(())
+    }
+
+    /// Takes in what a wait has returned.
+    pub(super) fn waited(&self, network_events: bool) {
+        self.knows_napi.set(network_events);
+        if network_events {
+            self.polled.set(monotonic_nanos());
+        }
+    }
+
+    /// Waits on an epoll instance as [`epoll_sys::epoll_wait`] does, and polls after each interval. `calls` counts the system
+    /// calls beyond the first.
+    pub(super) fn wait(
+        &self,
+        instance: BorrowedFd<'_>,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+        calls: &mut usize,
+    ) -> io::Result<usize> {
+        let interval = self.interval.get();
+        let mut now = monotonic_nanos();
+        let timeout = timeout.map_or(LONGEST_WAIT, |timeout| timeout.as_nanos() as u64);
+        let end = now + timeout.min(LONGEST_WAIT);
+        loop {
+            let since = now.saturating_sub(self.polled.get());
+            let polls = since >= interval && !self.knows_napi.get() || since >= interval * MOST_INTERVALS;
+            if polls {
+                *calls += self.poller.poll()?;
+            }
+            // An instance that knows its NAPI polls before it sleeps. If that is in vain, it has forgotten the NAPI.
+            if polls || self.knows_napi.replace(false) {
+                self.polled.set(now);
+            }
+            let next = self.polled.get() + interval;
+            let sleep = Duration::from_nanos(next.min(end).saturating_sub(now)).max(POLL_PASS);
+            let count = epoll_sys::epoll_wait(instance, events, Some(sleep))?;
+            if count > 0 {
+                return Ok(count);
+            }
+            now = monotonic_nanos();
+            if now >= end {
+                return Ok(0);
+            }
+            *calls += 1;
+        }
+    }
+}
