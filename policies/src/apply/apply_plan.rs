@@ -196,6 +196,11 @@ impl Guard {
             if self.applied.iter().any(is_step) {
                 continue;
             }
+            if let Knob::Coalesce { .. } = step.knob {
+                // All parameters by one request.
+                self.set_coalescing(device, others)?;
+                continue;
+            }
             self.set(&step.knob, &step.target, device, others)?;
             if self.applied.last().is_some_and(Applied::ends_policy) {
                 self.step_down(device)?;
@@ -253,24 +258,48 @@ impl Guard {
 
     /// Sets one knob and records the result, unless another process holds the knob.
     fn set(&mut self, knob: &Knob, target: &Value, device: &Device, others: &[Journal]) -> Result<(), Error> {
+        let (outcome, owned) = match self.refusal_of_others(knob, target, device, others) {
+            Some(refusal) => (refusal, Some(target.clone())),
+            None => write_verified(knob, target, device),
+        };
+        self.record_outcome(knob, target, outcome, owned)?;
+        let outcome = self.applied.last().map(|applied| &applied.outcome);
+        // Also for a size that reads back as another: the rings may have been rebuilt.
+        if *knob == Knob::RxRing && !matches!(outcome, Some(Outcome::Already | Outcome::Failed { .. })) {
+            device.invalidate_queues();
+            wait_for_queues(self.plan.ifindex, None)?;
+        }
+        Ok(())
+    }
+
+    /// Why a knob is not set: another process holds it.
+    pub(super) fn refusal_of_others(
+        &self,
+        knob: &Knob,
+        target: &Value,
+        device: &Device,
+        others: &[Journal],
+    ) -> Option<Outcome> {
         // Rebuilding the queues would reset what other processes have set on theirs.
         let changes_queues = knob.rebuilds_queues();
         let holder = others.iter().find(|other| {
             let has_entry = || other.entries.iter().any(|entry| entry.knob == *knob);
             knob.queue().is_none() && (has_entry() || changes_queues && !other.queues.is_empty())
         });
-        let (outcome, owned) = match holder {
-            Some(other) if knob.read(device).ok().as_ref() != Some(target) => {
-                let what = if changes_queues {
-                    "holds queues of the device"
-                } else {
-                    "has set it for the whole device"
-                };
-                let reason = format!("process {} {what}", other.writer.pid);
-                (Outcome::Failed { reason }, Some(target.clone()))
-            }
-            _ => write_verified(knob, target, device),
-        };
+        let holder = holder.filter(|_| knob.read(device).ok().as_ref() != Some(target))?;
+        let what =
+            if changes_queues { "holds queues of the device" } else { "has set it for the whole device" };
+        Some(Outcome::Failed { reason: format!("process {} {what}", holder.writer.pid) })
+    }
+
+    /// Records what came of a knob. `owned` is the only value that is the writer's from now on; `None` if it is not known.
+    pub(super) fn record_outcome(
+        &mut self,
+        knob: &Knob,
+        target: &Value,
+        outcome: Outcome,
+        owned: Option<Value>,
+    ) -> Result<(), Error> {
         if (knob.has_limit() || knob.is_rounded())
             && let Some(owned) = owned
             && let Some(undo) = lock(&self.undo).as_mut()
@@ -278,11 +307,6 @@ impl Guard {
             // What the device makes of the target is known: any other value is somebody else's.
             undo.journal.finalize(knob, &owned);
             undo.write(&self.directory)?;
-        }
-        // Also for a size that reads back as another: the rings may have been rebuilt.
-        if *knob == Knob::RxRing && !matches!(outcome, Outcome::Already | Outcome::Failed { .. }) {
-            device.invalidate_queues();
-            wait_for_queues(self.plan.ifindex, None)?;
         }
         let applied =
             Applied { knob: knob.clone(), target: target.clone(), policy: self.plan.policy, outcome };

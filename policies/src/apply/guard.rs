@@ -77,7 +77,7 @@ impl Guard {
         let mut reapplied = Vec::new();
         for applied in self.applied.iter().filter(|applied| select(&applied.knob)) {
             let expected = match &applied.outcome {
-                Outcome::AtLimit { value } | Outcome::Rounded { value } => value.clone(),
+                Outcome::AtLimit { value, .. } | Outcome::Rounded { value } => value.clone(),
                 Outcome::Already | Outcome::Set | Outcome::Pending { .. } => applied.target.to_string(),
                 // It could not be set before.
                 Outcome::Failed { .. } | Outcome::ReadsBack { .. } => continue,

@@ -2,6 +2,7 @@
 
 mod adapted_queue;
 mod apply_plan;
+mod coalescing;
 mod epoll_journal;
 mod guard;
 mod outcome;

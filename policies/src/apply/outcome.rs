@@ -16,10 +16,12 @@ pub enum Outcome {
     Already,
     /// The knob was set, and reads back as the target value.
     Set,
-    /// The knob was set to the device's limit, which is below the target.
+    /// The driver refused the target, and took a smaller value: its limit, if that is known.
     AtLimit {
-        /// The limit.
+        /// The smaller value.
         value: String,
+        /// The kernel's error for the target.
+        refusal: String,
     },
     /// The knob was set, and the driver rounded the value up or down.
     Rounded {
@@ -45,7 +47,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the knob has its target value, the device's limit, or what the driver rounded the target to.
+    /// Whether the knob has its target value, a value that the device takes, or what the driver rounded the target to.
     pub fn is_ok(&self) -> bool {
         !matches!(self, Outcome::Failed { .. } | Outcome::ReadsBack { .. })
     }
@@ -91,8 +93,8 @@ impl fmt::Display for Applied {
             Outcome::Pending { still } => {
                 write!(f, "{knob} set to {target}, effective with its next interrupt (until then: {still})")
             }
-            Outcome::AtLimit { value } => {
-                write!(f, "{knob} set to {value}: the device takes no more ({target} asked)")
+            Outcome::AtLimit { value, refusal } => {
+                write!(f, "{knob} set to {value}: the device refused {target} ({refusal})")
             }
             Outcome::Rounded { value } => write!(f, "{knob} set to {value} ({target} asked)"),
             Outcome::Failed { reason } => {

@@ -4,11 +4,10 @@ use std::io;
 
 use super::outcome::Outcome;
 use crate::host::device::Device;
-use crate::knob::write::Written;
 use crate::knob::{Knob, Value};
 
-/// Sets a knob and verifies the result. The second value is the only one that is the writer's from now on: the target, the
-/// device's limit, or what the driver rounded the target to. `None` if it is not known.
+/// Sets a knob and verifies the result. The second value is the only one that is the writer's from now on: the target, or
+/// what the driver rounded the target to. `None` if it is not known.
 pub(super) fn write_verified(knob: &Knob, target: &Value, device: &Device) -> (Outcome, Option<Value>) {
     let before = knob.read(device).ok();
     if before.as_ref() == Some(target) {
@@ -26,21 +25,18 @@ fn judge(
     knob: &Knob,
     target: &Value,
     before: Option<&Value>,
-    written: io::Result<Written>,
+    written: io::Result<()>,
     now: io::Result<Value>,
 ) -> (Outcome, Option<Value>) {
     let is_changed = |now: &Value| before.is_some_and(|before| before != now);
     let outcome = match (written, &now) {
         (Err(error), _) => Outcome::Failed { reason: error.to_string() },
-        (Ok(Written::Limit(limit)), Ok(now)) if *now == limit => {
-            Outcome::AtLimit { value: limit.to_string() }
-        }
-        (Ok(Written::Target), Ok(now)) if now == target => Outcome::Set,
-        (Ok(Written::Target), Ok(now)) if knob.is_rounded() && is_changed(now) => {
+        (Ok(()), Ok(now)) if now == target => Outcome::Set,
+        (Ok(()), Ok(now)) if knob.is_rounded() && is_changed(now) => {
             Outcome::Rounded { value: now.to_string() }
         }
-        (Ok(_), Ok(now)) => Outcome::ReadsBack { value: now.to_string() },
-        (Ok(_), Err(error)) => Outcome::ReadsBack { value: format!("nothing ({error})") },
+        (Ok(()), Ok(now)) => Outcome::ReadsBack { value: now.to_string() },
+        (Ok(()), Err(error)) => Outcome::ReadsBack { value: format!("nothing ({error})") },
     };
     let owned = match now {
         Ok(now) if outcome.is_ok() => Some(now),
@@ -59,14 +55,13 @@ fn pending(knob: &Knob, target: &Value, device: &Device) -> Option<Outcome> {
 mod tests {
     use super::*;
     use crate::journal::{Entry, OwnedValues};
-    use crate::netlink::ethtool::Coalescing;
 
     fn number(number: u64) -> Value {
         Value::Number(number)
     }
 
     fn ring(before: u64, target: u64, now: io::Result<Value>) -> (Outcome, Option<Value>) {
-        judge(&Knob::RxRing, &number(target), Some(&number(before)), Ok(Written::Target), now)
+        judge(&Knob::RxRing, &number(target), Some(&number(before)), Ok(()), now)
     }
 
     #[test]
@@ -94,15 +89,5 @@ mod tests {
         let (outcome, owned) = ring(1024, 4096, Err(io::ErrorKind::NotFound.into()));
         assert!(matches!(outcome, Outcome::ReadsBack { .. }));
         assert_eq!(owned, None);
-    }
-
-    #[test]
-    fn a_search_of_the_limit_that_fails_on_its_way_leaves_its_values_owned() {
-        let knob = Knob::Coalesce { parameter: Coalescing::RxUsecs };
-        let failed = || Err(io::ErrorKind::PermissionDenied.into());
-        let (_, owned) = judge(&knob, &number(100), Some(&number(8)), failed(), Ok(number(54)));
-        assert_eq!(owned, None);
-        let (_, owned) = judge(&knob, &number(100), Some(&number(8)), failed(), Ok(number(8)));
-        assert_eq!(owned, Some(number(100)));
     }
 }

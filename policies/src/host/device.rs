@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 
 use super::cpuset::Pid;
-use super::discover::interface_by_index;
+use super::discover::{self, interface_by_index};
 use super::interface::Interface;
 use super::irq::Direction;
 use crate::netlink::netdev::{Napi, Netdev};
@@ -27,6 +27,11 @@ impl Device {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The name of its driver; `None` for a virtual device.
+    pub(crate) fn driver(&self) -> Option<String> {
+        discover::driver(&self.name)
     }
 
     /// The interface's index, if the index still has the expected name.

@@ -201,7 +201,8 @@ fn numa_node(interface: &str) -> Option<u32> {
     files.iter().find_map(|file| fs::read_to_string(file).ok())?.trim().parse().ok()
 }
 
-fn driver(interface: &str) -> Option<String> {
+/// The name of the interface's driver; `None` for a virtual device.
+pub(super) fn driver(interface: &str) -> Option<String> {
     let link = fs::read_link(sysfs::class_net(interface).join("device/driver")).ok()?;
     Some(link.file_name()?.to_str()?.to_owned())
 }

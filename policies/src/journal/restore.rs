@@ -334,8 +334,7 @@ fn restore_entry(entry: &mut Entry, device: &Device, down: bool) -> RestoreOutco
     if !entry.owns(&now) {
         return RestoreOutcome::ChangedMeanwhile { value: now.to_string() };
     }
-    // Exactly the old value: the device's limit would be another one that nobody has set.
-    if let Err(error) = entry.knob.write_exactly(device, old) {
+    if let Err(error) = entry.knob.write(device, old) {
         return RestoreOutcome::Failed { reason: format!("it is {now}, and can't be set to {old}: {error}") };
     }
     if entry.knob.rebuilds_queues() && !down {

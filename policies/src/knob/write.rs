@@ -10,38 +10,18 @@ use super::read::running_irqbalance;
 use crate::host::device::Device;
 use crate::host::{Cpus, irq, scheduler};
 use crate::netlink::errno;
-use crate::netlink::ethtool::{Coalescing, Ethtool};
+use crate::netlink::ethtool::Ethtool;
 use crate::netlink::netdev::{NapiSetting, Netdev, THREADED_BUSY_POLL};
 
-/// What a write stored.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// The target.
-    Target,
-    /// The device's limit, which is below the target.
-    Limit(Value),
-}
-
 impl Knob {
-    /// Writes a value, or the device's limit if the device refuses the value. [`Knob::read`] shows what
-    /// the kernel made of it.
-    pub(crate) fn write(&self, device: &Device, value: &Value) -> io::Result<Written> {
-        match (self, value, self.write_exactly(device, value)) {
-            (Knob::Coalesce { parameter }, Value::Number(target), Err(refusal)) => {
-                search_limit(device.verified_index()?, *parameter, *target, refusal)
-            }
-            (.., written) => written.map(|()| Written::Target),
-        }
-    }
-
-    /// Writes a value. If the device refuses it, nothing else is tried.
-    pub(crate) fn write_exactly(&self, device: &Device, value: &Value) -> io::Result<()> {
+    /// Writes a value. If the device refuses it, nothing else is tried. [`Knob::read`] shows what the kernel made of it.
+    pub(crate) fn write(&self, device: &Device, value: &Value) -> io::Result<()> {
         // The name may belong to another interface by now, which must not be written to.
         let index = device.verified_index()?;
         match (self, value) {
             (Knob::Coalesce { parameter }, Value::Number(target)) => {
                 let target = u32::try_from(*target).map_err(|_| io::ErrorKind::InvalidInput)?;
-                Ethtool::open()?.set_coalescing(index, *parameter, target)?;
+                Ethtool::open()?.set_coalescing(index, &[(*parameter, target)])?;
             }
             (Knob::Channels { combined }, Value::Number(count)) => {
                 let count = u32::try_from(*count).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -121,32 +101,4 @@ fn set_affinity(irq: u32, cpus: &Cpus) -> io::Result<()> {
             error
         }
     })
-}
-
-/// Sets the largest coalescing value below one that the device has refused. Drivers don't report their limit; they refuse
-/// values beyond it. So the limit is found by bisection.
-fn search_limit(index: u32, parameter: Coalescing, target: u64, refusal: io::Error) -> io::Result<Written> {
-    let Ok(target) = u32::try_from(target) else { return Err(refusal) };
-    let mut ethtool = Ethtool::open()?;
-    let is_beyond_limit = |error: &io::Error| {
-        let limits = [Errno::INVAL, Errno::RANGE].map(|limit| Some(limit.raw_os_error()));
-        limits.contains(&errno(error))
-    };
-    let now = ethtool.coalescing(index)?.into_iter().find(|(which, _)| *which == parameter);
-    let Some((_, now)) = now.filter(|(_, now)| *now < target && is_beyond_limit(&refusal)) else {
-        return Err(refusal);
-    };
-    let (mut accepted, mut refused) = (now, target);
-    while refused - accepted > 1 {
-        let middle = accepted + (refused - accepted) / 2;
-        match ethtool.set_coalescing(index, parameter, middle) {
-            Ok(()) => accepted = middle,
-            Err(error) if is_beyond_limit(&error) => refused = middle,
-            Err(error) => return Err(error),
-        }
-    }
-    if accepted == now {
-        return Err(refusal);
-    }
-    Ok(Written::Limit(Value::Number(accepted.into())))
 }

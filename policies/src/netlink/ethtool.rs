@@ -155,18 +155,20 @@ impl Ethtool {
         Ok(Coalescing::ALL.into_iter().filter_map(value).collect())
     }
 
-    /// Sets one parameter. Needs `CAP_NET_ADMIN` in the network namespace.
+    /// Sets parameters by one request: all of them or, mostly, none. Needs `CAP_NET_ADMIN` in the network namespace.
     ///
     /// # Errors
-    /// `EINVAL` or `ERANGE` for a value beyond the device's limit, `EOPNOTSUPP` for an unsupported parameter,
-    /// `EPERM` without the capability.
-    pub fn set_coalescing(&mut self, ifindex: u32, which: Coalescing, value: u32) -> io::Result<()> {
-        let attribute = if which.is_switch() {
-            Attribute::byte(which.attribute(), u8::from(value != 0))
-        } else {
-            Attribute::number(which.attribute(), value)
+    /// `EINVAL` or `ERANGE` for a value beyond the device's limit, or for a parameter that it does not have; `EOPNOTSUPP`
+    /// if it has no coalescing; `EPERM` without the capability.
+    pub fn set_coalescing(&mut self, ifindex: u32, values: &[(Coalescing, u32)]) -> io::Result<()> {
+        let attribute = |&(which, value): &(Coalescing, u32)| {
+            if which.is_switch() {
+                Attribute::byte(which.attribute(), u8::from(value != 0))
+            } else {
+                Attribute::number(which.attribute(), value)
+            }
         };
-        self.set(COALESCE_SET, ifindex, attribute)
+        self.set_all(COALESCE_SET, ifindex, values.iter().map(attribute))
     }
 
     /// The size of the device's receive rings.
@@ -240,7 +242,16 @@ impl Ethtool {
     }
 
     fn set(&mut self, command: u8, ifindex: u32, attribute: Attribute) -> io::Result<()> {
-        let attributes = vec![header(ifindex), attribute];
+        self.set_all(command, ifindex, [attribute])
+    }
+
+    fn set_all(
+        &mut self,
+        command: u8,
+        ifindex: u32,
+        attributes: impl IntoIterator<Item = Attribute>,
+    ) -> io::Result<()> {
+        let attributes = [header(ifindex)].into_iter().chain(attributes).collect();
         self.0.request(command, attributes, Request::Acknowledged(0)).map(drop)
     }
 }

@@ -48,7 +48,7 @@ fn every_policy_is_applied_and_restored_on_every_nic() {
     let igb = &interfaces[0];
     // A device that refuses a value gets the largest one that it takes, and the limit is reported.
     let answer = guest.ask(&format!("policies apply {igb} --policy suppression --workers 2"));
-    assert!(answer.text.contains("rx-usecs set to 10000: the device takes no more"), "{}", answer.text);
+    assert!(answer.text.contains("rx-usecs set to 10000: the device refused 65534 ("), "{}", answer.text);
     guest.run("policies restore");
     // The number of queues, and the settings that the device loses when it changes.
     let before = guest.settings(igb);

@@ -387,7 +387,7 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     let _testbed = enter(1);
     let Some(index) = clamping_device() else { return };
     let mut ethtool = Ethtool::open().unwrap();
-    ethtool.set_coalescing(index, Coalescing::RxFrames, 32).unwrap();
+    ethtool.set_coalescing(index, &[(Coalescing::RxFrames, 32)]).unwrap();
     kill(hold(&["env"]));
     let path = journals().remove(0);
     let mut journal = content(&path);

@@ -97,7 +97,7 @@ pub(super) fn tune(
         let ping = |applied: &[Applied]| {
             let step = applied.iter().find(|step| step.knob == Knob::Coalesce { parameter: RxUsecs });
             (rx_usecs, at_limit) = match step.map(|step| (&step.outcome, &step.target)) {
-                Some((Outcome::AtLimit { value }, _)) => (Some(value.clone()), true),
+                Some((Outcome::AtLimit { value, .. }, _)) => (Some(value.clone()), true),
                 Some((outcome, target)) if outcome.is_ok() => (Some(target.to_string()), false),
                 // Only the kernel's deferral delays interrupts.
                 _ => (None, false),
