@@ -1,8 +1,10 @@
 //! The command line.
 
+use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use policies::counters::{RxPackets, Snapshot};
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
@@ -78,6 +80,9 @@ pub enum Command {
     Tune(Tune),
 }
 
+/// What a queue is expected to receive at most: about what one core serves of small requests.
+const PEAK_PACKET_RATE: u32 = 100_000;
+
 #[derive(Args)]
 pub struct PlanArguments {
     /// Interface, for example eth0
@@ -106,6 +111,10 @@ pub struct PlanArguments {
     /// --gro-flush-timeout: by --latency-budget]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
     defer_hard_irqs: Option<u64>,
+    /// Kernel polling: packets per second that a queue receives at most, so that its ring does not overflow before the
+    /// suspend timeout [default: 100000, or what the interface receives now if that is more]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    peak_packet_rate: Option<u32>,
     /// Number of receive queues to configure (ethtool channels)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
@@ -151,6 +160,7 @@ impl PlanArguments {
             defer_hard_irqs: values.defer_hard_irqs,
             gro_flush_timeout: GraceTime::Fixed(values.grace_time),
             latency_budget: self.latency_budget,
+            peak_packet_rate: self.peak_packet_rate(interface),
             suppression: SuppressionValues {
                 rx_usecs: self.rx_usecs,
                 rx_frames: self.rx_frames,
@@ -160,6 +170,17 @@ impl PlanArguments {
             ..Settings::default()
         };
         Ok(Plan::new(self.policy, interface, &settings))
+    }
+
+    /// The packet rate for which the suspend timeout is bounded.
+    fn peak_packet_rate(&self, interface: &Interface) -> Option<u32> {
+        match self.peak_packet_rate {
+            Some(given) => Some(given),
+            None if self.policy == Policy::KernelPolling => {
+                Some(PEAK_PACKET_RATE.max(highest_packet_rate(interface)))
+            }
+            None => None,
+        }
     }
 
     /// The values of deferral. A grace time given by hand has the deferrals that it has in a program on the runtime.
@@ -176,9 +197,51 @@ impl PlanArguments {
     }
 }
 
+/// The highest packet rate of a queue within a tenth of a second, per second; 0 if the counters can't be read. A driver that
+/// counts for the whole interface may have all packets in one queue.
+fn highest_packet_rate(interface: &Interface) -> u32 {
+    let mut snapshots = vec![Snapshot::take(interface)];
+    for _ in 0..5 {
+        thread::sleep(Duration::from_millis(20));
+        snapshots.push(Snapshot::take(interface));
+    }
+    let rate = |pair: &[Result<Snapshot, policies::Error>]| match pair {
+        [Ok(before), Ok(after)] => {
+            let delta = after.since(before);
+            let packets = match &delta.rx_packets {
+                RxPackets::PerQueue(queues) => queues.iter().map(|(_, packets)| *packets).max().unwrap_or(0),
+                RxPackets::Interface(packets) => *packets,
+            };
+            packets as f64 / delta.elapsed.as_secs_f64()
+        }
+        _ => 0.0,
+    };
+    snapshots.windows(2).map(rate).fold(0.0, f64::max) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of datagrams on loopback, for longer than the sample.
+    #[test]
+    fn the_packet_rate_of_a_busy_interface_is_seen() {
+        let loopback = host::interface("lo").unwrap();
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = receiver.local_addr().unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let measured = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    receiver.send_to(b"datagram", address).unwrap();
+                }
+            });
+            let measured = highest_packet_rate(&loopback);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            measured
+        });
+        assert!(measured > 1000, "{measured}");
+    }
 
     fn deferral(flags: &str) -> (u64, u128) {
         let line = ["policies", "plan", "lo"].into_iter().chain(flags.split_whitespace());

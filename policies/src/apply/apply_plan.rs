@@ -225,9 +225,15 @@ impl Guard {
             }
         };
         let Some(size) = size.and_then(|size| u32::try_from(size).ok()) else { return Ok(false) };
-        let Some(fitted) = self.plan.fit_ring(size).cloned() else { return Ok(false) };
+        let planned = step.target.number().and_then(|planned| u32::try_from(planned).ok());
+        let fitted = self.plan.fit_ring(planned, size);
+        if fitted.is_empty() {
+            return Ok(false);
+        }
         if let Some(undo) = lock(&self.undo).as_mut() {
-            undo.journal.retarget(&fitted.knob, &fitted.target);
+            for fitted in &fitted {
+                undo.journal.retarget(&fitted.knob, &fitted.target);
+            }
             undo.journal.record_plan(&self.plan, device);
             undo.write(&self.directory)?;
         }

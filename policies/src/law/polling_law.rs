@@ -68,8 +68,6 @@ const LONGEST_SHORT_GRACE_TIME: Duration = Duration::from_micros(160);
 const BATCH: f64 = 64.0;
 /// The shortest poll interval is at least as long as this number of blocks, each of which is what a poll in vain costs.
 const INTERVAL_BLOCKS: u32 = 3;
-/// The shortest suspend timeout: shorter than any batch of requests, a longer one would be cut off.
-const SHORTEST_SUSPEND_TIMEOUT: Duration = Duration::from_micros(250);
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
 const PEAK_DECAY: f64 = 0.99;
 
@@ -334,7 +332,7 @@ impl PollingLaw {
     fn timed(&self, interval: Duration, why: Reason) -> QueueSettings {
         let present = &self.settings;
         let before = (present.mode == QueueMode::Timed).then_some(present.grace_time);
-        let watchdog = self.longest_without_poll(QueueSettings::LONGEST_SUSPEND_TIMEOUT, before);
+        let watchdog = self.longest_without_poll(before);
         QueueSettings::timed(interval, watchdog.max(interval * 2), why)
     }
 
@@ -417,20 +415,14 @@ impl PollingLaw {
     fn with_suspend_timeout(&self, settings: QueueSettings) -> QueueSettings {
         let present = &self.settings;
         let suspends = present.polls() && !present.suspend_timeout.is_zero();
-        let before = suspends.then_some(present.suspend_timeout);
-        let timeout = self.longest_without_poll(QueueSettings::LONGEST_SUSPEND_TIMEOUT, before);
+        let timeout = self.longest_without_poll(suspends.then_some(present.suspend_timeout));
         QueueSettings { suspend_timeout: timeout, ..settings }
     }
 
-    /// Bounds the time without a poll by half of the ring at the observed rate, in halves of the longest. `present`: the
-    /// bound in effect.
-    fn longest_without_poll(&self, longest: Duration, present: Option<Duration>) -> Duration {
-        let seconds = f64::from(self.limits.ring_slots / 2) / self.peak_rate.max(1.0);
-        let bound = Duration::try_from_secs_f64(seconds).unwrap_or(longest);
-        let mut timeout = longest;
-        while timeout > bound && timeout / 2 >= SHORTEST_SUSPEND_TIMEOUT {
-            timeout /= 2;
-        }
+    /// Bounds the time without a poll by half of the ring at the observed rate. `present`: the bound in effect.
+    fn longest_without_poll(&self, present: Option<Duration>) -> Duration {
+        let bound = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate);
+        let timeout = QueueSettings::longest_suspend_timeout_within(bound);
         // A rate near a power of two must not change the timeout back and forth.
         present.filter(|&present| present <= bound && present >= timeout / 4).unwrap_or(timeout)
     }

@@ -82,6 +82,25 @@ impl QueueSettings {
     /// The longest suspend timeout: 20 ms, the value of the kernel series' authors.
     pub const LONGEST_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
 
+    /// The shortest suspend timeout: a shorter one would cut off batches of requests.
+    pub(crate) const SHORTEST_SUSPEND_TIMEOUT: Duration = Duration::from_micros(250);
+
+    /// How long half of a receive ring takes to fill at a packet rate, per second.
+    pub(crate) fn time_to_half_fill(ring_slots: u32, packet_rate: f64) -> Duration {
+        let seconds = f64::from(ring_slots / 2) / packet_rate.max(1.0);
+        Duration::try_from_secs_f64(seconds).unwrap_or(Self::LONGEST_SUSPEND_TIMEOUT)
+    }
+
+    /// The longest suspend timeout within a time, halved from [`QueueSettings::LONGEST_SUSPEND_TIMEOUT`] as often as
+    /// needed, but not below the shortest.
+    pub(crate) fn longest_suspend_timeout_within(bound: Duration) -> Duration {
+        let mut timeout = Self::LONGEST_SUSPEND_TIMEOUT;
+        while timeout > bound && timeout / 2 >= Self::SHORTEST_SUSPEND_TIMEOUT {
+            timeout /= 2;
+        }
+        timeout
+    }
+
     /// The settings of a queue in plain mode.
     pub const fn plain(why: Reason) -> Self {
         Self {

@@ -60,8 +60,15 @@ impl Planner<'_> {
 }
 
 impl Plan {
-    /// Adapts the step whose value depends on the size of the receive rings. Returns it if it has changed.
-    pub(crate) fn fit_ring(&mut self, size: u32) -> Option<&Step> {
+    /// Adapts the steps whose value depends on the size of the receive rings, which was planned to be `before`. Returns
+    /// those that have changed.
+    pub(crate) fn fit_ring(&mut self, before: Option<u32>, size: u32) -> Vec<Step> {
+        let mut changed = self.fit_suspend_timeouts(before, size);
+        changed.extend(self.fit_rx_frames(size).cloned());
+        changed
+    }
+
+    fn fit_rx_frames(&mut self, size: u32) -> Option<&Step> {
         let parameter = Coalescing::RxFrames;
         let wanted = self.settings.suppression.target(parameter);
         let target = within_ring(parameter, wanted, Some(size));
@@ -131,10 +138,10 @@ mod tests {
         let wanted = plan.settings.suppression.target(Coalescing::RxFrames);
         plan.notes.extend(limit_note(Coalescing::RxFrames, 2500, wanted));
         // The rings could not be made larger, or were made smaller.
-        assert_eq!(plan.fit_ring(512).map(|step| &step.target), Some(&Value::Number(256)));
+        assert_eq!(plan.fit_rx_frames(512).map(|step| &step.target), Some(&Value::Number(256)));
         assert_eq!(plan.notes, [limit_note(Coalescing::RxFrames, 256, wanted).unwrap()]);
-        assert!(plan.fit_ring(512).is_none());
+        assert!(plan.fit_rx_frames(512).is_none());
         plan.steps.clear();
-        assert!(plan.fit_ring(1024).is_none());
+        assert!(plan.fit_rx_frames(1024).is_none());
     }
 }

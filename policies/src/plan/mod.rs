@@ -7,6 +7,7 @@ mod planner;
 mod polling_thread;
 mod settings;
 mod steps;
+mod suspend_timeout;
 
 pub use grace_time::{GraceTime, InvalidGraceTime};
 pub use settings::{Settings, SuppressionValues};

@@ -84,7 +84,7 @@ impl Planner<'_> {
         }
         self.place_processing(interface);
         if policy.busy_polls() {
-            self.set_deferral();
+            self.set_deferral(interface);
         }
     }
 
@@ -179,7 +179,7 @@ impl Planner<'_> {
         Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
     }
 
-    fn set_deferral(&mut self) {
+    fn set_deferral(&mut self, interface: &Interface) {
         let adapts = self.adapts();
         let wanted = self.queue_settings();
         let per_napi =
@@ -208,7 +208,11 @@ impl Planner<'_> {
         }
         let purposes = if adapts { Purposes::ADAPTED } else { Purposes::of(wanted.mode) };
         let polling = self.policy == Policy::KernelPolling;
-        let suspend = if polling { wanted.suspend_timeout } else { Duration::ZERO };
+        let suspend = match polling {
+            true if adapts => wanted.suspend_timeout,
+            true => self.bounded_suspend_timeout(interface),
+            false => Duration::ZERO,
+        };
         for queue in self.rx.clone().into_iter().filter(|queue| per_napi(queue)) {
             let index = queue.index;
             let napi = queue.napi.as_ref();

@@ -74,7 +74,13 @@ pub struct Settings {
     pub latency_budget: LatencyBudget,
     /// `irq_suspend_timeout` under kernel polling with a fixed grace time: after this time without a poll by
     /// the application, the kernel polls again itself.
+    /// Where the peak packet rate is given, at most the time in which half of the receive ring fills.
     pub irq_suspend_timeout: Duration,
+    /// The packets per second that one queue is expected to receive at most while nobody adapts its suspend timeout. That
+    /// is then halved from 20 ms until half of the receive ring does not fill within it, but not below 250 µs; a
+    /// ring whose size is not known counts as one of 256 descriptors. `None`, the default: the timeout is as given. The
+    /// law measures the rate instead.
+    pub peak_packet_rate: Option<u32>,
 }
 
 impl Settings {
@@ -101,6 +107,7 @@ impl Default for Settings {
             gro_flush_timeout: GraceTime::Adaptive,
             latency_budget: LatencyBudget::ZERO,
             irq_suspend_timeout: Self::IRQ_SUSPEND_TIMEOUT,
+            peak_packet_rate: None,
         }
     }
 }

@@ -289,7 +289,7 @@ fn the_suspend_timeout_is_at_most_the_time_in_which_half_of_the_ring_fills() {
     run(&mut law, CHEAP_POLLS, 240_000.0, 1_000);
     let settings = *law.settings();
     assert!(settings.suspend_timeout.as_secs_f64() * 240_000.0 <= 128.0, "{settings:?}");
-    assert!(settings.suspend_timeout >= SHORTEST_SUSPEND_TIMEOUT);
+    assert!(settings.suspend_timeout >= QueueSettings::SHORTEST_SUSPEND_TIMEOUT);
 }
 
 #[test]
