@@ -72,8 +72,8 @@ pub use host::{Cpus, Interface, InvalidCpus, Pid, RxQueue, TxQueue};
 #[cfg(fuzzing)]
 pub use journal::fuzzing;
 pub use journal::{
-    JournalDir, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome, RestoreReport, has_journal,
-    queue_holders, recover, restore_all, restore_ended,
+    JournalDir, JournalsOfProcess, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome,
+    RestoreReport, journals_of, queue_holders, recover, restore_all, restore_ended,
 };
 pub use knob::{Knob, NotPermitted, Value, may_set};
 pub use plan::{GraceTime, InvalidGraceTime, Plan, Settings, Step, SuppressionValues};

@@ -52,7 +52,9 @@ impl AdaptedQueue {
     /// `PermissionDenied` if the process has no such journal or a value is out of bounds; else the kernel's error.
     pub fn set_for(&self, pid: u32, journals: &JournalDir) -> io::Result<()> {
         let contents = journals.read().map_err(io::Error::other)?;
-        let mut journals = contents.journals.into_iter().map(|found| found.journal);
+        // One that its process has left may be of another with the same id.
+        let held = contents.journals.into_iter().filter(|found| !found.is_abandoned());
+        let mut journals = held.map(|found| found.journal);
         let journal = journals
             .find(|journal| {
                 journal.writer.has_id(pid)

@@ -196,12 +196,17 @@ pub(super) fn sequence_of(name: &str) -> Option<u64> {
 
 /// Removes the status file (`supervise/status.rs`) of a process that was killed.
 fn remove_abandoned_status_file(path: &Path) {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.and_then(|name| name.strip_suffix(".workers").or(name.strip_suffix(".workers-new")));
-    let pid = name.and_then(|name| name.rsplit('-').next()?.parse::<u32>().ok());
-    // A process of another PID namespace holds the file's lock.
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let pid = |name: &str| name.rsplit('-').next()?.parse::<u32>().ok();
+    let is_left = match (name.strip_suffix(".workers"), name.strip_suffix(".workers-new")) {
+        // Its process holds the lock. Another one may have the id by now.
+        (Some(name), _) => pid(name).is_some(),
+        // It is locked after it was created.
+        (_, Some(name)) => pid(name).is_some_and(|pid| start_time(pid).is_none()),
+        _ => false,
+    };
     let is_held = || File::open(path).and_then(|file| file_lock::is_held(&file)).unwrap_or(true);
-    if pid.is_some_and(|pid| start_time(pid).is_none()) && !is_held() {
+    if is_left && !is_held() {
         // Without permission, or already removed: another process cleans up.
         let _ = fs::remove_file(path);
     }

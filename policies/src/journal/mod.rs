@@ -27,7 +27,7 @@ pub(crate) use found::FoundJournal;
 pub use left::LeftJournal;
 pub(crate) use listener_entry::ListenerEntry;
 pub(crate) use queue_holders::unreadable_journals;
-pub use queue_holders::{QueueHolder, has_journal, queue_holders};
+pub use queue_holders::{JournalsOfProcess, QueueHolder, journals_of, queue_holders};
 pub(crate) use record::Journal;
 pub use record::Lifetime;
 pub use restore::{Recovery, RestoreReport, recover, restore_all, restore_ended};

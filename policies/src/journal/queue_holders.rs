@@ -39,14 +39,32 @@ pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<Queue
         .collect())
 }
 
-/// Whether a journal of a process is left: of one that runs, or that has ended and has left settings. In this network
-/// namespace, for settings of the process's own lifetime.
+/// The journals of processes with one id, in this network namespace, for settings of a process's own lifetime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JournalsOfProcess {
+    /// Whether a running process holds one. After the process that was meant has ended, it is another with its id.
+    pub held: bool,
+    /// Whether a process that has ended has left one.
+    pub left: bool,
+}
+
+/// Whether a process with this id runs and has a journal, and whether one has ended and has left a journal. The lock of the
+/// journal tells them apart: the id may belong to another process by now.
 ///
 /// # Errors
 /// [`Error::Journal`] if the directory of journals can't be read.
-pub fn has_journal(pid: u32, journals: &JournalDir) -> Result<bool, Error> {
-    let mut journals = journals.read()?.journals.into_iter().map(|found| found.journal);
-    Ok(journals.any(|journal| journal.lifetime == Lifetime::Process && journal.writer.has_id(pid)))
+pub fn journals_of(pid: u32, journals: &JournalDir) -> Result<JournalsOfProcess, Error> {
+    let mut of_process = JournalsOfProcess { held: false, left: false };
+    for found in journals.read()?.journals {
+        if found.journal.lifetime == Lifetime::Process && found.journal.writer.has_id(pid) {
+            match found.is_abandoned() {
+                true => of_process.left = true,
+                false => of_process.held = true,
+            }
+        }
+    }
+    Ok(of_process)
 }
 
 /// The journals that can't be read, and may be of the interface with an index.

@@ -10,6 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use super::directory::{Contents, JournalDir, JournalFile};
+use super::queue_holders::journals_of;
 use super::record::{Journal, Lifetime};
 use super::restore::{recover, restore_all};
 use crate::error::Error;
@@ -121,6 +122,40 @@ fn a_writer_that_can_not_be_seen_is_alive_as_long_as_it_holds_the_lock() {
     assert_eq!(directory.abandoned(), [false]);
     drop(file);
     assert_eq!(directory.abandoned(), [true]);
+}
+
+#[test]
+fn the_lock_tells_a_running_process_from_one_that_had_its_id() {
+    let directory = Directory::new();
+    let own = std::process::id();
+    let journals = || journals_of(own, &directory.journals).map(|it| (it.held, it.left)).unwrap();
+    assert_eq!(journals(), (false, false));
+    // Of an earlier process with the id of this one.
+    let earlier = directory.write(Lifetime::Process, ProcessIdentity::current());
+    edit(&earlier.path, |journal| journal["writer"]["start"] = json!(1));
+    drop(earlier);
+    assert_eq!(journals(), (false, true));
+    let held = directory.write(Lifetime::Process, ProcessIdentity::current());
+    assert_eq!(journals(), (true, true));
+    assert_eq!(recover(&directory.journals).unwrap().reports.len(), 1);
+    assert_eq!(journals(), (true, false));
+    drop(held);
+    drop(directory.write(Lifetime::Host, ProcessIdentity::current()));
+    assert_eq!(journals(), (false, true));
+}
+
+#[test]
+fn a_status_file_is_removed_without_its_lock_though_another_process_has_the_id() {
+    let directory = Directory::new();
+    let pid = std::process::id();
+    let path = directory.journals.path().join(format!("1-2-{pid}.workers"));
+    let file = File::create(&path).unwrap();
+    super::file_lock::hold(&file).unwrap();
+    directory.read();
+    assert!(path.exists());
+    drop(file);
+    directory.read();
+    assert!(!path.exists());
 }
 
 #[test]

@@ -106,7 +106,10 @@ fn restore(server: u32) -> ExitCode {
         let has_ended = parent() != server;
         let recovered = policies::recover(&journals);
         attempts += u32::from(has_ended);
-        let is_done = policies::has_journal(server, &journals).is_ok_and(|is_left| !is_left);
+        let is_done = policies::journals_of(server, &journals).is_ok_and(|it| {
+            // What is held after the server's end belongs to another process that has got its id.
+            !it.left && (has_ended || !it.held)
+        });
         if is_done || attempts == ATTEMPTS {
             break recovered;
         }
