@@ -138,7 +138,7 @@ mod tests {
             Journal::new(Policy::KernelPolling, "nonesuch", ifindex, Lifetime::Process, vec![0]);
         for (knob, _, most) in allowed.values() {
             let owned = OwnedValues::Within { least: 0, most };
-            journal.entries.push(Entry { knob, old: None, new: Value::Number(0), owned });
+            journal.entries.push(Entry { knob, old: None, new: Value::Number(0), owned, left: None });
         }
         let _held = journals.write(&mut journal).unwrap();
         let refused = |queue: AdaptedQueue| {

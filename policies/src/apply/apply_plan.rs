@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::guard::Guard;
+use super::left_entries::LeftEntries;
 use super::outcome::{Applied, Outcome};
 use super::undo::{Undo, lock, restore_or_log};
 use super::write_verified::write_verified;
@@ -11,7 +12,7 @@ use crate::host::device::Device;
 use crate::host::identity::network_namespace;
 use crate::host::net_namespace::NetNamespace;
 use crate::host::{Cpus, interface_by_index, wait_for_queues};
-use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, restore_where};
+use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, Originals, restore_where};
 use crate::knob::{Knob, Value};
 use crate::plan::{Plan, Settings, Step};
 use crate::signals;
@@ -67,8 +68,14 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
         None
     };
     let plan = new_plan.as_ref().unwrap_or(plan);
-    let mut undo = Undo { file: None, journal: record(plan, lifetime)? };
+    // What could not be restored above.
+    let left = LeftEntries::read(directory, plan.ifindex, |found| {
+        found.is_abandoned() || lifetime == Lifetime::Host && found.journal.lifetime == Lifetime::Host
+    })?;
+    let mut undo =
+        Undo { file: None, journal: record(plan, lifetime, &|knob, now| left.original_of(knob, now))? };
     undo.write(directory)?;
+    left.give_to(&undo.journal, directory);
     Ok((guard(plan, lifetime, directory, undo)?, others))
 }
 
@@ -82,7 +89,7 @@ fn prepare_without_lock(
 ) -> Result<(Guard, Vec<Journal>), Error> {
     let others = others(plan, directory)?;
     check_conflicts(plan, lifetime, &others)?;
-    let undo = Undo { file: None, journal: record(plan, lifetime)? };
+    let undo = Undo { file: None, journal: record(plan, lifetime, &|_, _| None)? };
     if !undo.journal.entries.is_empty() {
         return Err(error);
     }
@@ -123,12 +130,12 @@ fn others(plan: &Plan, directory: &JournalDir) -> Result<Vec<Journal>, Error> {
 }
 
 /// A journal with the present value of each knob that the plan changes.
-fn record(plan: &Plan, lifetime: Lifetime) -> Result<Journal, Error> {
+fn record(plan: &Plan, lifetime: Lifetime, original: Originals<'_>) -> Result<Journal, Error> {
     let device = Device::new(&plan.interface, plan.ifindex);
     let mut journal = Journal::new(plan.policy, &plan.interface, plan.ifindex, lifetime, plan.queues.clone());
-    journal.record_plan(plan, &device);
+    journal.record_plan_over(plan, &device, original);
     if plan.rebuilds_queues() {
-        journal.record_all_queues(&interface_by_index(plan.ifindex)?, &device);
+        journal.record_all_queues(&interface_by_index(plan.ifindex)?, &device, original);
     }
     Ok(journal)
 }

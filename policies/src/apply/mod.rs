@@ -5,6 +5,7 @@ mod apply_plan;
 mod coalescing;
 mod epoll_journal;
 mod guard;
+mod left_entries;
 mod outcome;
 mod steering;
 mod step_down;

@@ -70,8 +70,13 @@ mod tests {
             let (outcome, owned) = ring(1024, target, Ok(number(made)));
             assert_eq!(outcome, Outcome::Rounded { value: made.to_string() });
             let owned = owned.unwrap();
-            let entry =
-                Entry { knob: Knob::RxRing, old: Some(number(1024)), new: owned, owned: OwnedValues::New };
+            let entry = Entry {
+                knob: Knob::RxRing,
+                old: Some(number(1024)),
+                new: owned,
+                owned: OwnedValues::New,
+                left: None,
+            };
             assert!(entry.owns(&number(made)));
             assert!(!entry.owns(&number(2048)), "another process has set it");
         }

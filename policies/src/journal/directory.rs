@@ -146,7 +146,7 @@ impl JournalDir {
     ///
     /// # Errors
     /// If the file can't be written. The one that it was to replace is unchanged.
-    pub(super) fn replace(&self, found: &FoundJournal) -> Result<(), Error> {
+    pub(crate) fn replace(&self, found: &FoundJournal) -> Result<(), Error> {
         self.write_to(&found.path, &found.journal, false).map(|_| ())
     }
 

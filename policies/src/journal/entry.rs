@@ -33,6 +33,9 @@ pub(crate) struct Entry {
     pub(crate) new: Value,
     #[serde(rename = "own")]
     pub(crate) owned: OwnedValues,
+    /// What the knob had when the policy was applied, if an ended process had left that and could not restore `old`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) left: Option<Value>,
 }
 
 impl Entry {
@@ -41,8 +44,11 @@ impl Entry {
         matches!(self.owned, OwnedValues::Within { .. })
     }
 
-    /// Whether the journal's writer may have set the value.
+    /// Whether the journal's writer may have set the value, or the process from which it has taken over the knob.
     pub(crate) fn owns(&self, value: &Value) -> bool {
+        if self.left.as_ref() == Some(value) {
+            return true;
+        }
         match (self.owned, value, &self.old, &self.new) {
             (OwnedValues::Any, ..) => true,
             (OwnedValues::UpToNew, Value::Number(value), Some(Value::Number(old)), Value::Number(new)) => {

@@ -20,16 +20,17 @@ mod tests;
 
 pub use directory::JournalDir;
 pub(crate) use directory::JournalFile;
+pub(crate) use entry::Entry;
 #[cfg(test)]
-pub(crate) use entry::{Entry, OwnedValues};
+pub(crate) use entry::OwnedValues;
 pub(crate) use epoll_entry::EpollEntry;
 pub(crate) use found::FoundJournal;
 pub use left::LeftJournal;
 pub(crate) use listener_entry::ListenerEntry;
 pub(crate) use queue_holders::unreadable_journals;
 pub use queue_holders::{JournalsOfProcess, QueueHolder, journals_of, queue_holders};
-pub(crate) use record::Journal;
 pub use record::Lifetime;
+pub(crate) use record::{Journal, Originals};
 pub use restore::{Recovery, RestoreReport, recover, restore_all, restore_ended};
 pub(crate) use restore::{restore_journal, restore_where};
 pub use restore_outcome::RestoreOutcome;

@@ -58,6 +58,35 @@ pub(crate) struct Journal {
     pub(crate) listeners: Vec<ListenerEntry>,
 }
 
+/// The value that a knob had before ended processes have left it at its present value, if they have.
+pub(crate) type Originals<'a> = &'a dyn Fn(&Knob, &Value) -> Option<Value>;
+
+/// The entry of a knob that is to be set to `target`, or that a change of the queues may lose (`None`). `None` if it
+/// needs none. `original`: see [`Originals`].
+fn entry(
+    knob: Knob,
+    target: Option<&Value>,
+    owned: OwnedValues,
+    present: Option<Value>,
+    original: Option<Value>,
+) -> Option<Entry> {
+    if let Some(original) = original {
+        let new = target.unwrap_or(&original).clone();
+        return Some(Entry { knob, old: Some(original), new, owned, left: present });
+    }
+    let new = match (target, &present) {
+        // A tuned value changes later, even if it starts with the old value.
+        (Some(target), present)
+            if present.as_ref() != Some(target) || matches!(owned, OwnedValues::Within { .. }) =>
+        {
+            target.clone()
+        }
+        (None, Some(present)) => present.clone(),
+        _ => return None,
+    };
+    Some(Entry { knob, old: present, new, owned, left: None })
+}
+
 /// The fields that every version of the file format has.
 #[derive(Deserialize)]
 pub(super) struct JournalHeader {
@@ -101,6 +130,11 @@ impl Journal {
 
     /// Records the present value of each knob that the plan changes and that has no entry yet.
     pub(crate) fn record_plan(&mut self, plan: &Plan, device: &Device) {
+        self.record_plan_over(plan, device, &|_, _| None);
+    }
+
+    /// As [`Journal::record_plan`]. Takes over the knobs that ended processes have left, with their original values.
+    pub(crate) fn record_plan_over(&mut self, plan: &Plan, device: &Device, original: Originals<'_>) {
         for step in &plan.steps {
             let owned = match plan.tuning_bounds(step) {
                 Some((least, most)) => OwnedValues::Within { least, most },
@@ -109,13 +143,18 @@ impl Journal {
                 None if step.knob.is_rounded() => OwnedValues::Any,
                 None => OwnedValues::New,
             };
-            self.record(step.knob.clone(), Some(&step.target), owned, device);
+            self.record(step.knob.clone(), Some(&step.target), owned, device, original);
         }
     }
 
     /// Records the per-queue knobs of all queues. A device that rebuilds its queues loses the settings of
     /// the queues that it removes; some devices lose those of all queues.
-    pub(crate) fn record_all_queues(&mut self, interface: &Interface, device: &Device) {
+    pub(crate) fn record_all_queues(
+        &mut self,
+        interface: &Interface,
+        device: &Device,
+        original: Originals<'_>,
+    ) {
         for queue in &interface.queues {
             let index = queue.index;
             let mut knobs = vec![Knob::RpsCpus { queue: index }, Knob::RpsFlowCount { queue: index }];
@@ -129,37 +168,40 @@ impl Journal {
             }
             knobs.extend(queue.irq.map(|irq| Knob::IrqAffinity { queue: index, irq }));
             for knob in knobs {
-                self.record(knob, None, OwnedValues::Any, device);
+                self.record(knob, None, OwnedValues::Any, device, original);
             }
         }
         for queue in &interface.tx_queues {
             let index = queue.index;
-            self.record(Knob::XpsCpus { queue: index }, None, OwnedValues::Any, device);
+            self.record(Knob::XpsCpus { queue: index }, None, OwnedValues::Any, device, original);
             if let Some(irq) = queue.irq {
-                self.record(Knob::TxIrqAffinity { queue: index, irq }, None, OwnedValues::Any, device);
+                self.record(
+                    Knob::TxIrqAffinity { queue: index, irq },
+                    None,
+                    OwnedValues::Any,
+                    device,
+                    original,
+                );
             }
         }
     }
 
-    fn record(&mut self, knob: Knob, target: Option<&Value>, owned: OwnedValues, device: &Device) {
+    fn record(
+        &mut self,
+        knob: Knob,
+        target: Option<&Value>,
+        owned: OwnedValues,
+        device: &Device,
+        original: Originals<'_>,
+    ) {
         let rebuilt = self.entries.iter().any(|entry| entry.knob.rebuilds_queues());
         let owned = if rebuilt && knob.queue().is_some() { OwnedValues::Any } else { owned };
         if self.entries.iter().any(|entry| entry.knob == knob) {
             return;
         }
-        let old = knob.read(device).ok();
-        match (target, old) {
-            // A tuned value changes later, even if it starts with the old value.
-            (Some(target), old)
-                if old.as_ref() != Some(target) || matches!(owned, OwnedValues::Within { .. }) =>
-            {
-                self.entries.push(Entry { knob, old, new: target.clone(), owned });
-            }
-            (None, Some(old)) => {
-                self.entries.push(Entry { knob, new: old.clone(), old: Some(old), owned });
-            }
-            _ => {}
-        }
+        let present = knob.read(device).ok();
+        let original = present.as_ref().and_then(|present| original(&knob, present));
+        self.entries.extend(entry(knob, target, owned, present, original));
     }
 
     /// Records that a knob has its final value: the target, or what the device made of it.

@@ -374,7 +374,8 @@ mod tests {
     fn a_value_that_reads_back_as_another_is_not_restored_and_the_next_restore_tries_again() {
         let number = Value::Number;
         let knob = Knob::Coalesce { parameter: Coalescing::RxUsecs };
-        let mut entry = Entry { knob, old: Some(number(100)), new: number(32), owned: OwnedValues::New };
+        let mut entry =
+            Entry { knob, old: Some(number(100)), new: number(32), owned: OwnedValues::New, left: None };
         let outcome = judge(&mut entry, Ok(number(64)));
         let RestoreOutcome::Failed { reason } = outcome else { panic!("{outcome:?}") };
         assert_eq!(reason, "it was set to 100, and is 64");

@@ -367,6 +367,49 @@ fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
     fs::remove_file(path).unwrap();
 }
 
+#[test]
+#[isolated(root, drivers = "epoll")]
+#[serial]
+fn a_process_that_sets_what_another_could_not_restore_takes_over_the_original_value() {
+    if holds() {
+        return;
+    }
+    let _testbed = enter(1);
+    let fresh = napi();
+    kill(hold(&["env"]));
+    let path = journals().remove(0);
+    let mut journal = content(&path);
+    // The kernel takes no such number of deferrals, so that the restore fails.
+    let refused = u64::from(u32::MAX);
+    let knob = "napi-defer-hard-irqs";
+    let entries = journal["entries"].as_array_mut().unwrap();
+    entries.retain(|entry| entry["knob"] != knob);
+    entries.push(json!({ "knob": knob, "queue": 0, "old": refused, "new": 3, "own": "new" }));
+    fs::write(&path, journal.to_string()).unwrap();
+    let mut netdev = Netdev::open().unwrap();
+    netdev.set_napi(fresh.id, NapiSetting::DeferHardIrqs, 3).unwrap();
+    assert!(!policies(&["restore"]).status.success());
+    let owner = hold(&["env"]);
+    assert_ne!(napi().defer_hard_irqs, Some(3));
+    let taken = journals();
+    assert!(taken.len() == 1 && taken[0] != path, "{taken:?}");
+    // Nothing is restored under the process that runs, and its own restore knows the original value.
+    assert!(policies(&["restore"]).status.success());
+    kill(owner);
+    let restored = policies(&["restore"]);
+    let told = format!("can't be set to {refused}");
+    assert!(!restored.status.success() && text(&restored).contains(&told), "{}", text(&restored));
+    let mut journal = content(&taken[0]);
+    let entry = &mut journal["entries"][0];
+    assert_eq!((&entry["knob"], &entry["old"], &entry["left"]), (&json!(knob), &json!(refused), &json!(3)));
+    entry["old"] = json!(fresh.defer_hard_irqs);
+    fs::write(&taken[0], journal.to_string()).unwrap();
+    let restored = policies(&["restore"]);
+    assert!(restored.status.success(), "{}", text(&restored));
+    assert_eq!(napi(), fresh);
+    assert!(!Path::new(JOURNALS).exists());
+}
+
 /// A tap device, which takes any number of frames to gather, and makes at most 64 of it (`tun_set_coalesce`). It ends with
 /// the testbed's namespace. Returns its index.
 fn clamping_device() -> Option<u32> {
