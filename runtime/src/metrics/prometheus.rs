@@ -258,6 +258,7 @@ mod tests {
             asked: Policy::KernelPolling,
             running: Running::KernelPolling,
             steps_down: vec!["a reason".to_owned()],
+            notes: vec!["no step down".to_owned()],
             napi: None,
             epoll: None,
             queue,

@@ -69,9 +69,11 @@ pub struct WorkerReport {
     pub asked: Policy,
     /// What is in effect.
     pub running: Running,
-    /// Why that is less than what was asked for, and which settings failed or can't be adapted although the policy is in
-    /// effect: a sentence each.
+    /// Why that is less than what was asked for, and which settings failed although the policy is in effect: a sentence each.
     pub steps_down: Vec<String>,
+    /// What limits the policy although it runs as asked, as values of the queue that others have set and that it keeps: a
+    /// sentence each.
+    pub notes: Vec<String>,
     /// The settings of the NAPI whose sockets its epoll instance holds, as the kernel has them.
     pub napi: Option<Napi>,
     /// How its epoll instance busy-polls (`EPIOCGPARAMS`). `None` if it doesn't.
@@ -131,10 +133,13 @@ impl fmt::Display for WorkerReport {
         if let Some(note) = &self.driver_note {
             write!(f, " (no io_uring: {note})")?;
         }
-        if self.steps_down.is_empty() {
-            return Ok(());
+        if !self.steps_down.is_empty() {
+            write!(f, " ({} asked: {})", self.asked, self.steps_down.join("; "))?;
         }
-        write!(f, " ({} asked: {})", self.asked, self.steps_down.join("; "))
+        if !self.notes.is_empty() {
+            write!(f, " ({})", self.notes.join("; "))?;
+        }
+        Ok(())
     }
 }
 
@@ -201,6 +206,7 @@ impl ReportInputs<'_> {
             asked: self.asked,
             running,
             steps_down,
+            notes: self.kept_values().into_iter().collect(),
             napi,
             epoll,
             queue: None,
@@ -209,6 +215,18 @@ impl ReportInputs<'_> {
             features: driver.features().to_vec(),
             driver_note: self.driver_note.clone(),
         }
+    }
+
+    /// The values that somebody has prepared the queue with are part of the policy.
+    fn kept_values(&self) -> Option<String> {
+        let kept = self.keeps?;
+        Some(format!(
+            "NAPI {} keeps defer-hard-irqs {} and a grace time of {} µs at every load: this process could not set \
+             others, which needs CAP_NET_ADMIN, so it only chooses between waits that poll and waits that don't",
+            self.napi_id,
+            kept.defer_hard_irqs,
+            kept.grace_time.as_micros()
+        ))
     }
 
     fn failed_knobs(&self) -> Vec<String> {
@@ -272,15 +290,6 @@ impl ReportInputs<'_> {
         }
         // The law sets the NAPI's values, as far as it may.
         if self.latency_budget.is_some() {
-            if let Some(kept) = self.keeps {
-                why.push(format!(
-                    "NAPI {} keeps defer-hard-irqs {} and a grace time of {} µs at every load: this process could not set \
-                     others, which needs CAP_NET_ADMIN, so it only chooses between waits that poll and waits that don't",
-                    self.napi_id,
-                    kept.defer_hard_irqs,
-                    kept.grace_time.as_micros()
-                ));
-            }
             return (Running::KernelPolling, why);
         }
         if let Some(Err(error)) = &self.ring_polls {
