@@ -19,7 +19,7 @@ use crate::metrics::worker_counters::{Metrics, WorkerCounters};
 use crate::runtime_state::{HostState, RuntimeState};
 use crate::setup::config::Config;
 use crate::setup::hooks::Hooks;
-use crate::setup::host_policy::{HostHooks, PreparedHost, prepare_host, supervise};
+use crate::setup::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
 use crate::worker::current::{self, ShutDown};
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
@@ -65,6 +65,7 @@ impl Runtime {
         if let Some(guard) = &guard {
             host_state.applied = guard.applied().to_vec();
             host_state.queues.clone_from(&guard.plan().queues);
+            host_state.adaptable = adaptable_queues(guard);
             host_state.requests = Some(Arc::new(QueueRequests::new().map_err(worker_0_failed)?));
         }
         let counters = || {

@@ -40,6 +40,8 @@ pub(crate) struct HostState {
     pub(crate) notes: Vec<String>,
     /// The queues that the settings are for, in order; worker `i` polls the `i`-th.
     pub(crate) queues: Vec<u32>,
+    /// Those of them whose values a supervisor may adapt, as far as this was permitted when the plan was made.
+    pub(crate) adaptable: Vec<u32>,
     /// Where workers ask for their queues' values; `None` if nobody sets them.
     pub(crate) requests: Option<Arc<QueueRequests>>,
 }

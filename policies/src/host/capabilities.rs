@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
 
 /// The capabilities that some knob needs and this process lacks: `CAP_NET_ADMIN`, `CAP_SYS_NICE`.
@@ -19,6 +20,12 @@ pub(crate) fn has_capability(capability: CapabilitySet) -> bool {
 
 pub(crate) fn has_net_admin() -> bool {
     has_capability(CapabilitySet::NET_ADMIN)
+}
+
+/// Whether a thread of this process may set the values of NAPIs.
+pub(crate) fn may_set_napis(thread: Pid) -> bool {
+    let sets = rustix::thread::capabilities(Some(thread));
+    sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN)) && in_initial_user_namespace()
 }
 
 pub(crate) fn in_initial_user_namespace() -> bool {

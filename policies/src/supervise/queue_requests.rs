@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::Pid;
 
+use crate::host::capabilities::may_set_napis;
 use crate::law::QueueSettings;
 
 /// The requests of a runtime's workers to its supervisor: the law of each worker chooses its queue's
@@ -17,6 +19,14 @@ pub struct QueueRequests {
     eventfd: OwnedFd,
     /// By queue.
     states: Mutex<BTreeMap<u32, State>>,
+    /// Who sets the values; empty until a supervisor runs.
+    setter: OnceLock<Setter>,
+}
+
+#[derive(Debug)]
+struct Setter {
+    supervisor: Pid,
+    has_delegate: bool,
 }
 
 #[derive(Debug)]
@@ -32,7 +42,20 @@ impl QueueRequests {
     /// If there is no descriptor left for the eventfd.
     pub fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { eventfd, states: Mutex::default() })
+        Ok(Self { eventfd, states: Mutex::default(), setter: OnceLock::new() })
+    }
+
+    /// Whether a supervisor runs that may set the values of queues, or knows a process that may. It keeps its privileges
+    /// when another thread gives up its own; a process that changes its user takes them from all.
+    pub fn can_be_set(&self) -> bool {
+        let may = |setter: &Setter| setter.has_delegate || may_set_napis(setter.supervisor);
+        self.setter.get().is_some_and(may)
+    }
+
+    /// Called on the supervisor's thread.
+    pub(super) fn supervised(&self, has_delegate: bool) {
+        // There is one supervisor for each list.
+        let _ = self.setter.set(Setter { supervisor: rustix::thread::gettid(), has_delegate });
     }
 
     /// Asks for settings of a queue, and wakes the supervisor. Replaces an earlier request for the queue.

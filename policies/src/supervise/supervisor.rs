@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ impl fmt::Debug for SupervisorHooks {
 #[derive(Debug)]
 pub struct Supervisor {
     stop: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<Guard>>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Supervisor {
@@ -76,7 +77,11 @@ impl Supervisor {
             on_change: Box::new(on_change),
         };
         let stop_requested = Arc::clone(&stop);
+        // A worker that starts after this call knows whether its requests can be met.
+        let (started, has_started) = sync_channel(1);
         let thread = thread::Builder::new().name("lull-supervisor".to_owned()).spawn(move || {
+            interface.requests.supervised(interface.delegate.is_some());
+            let _ = started.send(());
             let mut link_changed = true;
             while !stop_requested.load(Ordering::Acquire) {
                 if !interface.is_gone {
@@ -85,8 +90,13 @@ impl Supervisor {
                 on_tick();
                 link_changed = interface.wait_for_link_change(&monitor, &stop_requested);
             }
-            interface.guard
+            // It may own a file in the directory of journals, which is removed with its last one.
+            drop(on_tick);
+            // Here, and not where the supervisor is dropped: that thread may have given up its privileges.
+            drop(interface.guard);
         })?;
+        // Fails only if the thread has ended.
+        let _ = has_started.recv();
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -95,7 +105,7 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // Drops the guard, which restores the host. After a panic the thread has dropped it.
+            // Also after a panic the thread has dropped the guard, which restores the host.
             drop(thread.join());
         }
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use policies::status::{StatusFile, WorkerStatus};
 use policies::{
-    Change, Guard, Interface, Lifetime, Plan, Policy, QueueDelegate, QueueRequests, Settings, Supervisor,
-    SupervisorHooks,
+    Change, Guard, Interface, Knob, Lifetime, Plan, Policy, QueueDelegate, QueueRequests, Settings,
+    Supervisor, SupervisorHooks,
 };
 
 use crate::runtime_state::RuntimeState;
@@ -76,6 +76,17 @@ fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::E
             PreparedHost { notes, own_queues: Some(Vec::new()), ..PreparedHost::default() }
         }
     }
+}
+
+/// The queues of a plan whose values were set. Without permission the plan kept the present ones, which somebody may have
+/// prepared.
+pub(crate) fn adaptable_queues(guard: &Guard) -> Vec<u32> {
+    let is_permitted = |queue: u32| {
+        let knob = Knob::NapiDeferHardIrqs { queue };
+        guard.plan().steps.iter().any(|step| step.knob == knob && step.forbidden.is_none())
+            && guard.applied().iter().any(|step| step.knob == knob && step.outcome.is_ok())
+    };
+    guard.plan().queues.iter().copied().filter(|queue| is_permitted(*queue)).collect()
 }
 
 /// Starts the thread that keeps the policy applied, moves workers after their interrupts, and writes the

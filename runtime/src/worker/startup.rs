@@ -122,11 +122,12 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let queue = runtime.host.queues.get(worker).copied();
     let interface = runtime.config.interface.as_deref().unwrap_or_default();
     let may_set = |queue: u32| {
-        let mut steps = runtime.host.applied.iter();
         let knob = Knob::NapiDeferHardIrqs { queue };
-        // Without permission the plan kept the present values, which somebody may have prepared.
-        steps.any(|step| step.knob == knob && step.outcome.is_ok())
-            && policies::may_set(&knob, interface).is_ok()
+        // The supervisor may still set them where this thread has given up its privileges since, as that of worker 0 can
+        // between `build` and `block_on`.
+        let can_be_set = || runtime.host.requests.as_ref().is_some_and(|requests| requests.can_be_set());
+        runtime.host.adaptable.contains(&queue)
+            && (policies::may_set(&knob, interface).is_ok() || can_be_set())
     };
     let settable = queue.filter(|queue| may_set(*queue));
     let Ok(napi) = Netdev::open().and_then(|mut netdev| netdev.napi(napi_id)) else {

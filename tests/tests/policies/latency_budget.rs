@@ -306,6 +306,29 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     assert_eq!(napi(), fresh);
 }
 
+/// Worker 0 starts in `block_on`.
+#[test]
+#[isolated(root, drivers = "epoll, hybrid")]
+#[serial]
+fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_law() {
+    let testbed = Arc::new(enter(1));
+    let fresh = napi();
+    let client = client(&testbed);
+    let budget = LatencyBudget::new(Duration::from_micros(50)).unwrap();
+    let mut runtime = server_builder(Policy::KernelPolling, 1).latency_budget(budget).build().unwrap();
+    let sets = capabilities(None).unwrap();
+    set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
+    let report = runtime.block_on(async { runtime::reports() }).remove(0);
+    assert_eq!(report.running, Running::KernelPolling, "{report}");
+    assert!(report.steps_down.is_empty() && report.notes.is_empty(), "{report}");
+    let (seen, _) = observe(&mut runtime, client);
+    assert!(seen.iter().any(|it| it.values.0 >= QueueSettings::GRACE_DEFERRALS), "the law has set nothing");
+    drop(runtime);
+    assert_eq!(napi(), fresh);
+    assert!(!std::path::Path::new("/run/lull").exists());
+    set_capabilities(None, sets).unwrap();
+}
+
 #[test]
 #[isolated(root, drivers = "epoll, hybrid")]
 #[serial]
