@@ -38,7 +38,7 @@ fn is_deferred() -> bool {
 }
 
 /// Whether no thread of the process has an effective capability.
-fn is_unprivileged(process: u32) -> bool {
+pub(super) fn is_unprivileged(process: u32) -> bool {
     std::fs::read_dir(format!("/proc/{process}/task")).unwrap().all(|task| {
         let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         let capable = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
@@ -76,7 +76,7 @@ impl Guarded {
     }
 }
 
-fn child_of(parent: u32) -> Option<u32> {
+pub(super) fn child_of(parent: u32) -> Option<u32> {
     let processes =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
     processes.filter_map(|name| name.parse().ok()).find(|pid: &u32| {
@@ -182,7 +182,7 @@ fn under_each_policy_settings_come_back_whether_server_guardian_or_both_are_kill
     }
 }
 
-fn is_zombie(process: u32) -> bool {
+pub(super) fn is_zombie(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     status.is_empty() || status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
 }

@@ -13,4 +13,5 @@ mod latency_budget;
 mod polling_threads;
 mod queue_modes;
 mod receiving_core;
+mod service_units;
 mod supervision;
