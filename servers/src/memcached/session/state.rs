@@ -50,6 +50,14 @@ pub struct KeyDump<'a> {
     pub bytes: usize,
 }
 
+/// A list of counted prefixes of keys that is being sent.
+pub struct PrefixDump {
+    /// The last prefix that was listed.
+    pub last: Box<[u8]>,
+    /// How many parts were written, at least 1.
+    pub parts: u32,
+}
+
 /// One client's conversation.
 pub struct Session<'a> {
     pub context: &'a ServerContext,
@@ -69,8 +77,8 @@ pub struct Session<'a> {
     pub keys_done: usize,
     /// The list of keys that is being sent. Boxed, as few connections have one.
     pub dump: Option<Box<KeyDump<'a>>>,
-    /// The last prefix of `stats detail dump` that was sent.
-    pub last_prefix: Option<Box<[u8]>>,
+    /// The `stats detail dump` that is being sent. Boxed, as few connections have one.
+    pub prefix_dump: Option<Box<PrefixDump>>,
     /// Whether other commands than gets are refused.
     pub gets_only: bool,
     /// Requests until the turn is over.
@@ -94,7 +102,7 @@ impl<'a> Session<'a> {
             scanned: 0,
             keys_done: 0,
             dump: None,
-            last_prefix: None,
+            prefix_dump: None,
             gets_only: false,
             turn_requests_left: config.requests_per_turn.max(1),
             now: 0,
@@ -130,6 +138,16 @@ impl<'a> Session<'a> {
     /// Takes the buffered replies.
     pub fn take_buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.replies)
+    }
+
+    /// Appends the next part of `stats detail dump` to `out`, without the last line. Returns the part's number, from 0, and
+    /// whether it was the last.
+    pub fn write_prefix_part(&mut self, out: &mut Vec<u8>) -> (u32, bool) {
+        let dump = self.prefix_dump.take();
+        let (last, number) = dump.as_ref().map_or((None, 0), |dump| (Some(&*dump.last), dump.parts));
+        let last = self.context.prefix_counts.write_part(last, out);
+        self.prefix_dump = last.map(|last| Box::new(PrefixDump { last, parts: number.saturating_add(1) }));
+        (number, self.prefix_dump.is_none())
     }
 
     /// Provides an empty buffer for replies.

@@ -100,8 +100,9 @@ impl PrefixCounts {
         None
     }
 
-    /// Writes all of that reply, but lets others count between its parts.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    /// Writes all of that reply.
+    #[cfg(test)]
+    fn write(&self, out: &mut Vec<u8>) {
         let mut last = None;
         loop {
             last = self.write_part(last.as_deref(), out);

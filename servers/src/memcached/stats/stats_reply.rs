@@ -24,11 +24,6 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut dyn Fn
         b"policy" => policy(context, &mut put),
         b"detail on" if context.config.dump_allowed => context.prefix_counts.enable(true),
         b"detail off" if context.config.dump_allowed => context.prefix_counts.enable(false),
-        b"detail dump" if context.config.dump_allowed => {
-            let mut counts = Vec::new();
-            context.prefix_counts.write(&mut counts);
-            put.text("detailed", &(String::from_utf8_lossy(&counts).into_owned() + "END\r\n"));
-        }
         _ => return false,
     }
     true

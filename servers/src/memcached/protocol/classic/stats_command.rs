@@ -19,9 +19,10 @@ impl Session<'_> {
                         b"OK\r\n"
                     }
                     Some(&b"dump") => {
-                        let last = self.last_prefix.take();
-                        self.last_prefix = counts.write_part(last.as_deref(), &mut self.replies);
-                        if self.last_prefix.is_some() {
+                        let mut replies = std::mem::take(&mut self.replies);
+                        let (_, is_last) = self.write_prefix_part(&mut replies);
+                        self.replies = replies;
+                        if !is_last {
                             return RequestOutcome::BufferFull;
                         }
                         b"END\r\n"
