@@ -100,6 +100,76 @@ fn the_memory_limit_holds_in_resident_memory() {
     assert!(server.stat("evictions") > 0 && server.stat("bytes") <= LIMIT_MIB << 20);
 }
 
+/// With a high limit the store copies such values into replies, and receives them into buffers.
+#[test]
+#[serial]
+fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
+    const LIMIT_MIB: u64 = 512;
+    const VALUE: usize = 250_000;
+    const CLIENTS: usize = 500;
+    let server = Memcached::start(&["-m", "512", "-c", "4000"]);
+    let mut stream = server.connect();
+    let before = server.resident_kib();
+    let value = vec![b'v'; VALUE];
+    for index in 0..2400 {
+        let set = format!("set {index} 0 0 {VALUE} noreply\r\n");
+        stream.write_all(&[set.as_bytes(), &value, b"\r\n"].concat()).unwrap();
+    }
+    stream.write_all(b"mn\r\n").unwrap();
+    expect(&mut stream, b"MN\r\n").unwrap();
+    assert!(server.resident_kib() - before > LIMIT_MIB * 1024 * 9 / 10);
+    let connect = |request: &[u8]| {
+        // With small buffers of the system, so that the server holds what is not read.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        socket.connect(&server.address.into()).unwrap();
+        let mut client = TcpStream::from(socket);
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        client.write_all(request).unwrap();
+        client
+    };
+    let mut greedy: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(&b"get 2399\r\n".repeat(20))).collect();
+    let half = [format!("set half 0 0 {VALUE}\r\n").as_bytes(), &value[..VALUE / 2]].concat();
+    let halves: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(&half)).collect();
+    // A thirty-second of the limit is free. The ring holds up to 64 KiB that are not sent for each who does not read.
+    let most = LIMIT_MIB * 1024 * 33 / 32 + CLIENTS as u64 * 64 + (16 << 10);
+    let connected = 2 * CLIENTS as u64;
+    wait_until("all are served, and the store gives up memory for them", || {
+        server.stat("curr_connections") > connected && server.resident_kib() - before < most
+    });
+    assert_eq!((server.stat("response_obj_oom"), server.stat("store_no_memory")), (0, 0));
+    drop(halves);
+    // Who reads after all gets it all.
+    let reply = [format!("VALUE 2399 0 {VALUE}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
+    expect(&mut greedy[7], &reply.repeat(20)).unwrap();
+    // They hold more than half of a lower limit. The next one is disconnected.
+    assert_eq!(server.talk(b"cache_memlimit 128\r\n"), b"OK\r\n");
+    let mut refused = connect(&b"get 2399\r\n".repeat(20));
+    wait_until("it is disconnected", || server.stat("response_obj_oom") == 1);
+    let taken = std::io::copy(&mut refused, &mut std::io::sink());
+    assert!(taken.is_err() || taken.is_ok_and(|bytes| bytes < 20 * VALUE as u64));
+    drop(greedy);
+    wait_until("memory is within the lower limit", || server.stat("bytes_memory") <= 128 << 20);
+}
+
+#[test]
+#[serial]
+fn long_lines_without_an_end_do_not_exceed_the_memory_limit() {
+    let server = Memcached::start(&["-m", "8"]);
+    let before = server.resident_kib();
+    let line = [&b"get"[..], &b" key".repeat(225_000)].concat();
+    let mut clients: Vec<TcpStream> = (0..64).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        // Fails where the server has closed the connection.
+        let _ = client.write_all(&line);
+    }
+    wait_until("some are disconnected", || server.stat("read_buf_oom") > 0);
+    let grown = server.resident_kib().saturating_sub(before);
+    println!("{grown} KiB for long lines");
+    assert!(grown < 30 << 10, "{grown} KiB");
+    assert_eq!(server.talk(b"set k 0 0 1\r\nx\r\n"), b"STORED\r\n");
+}
+
 #[test]
 #[parallel]
 fn a_connection_above_the_limit_gets_an_error_and_there_is_room_again_later() {

@@ -65,19 +65,21 @@ pub async fn handle<K: 'static>(
         // Boxed, so that connections without TLS do not reserve memory for its state.
         Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection)).await,
     };
-    let timed_out = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+    let is_kick =
+        |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
+    let kicked = result.as_ref().is_err_and(is_kick);
     // It drops the stream before the permit: a connection that does not count has no descriptor. Boxed, so that open
     // connections reserve no memory for its timers.
-    Box::pin(end(stream, timed_out)).await;
+    Box::pin(end(stream, kicked)).await;
     if let Err(error) = result {
         logging::connection_failed(&connection.peer, &error);
     }
 }
 
 /// Ends a connection, which still counts as open meanwhile: a client may take some time for the rest of its replies,
-/// unless it is disconnected for a time limit. A ring holds the descriptor until it has sent everything.
-async fn end<K>(mut stream: Stream<K>, timed_out: bool) {
-    if !timed_out && runtime::timeout(DRAIN_TIMEOUT, stream.close()).await.is_ok() {
+/// unless it is disconnected for a time limit or for lack of memory. A ring holds the descriptor until it has sent everything.
+async fn end<K>(mut stream: Stream<K>, kicked: bool) {
+    if !kicked && runtime::timeout(DRAIN_TIMEOUT, stream.close()).await.is_ok() {
         return;
     }
     // Fails if the connection is broken already.

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::Poll;
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -12,10 +12,15 @@ use super::list::ConnectionInfo;
 use super::reply_buffers;
 use super::time_limits::with_time_limits;
 use crate::memcached::context::ServerContext;
-use crate::memcached::session::{Session, SessionStep};
+use crate::memcached::session::{BufferCharge, Session, SessionStep};
 
 /// Values with less than this missing, in bytes, are not read directly into their memory.
 const MIN_DIRECT_READ: usize = 16 << 10;
+/// A buffer of replies up to this size, in bytes, doesn't count against the store's limit. Only values of more than 32 KiB,
+/// and long statistics, make one larger.
+const MAX_FREE_REPLIES: usize = 128 << 10;
+/// An incomplete request up to this size, in bytes, doesn't count. Only a get of many keys is longer.
+const MAX_FREE_INPUT: usize = 64 << 10;
 
 /// Serves a connection until the client closes it, or a time limit passes.
 pub async fn serve(
@@ -43,6 +48,7 @@ async fn serve_requests(
     let mut session = Session::new(&context, counters);
     // Input that does not form a complete request yet.
     let mut incomplete: Vec<u8> = Vec::new();
+    let mut incomplete_charge = BufferCharge::default();
     loop {
         let mut waited = false;
         // A large value is read directly into its memory.
@@ -88,10 +94,15 @@ async fn serve_requests(
             open
         } else {
             incomplete.extend_from_slice(chunk);
+            if incomplete_charge.set(&context, incomplete.capacity(), MAX_FREE_INPUT).is_err() {
+                counters.read_no_memory.add(1);
+                return Err(no_memory("the server has no memory for the client's long line"));
+            }
             let (used, open) = execute(&mut session, &context, connection, &incomplete, &mut writer).await?;
             incomplete.drain(..used);
             if incomplete.is_empty() {
                 incomplete = Vec::new();
+                incomplete_charge = BufferCharge::default();
             }
             open
         };
@@ -169,12 +180,16 @@ async fn send_replies(
     while session.has_replies() {
         let mut buffer = session.take_buffer();
         let mut sent = buffer.len();
-        write_all(writer, &buffer, context, connection).await?;
-        buffer.clear();
-        session.lend_buffer(buffer);
+        write_all(writer, &buffer, buffer.capacity(), context, connection).await?;
+        // Not while a large value is sent: that may take long, and the buffer isn't counted then.
+        if buffer.capacity() <= MAX_FREE_REPLIES || !session.has_replies() {
+            buffer.clear();
+            session.lend_buffer(buffer);
+        }
         if let Some(large) = session.take_large_value() {
             sent += large.bytes().len();
-            write_all(writer, large.bytes(), context, connection).await?;
+            // The store counts large values itself.
+            write_all(writer, large.bytes(), 0, context, connection).await?;
         }
         session.count_sent(sent);
     }
@@ -185,16 +200,26 @@ async fn send_replies(
     Ok(())
 }
 
-/// Writes all bytes. A client that takes some of them is not idle. Not an async function, whose future would be larger.
+/// Writes all bytes. A client that takes some of them is not idle. While it must wait, a buffer of `capacity` bytes counts
+/// against the store's limit. Not an async function, whose future would be larger.
 fn write_all<'a>(
     writer: &'a mut (impl AsyncWrite + Unpin),
     mut bytes: &'a [u8],
+    capacity: usize,
     context: &'a ServerContext,
     connection: &'a ConnectionInfo,
 ) -> impl Future<Output = io::Result<()>> + 'a {
+    let mut charge = BufferCharge::default();
     poll_fn(move |task| {
         while !bytes.is_empty() {
-            let written = ready!(Pin::new(&mut *writer).poll_write(task, bytes))?;
+            let Poll::Ready(written) = Pin::new(&mut *writer).poll_write(task, bytes)? else {
+                if charge.set(context, capacity, MAX_FREE_REPLIES).is_err() {
+                    context.counters.worker(runtime::current_worker()).reply_no_memory.add(1);
+                    let error = "the server has no memory for replies that the client does not read";
+                    return Poll::Ready(Err(no_memory(error)));
+                }
+                return Poll::Pending;
+            };
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -203,4 +228,8 @@ fn write_all<'a>(
         }
         Poll::Ready(Ok(()))
     })
+}
+
+fn no_memory(message: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, message)
 }

@@ -1,15 +1,15 @@
 //! Receives the data blocks of storage commands and stores them.
 
+use super::buffer_charge::BufferCharge;
 use super::pending_input::{DataBlock, PartialValue, PendingInput};
 use super::state::Session;
 use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
 use crate::memcached::protocol::tokens::KEY_MAX;
 use crate::memcached::stats::prefixes::KeyEvent;
-use crate::memcached::store::OutOfMemory;
 
 /// The initial capacity of a value's buffer, in bytes, at most: memory grows with what is received, not with
-/// what is announced.
+/// what is announced. Longer values count against the store's limit while they are received.
 const MAX_INITIAL_CAPACITY: usize = 64 << 10;
 /// What terminates a data block of the text protocol.
 const TERMINATOR: &[u8] = b"\r\n";
@@ -40,18 +40,20 @@ impl Session<'_> {
                 self.finish_store(request, &reply, ReceivedValue::Bytes(value), terminator);
                 return block_length;
             }
-            PartialValue::Small(Vec::new())
+            let mut charge = BufferCharge::default();
+            charge
+                .set(self.context, request.length, MAX_INITIAL_CAPACITY)
+                .map(|()| PartialValue::Small { received: Vec::new(), _charge: charge })
         } else {
-            match store.allocate_large_value(request.length, self.now) {
-                Ok(value) => PartialValue::Large { value, filled: 0 },
-                Err(OutOfMemory) => {
-                    self.counters.store_no_memory.add(1);
-                    let result = StoreResult::Outcome(StoreOutcome::OutOfMemory);
-                    self.refuse_store(request, &reply, result);
-                    self.discard_input(block_length);
-                    return 0;
-                }
-            }
+            store
+                .allocate_large_value(request.length, self.now)
+                .map(|value| PartialValue::Large { value, filled: 0 })
+        };
+        let Ok(value) = value else {
+            self.counters.store_no_memory.add(1);
+            self.refuse_store(request, &reply, StoreResult::Outcome(StoreOutcome::OutOfMemory));
+            self.discard_input(block_length);
+            return 0;
         };
         let block = DataBlock {
             request: request.to_owned(),
@@ -81,10 +83,12 @@ impl Session<'_> {
     pub(super) fn receive_data_block(&mut self, mut block: Box<DataBlock>, rest: &[u8]) -> usize {
         let length = block.request.length;
         let mut used = match &mut block.value {
-            PartialValue::Small(value) => {
+            PartialValue::Small { received: value, .. } => {
                 let used = (length - value.len()).min(rest.len());
-                if value.capacity() == 0 {
-                    value.reserve_exact(length.min(MAX_INITIAL_CAPACITY));
+                if value.len() + used > value.capacity() {
+                    // Never more than the value.
+                    let capacity = (2 * value.capacity()).max(value.len() + used).max(MAX_INITIAL_CAPACITY);
+                    value.reserve_exact(length.min(capacity) - value.len());
                 }
                 value.extend_from_slice(&rest[..used]);
                 used
@@ -109,7 +113,7 @@ impl Session<'_> {
         let DataBlock { request, reply, value, terminator, .. } = *block;
         let bytes;
         let value = match value {
-            PartialValue::Small(received) => {
+            PartialValue::Small { received, .. } => {
                 bytes = received;
                 ReceivedValue::Bytes(&bytes)
             }

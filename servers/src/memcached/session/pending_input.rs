@@ -1,5 +1,6 @@
 //! What a session expects next in its input.
 
+use super::buffer_charge::BufferCharge;
 use crate::memcached::mutation::StoreRequest;
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::store::LargeValue;
@@ -26,7 +27,7 @@ pub struct DataBlock {
 
 /// A value that is being received.
 pub enum PartialValue {
-    Small(Vec<u8>),
+    Small { received: Vec<u8>, _charge: BufferCharge },
     Large { value: LargeValue, filled: usize },
 }
 
@@ -34,7 +35,7 @@ impl DataBlock {
     /// Bytes of the value that were not received yet.
     pub fn missing(&self) -> usize {
         match &self.value {
-            PartialValue::Small(value) => self.request.length - value.len(),
+            PartialValue::Small { received, .. } => self.request.length - received.len(),
             PartialValue::Large { filled, .. } => self.request.length - filled,
         }
     }

@@ -197,6 +197,16 @@ impl<'a> Session<'a> {
         self.turn_requests_left = self.context.config.requests_per_turn.max(1);
     }
 
+    /// Makes room for what [`Session::write_value`] copies of a value, and `more` bytes.
+    pub fn reserve_for(replies: &mut Vec<u8>, value: &StoredValue<'_>, more: usize) {
+        match value {
+            StoredValue::Large(large) if large.bytes().len() > MAX_COPIED => replies.reserve(more),
+            // Twice as much could stay allocated while the client does not read.
+            value if value.bytes().len() > MAX_COPIED => replies.reserve_exact(value.bytes().len() + more),
+            value => replies.reserve(value.bytes().len() + more),
+        }
+    }
+
     /// Appends a value and its `trailer` to the replies. A value that is too large to copy is returned
     /// instead, to be passed to [`Session::queue_large_value`] once the store is unlocked.
     pub fn write_value(

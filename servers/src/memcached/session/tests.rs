@@ -265,6 +265,22 @@ fn stats_detail_dump_is_sent_in_parts_with_each_prefix_once() {
 }
 
 #[test]
+fn the_buffer_for_a_value_that_is_not_copied_is_small() {
+    let context = small_context();
+    let set = [&b"set k 0 0 400000\r\n"[..], &[b'v'; 400_000], b"\r\n"].concat();
+    assert_eq!(converse(&context, &set, set.len()).0, b"STORED\r\n");
+    let mut session = Session::new(&context, context.counters.worker(0));
+    for request in [&b"get k\r\n"[..], b"mg k v\r\n"] {
+        session.feed(request);
+        let buffer = session.take_buffer();
+        assert!(!buffer.is_empty() && buffer.capacity() < 1000, "{} bytes", buffer.capacity());
+        assert_eq!(session.take_large_value().unwrap().bytes().len(), 400_000);
+        session.feed(request);
+        session.take_buffer();
+    }
+}
+
+#[test]
 fn stats_detail_dump_by_the_binary_protocol_is_sent_in_numbered_parts() {
     let context = small_context();
     context.prefix_counts.enable(true);

@@ -43,6 +43,7 @@ counters! {
     incr_hits, incr_misses, decr_hits, decr_misses,
     cas_hits, cas_misses, cas_badval,
     store_too_large, store_no_memory,
+    reply_no_memory, read_no_memory,
     auth_cmds, auth_errors,
     idle_kicks, conn_yields,
     bytes_read, bytes_written,

@@ -29,19 +29,19 @@ pub fn write(context: &ServerContext, put: &mut StatWriter<'_>) {
     put.number("total_connections", totals.total_connections);
     put.number("rejected_connections", totals.rejected_connections);
     put.number("connection_structures", context.connection_limit.open() as u64);
+    put.number("response_obj_oom", totals.reply_no_memory);
     put.neutral(
         &[
-            "response_obj_oom",
             "response_obj_count",
             "response_obj_bytes",
             "read_buf_count",
             "read_buf_bytes",
             "read_buf_bytes_free",
-            "read_buf_oom",
-            "reserved_fds",
         ],
         "0",
     );
+    put.number("read_buf_oom", totals.read_no_memory);
+    put.number("reserved_fds", 0);
     put.number("cmd_get", totals.get_hits + totals.get_misses);
     put.number("cmd_set", totals.cmd_set);
     put.number("cmd_flush", totals.cmd_flush);

@@ -1,6 +1,7 @@
 //! The store's memory budget: how much is in use and how much may be.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::MmapMut;
@@ -10,16 +11,22 @@ use memmap2::MmapMut;
 #[error("the store has no memory for the item")]
 pub struct OutOfMemory;
 
-/// Bytes in use and their limit, shared by all shards and large values.
+/// Buffers of connections up to the limit divided by this don't count against it, so that a few slow clients evict
+/// nothing.
+const FREE_BUFFERS_DIVISOR: u64 = 32;
+
+/// Bytes in use and their limit, shared by all shards, large values and buffers.
 #[derive(Debug)]
 pub struct MemoryBudget {
     used: AtomicU64,
     limit: AtomicU64,
     /// Part of `used`: all large values, whether stored, being received or being sent.
     large: AtomicU64,
-    /// Part of `large`: values that are not in the store, because they are still being received or because
-    /// they were replaced while being sent.
+    /// Part of `used`: what is not in the store. These are large values that are still being received or were replaced
+    /// while being sent, and buffers of connections.
     unstored: AtomicU64,
+    /// All reserved buffers of connections. The first ones are not part of `used`.
+    buffers: AtomicU64,
 }
 
 impl MemoryBudget {
@@ -29,6 +36,7 @@ impl MemoryBudget {
             limit: AtomicU64::new(limit),
             large: AtomicU64::new(0),
             unstored: AtomicU64::new(0),
+            buffers: AtomicU64::new(0),
         }
     }
 
@@ -67,6 +75,16 @@ impl MemoryBudget {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Adds a buffer. Returns whether it counts against the limit.
+    pub(super) fn add_buffer(&self, bytes: u64) -> bool {
+        let before = self.buffers.fetch_add(bytes, Ordering::Relaxed);
+        before.saturating_add(bytes) > self.limit() / FREE_BUFFERS_DIVISOR
+    }
+
+    pub(super) fn remove_buffer(&self, bytes: u64) {
+        self.buffers.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     pub fn is_over_limit(&self) -> bool {
         self.used() > self.limit()
     }
@@ -85,6 +103,46 @@ impl MemoryBudget {
 
     pub(super) fn remove_unstored(&self, bytes: u64) {
         self.unstored.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Memory that a connection's buffer takes. Released when it is dropped.
+///
+/// A client may ask for large replies and not read them, or send half of a large value. Each connection may hold some
+/// memory for that; what is more counts here, so that clients can't make the server exceed its limit.
+#[derive(Debug)]
+pub struct BufferReservation {
+    bytes: u64,
+    /// Whether it counts against the limit.
+    counted: bool,
+    memory: Arc<MemoryBudget>,
+}
+
+impl BufferReservation {
+    /// A reservation that [`MemoryBudget::add_buffer`] adds to the budget.
+    pub(super) fn new(bytes: u64, memory: &Arc<MemoryBudget>) -> Self {
+        Self { bytes, counted: false, memory: Arc::clone(memory) }
+    }
+
+    /// The bytes were also reserved against the limit.
+    pub(super) fn mark_counted(&mut self) {
+        self.counted = true;
+        self.memory.add_unstored(self.bytes);
+    }
+
+    /// How many bytes are reserved.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for BufferReservation {
+    fn drop(&mut self) {
+        self.memory.remove_buffer(self.bytes);
+        if self.counted {
+            self.memory.remove_unstored(self.bytes);
+            self.memory.release(self.bytes);
+        }
     }
 }
 

@@ -23,7 +23,7 @@ mod tests;
 pub use item_layout::{ItemBits, ItemHeader};
 pub use large_value::LargeValue;
 pub use locked_entry::LockedEntry;
-pub use memory::OutOfMemory;
+pub use memory::{BufferReservation, OutOfMemory};
 pub use shard::StoreCounters;
 pub use sharded_store::{Store, StoreConfig, StoreUsage, WalkPosition};
 pub use value::{NewItem, NewValue, StoredValue};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::key_hasher::KeyHasher;
 use super::large_value::{LargeValue, footprint};
-use super::memory::{MemoryBudget, OutOfMemory};
+use super::memory::{BufferReservation, MemoryBudget, OutOfMemory};
 use super::shard::Shard;
 
 /// A value larger than a segment divided by this is stored as a large value.
@@ -110,9 +110,24 @@ impl ShardSet {
 
     /// Allocates a large value that is about to be received. No shard may be locked.
     pub fn allocate_large_value(&self, length: usize, now: u32) -> Result<LargeValue, OutOfMemory> {
-        let size = footprint(length);
-        // Values that are being received, or that were replaced while being sent, may take at most half of
-        // the memory; the other half remains for stored items.
+        self.reserve_unstored(footprint(length), now)?;
+        LargeValue::new(length, &self.memory).map_err(|_| OutOfMemory)
+    }
+
+    /// Reserves memory for a connection's buffer. No shard may be locked.
+    pub fn reserve_buffer(&self, bytes: u64, now: u32) -> Result<BufferReservation, OutOfMemory> {
+        // It takes the memory back also if that fails below.
+        let mut reservation = BufferReservation::new(bytes, &self.memory);
+        if self.memory.add_buffer(bytes) {
+            self.reserve_unstored(bytes, now)?;
+            reservation.mark_counted();
+        }
+        Ok(reservation)
+    }
+
+    /// Reserves memory for what is not in the store, and frees some of the store's if there is none.
+    fn reserve_unstored(&self, size: u64, now: u32) -> Result<(), OutOfMemory> {
+        // It may take at most half of the memory; the other half remains for stored items.
         if self.memory.unstored() + size > self.memory.limit() / 2 {
             return Err(OutOfMemory);
         }
@@ -123,6 +138,6 @@ impl ShardSet {
                 return Err(OutOfMemory);
             }
         }
-        LargeValue::new(length, &self.memory).map_err(|_| OutOfMemory)
+        Ok(())
     }
 }

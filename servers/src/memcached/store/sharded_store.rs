@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::item_layout::{self, ItemHeader};
 use super::large_value::LargeValue;
 use super::locked_entry::LockedEntry;
-use super::memory::OutOfMemory;
+use super::memory::{BufferReservation, OutOfMemory};
 use super::segment_log::Segment;
 use super::shard::StoreCounters;
 use super::shard_set::ShardSet;
@@ -164,6 +164,15 @@ impl Store {
     /// already take half of the limit.
     pub fn allocate_large_value(&self, length: usize, now: u32) -> Result<LargeValue, OutOfMemory> {
         self.shards.allocate_large_value(length, now)
+    }
+
+    /// Reserves `bytes` for a connection's buffer. Buffers of up to 1/32 of the limit in all don't count against it.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if no memory can be freed for it, or if buffers and values that are being received and sent
+    /// already take half of the limit.
+    pub(crate) fn reserve_buffer(&self, bytes: usize, now: u32) -> Result<BufferReservation, OutOfMemory> {
+        self.shards.reserve_buffer(bytes as u64, now)
     }
 
     /// Removes all items, now or at second `at`.

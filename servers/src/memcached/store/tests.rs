@@ -201,6 +201,29 @@ fn a_value_above_half_of_the_limit_is_out_of_memory() {
 }
 
 #[test]
+fn buffers_count_against_the_limit_beyond_a_small_share_and_up_to_half() {
+    let limit: u64 = 32 << 20;
+    let store = store(limit);
+    for key in 0..400_000u32 {
+        put(&store, &key.to_le_bytes(), &[7; 100], 0).unwrap();
+    }
+    let (full, evictions) = (store.usage().memory, store.usage().counters.evictions);
+    assert!(full > limit * 9 / 10);
+    // One in 32 is free.
+    let free = store.reserve_buffer(1 << 20, NOW).unwrap();
+    assert_eq!((store.usage().memory, store.usage().counters.evictions), (full, evictions));
+    let counted: Vec<_> = (0..40).map_while(|_| store.reserve_buffer(1 << 20, NOW).ok()).collect();
+    assert_eq!(counted.len(), 16);
+    assert!(store.usage().memory <= limit && store.usage().counters.evictions > evictions);
+    // What is refused leaves no trace.
+    assert_eq!(store.memory().unstored(), 16 << 20);
+    let before = store.usage().memory;
+    drop((free, counted));
+    assert_eq!((store.usage().memory, store.memory().unstored()), (before - (16 << 20), 0));
+    assert!(store.reserve_buffer(1 << 20, NOW).is_ok());
+}
+
+#[test]
 fn large_and_small_values_evict_each_other() {
     let store = store(32 << 20);
     for index in 0..200_000 {

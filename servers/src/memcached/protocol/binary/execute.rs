@@ -135,6 +135,7 @@ impl Session<'_> {
         let flags = item.flags.to_be_bytes();
         let replies = &mut self.replies;
         let lengths = (flags.len(), returned_key.len(), value.bytes().len());
+        Self::reserve_for(replies, &value, returned_key.len() + 64);
         header.write_header(Status::Ok, item.cas, lengths, replies);
         replies.extend_from_slice(&flags);
         replies.extend_from_slice(returned_key);

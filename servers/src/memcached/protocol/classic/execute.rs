@@ -87,7 +87,7 @@ impl Session<'_> {
             }
             let mut digits = itoa::Buffer::new();
             let replies = &mut self.replies;
-            replies.reserve(key.len() + value.bytes().len() + 64);
+            Self::reserve_for(replies, &value, key.len() + 64);
             replies.extend_from_slice(b"VALUE ");
             replies.extend_from_slice(key);
             replies.push(b' ');

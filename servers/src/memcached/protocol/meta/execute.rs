@@ -130,7 +130,7 @@ impl Session<'_> {
                 let out = &mut self.replies;
                 if wants_value {
                     let mut digits = itoa::Buffer::new();
-                    out.reserve(value.bytes().len() + 128);
+                    Self::reserve_for(out, &value, 128);
                     out.extend_from_slice(b"VA ");
                     out.extend_from_slice(digits.format(header.length).as_bytes());
                 } else {
