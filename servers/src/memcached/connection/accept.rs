@@ -105,3 +105,90 @@ async fn serve_tls<K>(
     let reader = BufReader::with_capacity(TLS_BUFFER, reader);
     serve(reader, writer, context, connection).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use net::{TcpListener, TcpStream, UnixStream};
+
+    use super::*;
+
+    /// A connection whose client takes nothing, with as much written to it as goes.
+    async fn stalled<K: 'static>(mut stream: Stream<K>) -> Stream<K> {
+        let chunk = vec![b'v'; 1 << 20];
+        // What is written after the last time is not sent before the client reads.
+        while runtime::timeout(Duration::from_millis(300), stream.write_all(&chunk)).await.is_ok() {}
+        stream
+    }
+
+    async fn stalled_tcp() -> (Stream<net::Tcp>, std::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream: TcpStream = listener.accept().await.unwrap().0;
+        (stalled(stream).await, client)
+    }
+
+    async fn stalled_unix() -> (Stream<net::Unix>, std::os::unix::net::UnixStream) {
+        let (server, client) = std::os::unix::net::UnixStream::pair().unwrap();
+        (stalled(UnixStream::from_std(server).unwrap()).await, client)
+    }
+
+    fn holds_what_is_unsent() -> bool {
+        runtime::reports().iter().all(|report| report.driver != runtime::DriverKind::Epoll)
+    }
+
+    /// How long ending takes on the clock of the timers, which jumps to the next timer when nothing happens.
+    async fn time_to_end<K>(stream: Stream<K>, kicked: bool) -> Duration {
+        runtime::time::pause();
+        let start = runtime::time::now();
+        end(stream, kicked).await;
+        let time = runtime::time::now() - start;
+        runtime::time::resume();
+        time
+    }
+
+    fn read_all(mut client: impl Read) -> (u64, Option<io::ErrorKind>) {
+        let (mut taken, mut buffer) = (0, vec![0; 1 << 16]);
+        loop {
+            match client.read(&mut buffer) {
+                Ok(0) => return (taken, None),
+                Ok(length) => taken += length as u64,
+                Err(error) => return (taken, Some(error.kind())),
+            }
+        }
+    }
+
+    #[runtime::test]
+    async fn a_client_that_does_not_take_its_last_replies_is_disconnected_after_the_time_for_that() {
+        // With epoll the kernel holds what is unsent, and no descriptor of the server.
+        let (least, reset) = match holds_what_is_unsent() {
+            true => (DRAIN_TIMEOUT, Some(io::ErrorKind::ConnectionReset)),
+            false => (Duration::ZERO, None),
+        };
+        let most = least + ABORT_TIMEOUT;
+        let (stream, client) = stalled_tcp().await;
+        let time = time_to_end(stream, false).await;
+        assert!(time >= least && time <= most, "TCP: {time:?}");
+        let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
+        assert_eq!(error, reset);
+        let (stream, client) = stalled_unix().await;
+        let time = time_to_end(stream, false).await;
+        assert!(time >= least && time <= most, "Unix: {time:?}");
+        let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
+        assert_eq!(error, None);
+    }
+
+    #[runtime::test]
+    async fn a_kicked_client_is_disconnected_at_once() {
+        let (stream, client) = stalled_tcp().await;
+        let time = time_to_end(stream, true).await;
+        assert!(time <= ABORT_TIMEOUT, "TCP: {time:?}");
+        let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
+        assert_eq!(error, Some(io::ErrorKind::ConnectionReset));
+        let (stream, client) = stalled_unix().await;
+        let time = time_to_end(stream, true).await;
+        assert!(time <= ABORT_TIMEOUT, "Unix: {time:?}");
+        assert_eq!(runtime::spawn_blocking(move || read_all(client)).await.unwrap().1, None);
+    }
+}
