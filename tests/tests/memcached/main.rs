@@ -9,3 +9,4 @@ mod privileges;
 mod proxy;
 mod statistics;
 mod systemd;
+mod transports;
