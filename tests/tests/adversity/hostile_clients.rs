@@ -1,4 +1,7 @@
 //! Ten thousand connections, half of them hostile: the others hardly wait longer.
+//!
+//! All clients run on the server's two cores, and the work for hostile ones takes time there. So the comparison is with the
+//! same hostile clients at another server on these cores: what the others wait longer than then, their own server has caused.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,12 +21,16 @@ const ROUND: Duration = Duration::from_secs(1);
 /// the figures differ by that.
 const FLOOR: Duration = Duration::from_millis(50);
 
+/// What is measured: without hostile clients, with those of another server on the same cores, and with the server's own.
 const QUIET: u8 = 0;
-const HOSTILE: u8 = 1;
-const OVER: u8 = 2;
+const ELSEWHERE: u8 = 1;
+const HOSTILE: u8 = 2;
+const MEASURED: usize = 3;
+const OVER: u8 = 3;
 /// Hostile clients come or go, at full speed, which takes the cores. Nothing is measured.
-const COMING: u8 = 3;
-const GOING: u8 = 4;
+const COMING_ELSEWHERE: u8 = 4;
+const COMING: u8 = 5;
+const GOING: u8 = 6;
 /// Between two requests of a hostile thread. Faster ones would measure only that they take the server's cores.
 const HOSTILE_PACE: Duration = Duration::from_millis(5);
 
@@ -47,15 +54,24 @@ fn hostile(stream: &mut TcpStream, kind: usize, turn: usize) {
     }
 }
 
-fn misbehave(server: &Memcached, phase: &AtomicU8) {
+fn misbehave(server: &Memcached, other: &Memcached, phase: &AtomicU8) {
     // Of this thread. Clients on another machine would not take the server's cores at all.
     rustix::process::setpriority_process(None, 19).unwrap();
     let mut turn = 0;
-    while phase.load(Ordering::Relaxed) != OVER {
+    loop {
+        let (target, phases) = match phase.load(Ordering::Relaxed) {
+            OVER => break,
+            COMING_ELSEWHERE | ELSEWHERE => (other, [COMING_ELSEWHERE, ELSEWHERE]),
+            COMING | HOSTILE => (server, [COMING, HOSTILE]),
+            _ => {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+        };
         let mut connections: Vec<TcpStream> = Vec::new();
-        while matches!(phase.load(Ordering::Relaxed), COMING | HOSTILE) {
+        while phases.contains(&phase.load(Ordering::Relaxed)) {
             if connections.len() < CONNECTIONS {
-                let stream = server.connect();
+                let stream = target.connect();
                 stream.set_nonblocking(true).unwrap();
                 connections.push(stream);
             }
@@ -68,13 +84,11 @@ fn misbehave(server: &Memcached, phase: &AtomicU8) {
                 std::thread::sleep(HOSTILE_PACE);
             }
         }
-        drop(connections);
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// The times of requests in each round, without and with hostile clients.
-type Times = [[Vec<Duration>; ROUNDS]; 2];
+/// The times of requests in each round.
+type Times = [[Vec<Duration>; ROUNDS]; MEASURED];
 
 /// Requests of the well-behaved, on each connection in turn.
 fn behave(server: &Memcached, phase: &AtomicU8, round: &AtomicUsize) -> Times {
@@ -91,7 +105,7 @@ fn behave(server: &Memcached, phase: &AtomicU8, round: &AtomicUsize) -> Times {
         stream.write_all(b"get other\r\n").unwrap();
         expect(stream, b"VALUE other 0 5\r\nvalue\r\nEND\r\n").unwrap();
         // Not those in which the phase has changed.
-        if now <= HOSTILE && phase.load(Ordering::Relaxed) == now {
+        if usize::from(now) < MEASURED && phase.load(Ordering::Relaxed) == now {
             times[usize::from(now)][round.load(Ordering::Relaxed)].push(start.elapsed());
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -102,7 +116,8 @@ fn behave(server: &Memcached, phase: &AtomicU8, round: &AtomicUsize) -> Times {
 /// The p99 of the best round: what else runs on the machine rarely disturbs all of them.
 fn p99(mut rounds: [Vec<Duration>; ROUNDS]) -> Duration {
     rounds.iter_mut().for_each(|times| times.sort_unstable());
-    let p99 = rounds.iter().map(|times| times[times.len() * 99 / 100]);
+    // A round in which nobody was served is the worst.
+    let p99 = rounds.iter().map(|times| times.get(times.len() * 99 / 100).copied().unwrap_or(Duration::MAX));
     p99.min().unwrap()
 }
 
@@ -113,35 +128,41 @@ fn half_of_ten_thousand_connections_are_hostile_and_the_others_do_not_wait_twice
     let able = limit.is_none_or(|most| most > 11_000).then_some(());
     let Some(()) = tests::require("11,000 descriptors (ulimit -n)", able) else { return };
     setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
-    let server = Memcached::start(&["-c", "12000", "-m", "64"]);
-    let large = set_request("large", 100_000);
-    assert_eq!(
-        server.talk(&[&large, &b"set other 0 0 5\r\nvalue\r\n"[..]].concat()),
-        b"STORED\r\nSTORED\r\n"
-    );
+    let start = || {
+        let server = Memcached::start(&["-c", "12000", "-m", "64"]);
+        let items = [&set_request("large", 100_000)[..], b"set other 0 0 5\r\nvalue\r\n"].concat();
+        assert_eq!(server.talk(&items), b"STORED\r\nSTORED\r\n");
+        server
+    };
+    let (server, other) = (start(), start());
     let (phase, round) = (AtomicU8::new(GOING), AtomicUsize::new(0));
     let mut times = Times::default();
     std::thread::scope(|scope| {
         let behaved: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| behave(&server, &phase, &round))).collect();
-        (0..THREADS).for_each(|_| drop(scope.spawn(|| misbehave(&server, &phase))));
-        let connections = |least: usize, most: usize| {
+        (0..THREADS).for_each(|_| drop(scope.spawn(|| misbehave(&server, &other, &phase))));
+        let connections = |of: &Memcached, least: usize, most: usize| {
             wait_until("connections come and go", || {
-                (least..=most).contains(&(server.stat("curr_connections") as usize))
+                (least..=most).contains(&(of.stat("curr_connections") as usize))
             });
         };
         let half = THREADS * CONNECTIONS;
         for number in 0..ROUNDS {
-            phase.store(GOING, Ordering::Relaxed);
-            connections(half, half + 10);
             round.store(number, Ordering::Relaxed);
-            phase.store(QUIET, Ordering::Relaxed);
-            std::thread::sleep(ROUND);
-            phase.store(COMING, Ordering::Relaxed);
-            // The server closes some of them at once: those that send too long a line.
-            connections(2 * half - half / 4, 2 * half + 10);
-            std::thread::sleep(Duration::from_millis(300));
-            phase.store(HOSTILE, Ordering::Relaxed);
-            std::thread::sleep(ROUND);
+            for (coming, measured) in [(GOING, QUIET), (COMING_ELSEWHERE, ELSEWHERE), (COMING, HOSTILE)] {
+                phase.store(GOING, Ordering::Relaxed);
+                connections(&server, half, half + 10);
+                connections(&other, 0, 10);
+                phase.store(coming, Ordering::Relaxed);
+                // The server closes some of them at once: those that send too long a line.
+                match measured {
+                    ELSEWHERE => connections(&other, half - half / 4, half + 10),
+                    HOSTILE => connections(&server, 2 * half - half / 4, 2 * half + 10),
+                    _ => {}
+                }
+                std::thread::sleep(Duration::from_millis(300));
+                phase.store(measured, Ordering::Relaxed);
+                std::thread::sleep(ROUND);
+            }
         }
         phase.store(OVER, Ordering::Relaxed);
         for thread in behaved {
@@ -151,13 +172,13 @@ fn half_of_ten_thousand_connections_are_hostile_and_the_others_do_not_wait_twice
             }
         }
     });
-    let [quiet, with_hostile] = times.each_ref().map(|rounds| rounds.iter().map(Vec::len).sum::<usize>());
-    println!("{quiet} requests without hostile clients, {with_hostile} with them");
-    let [quiet, with_hostile] = times.map(p99);
-    println!("p99 {quiet:?} without hostile clients, {with_hostile:?} with 5000");
+    let [quiet, elsewhere, with_hostile] = times.map(p99);
+    println!(
+        "p99 {quiet:?} without hostile clients, {elsewhere:?} with 5000 of another server, {with_hostile:?} with 5000"
+    );
     assert!(
-        with_hostile <= (2 * quiet).max(FLOOR),
-        "p99 {with_hostile:?}, without hostile clients {quiet:?}"
+        with_hostile <= (2 * elsewhere).max(FLOOR),
+        "p99 {with_hostile:?}, with hostile clients of another server {elsewhere:?}"
     );
     wait_until("all connections are closed", || server.stat("curr_connections") <= 1);
     let mut last = server.connect();
