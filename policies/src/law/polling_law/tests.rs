@@ -115,9 +115,9 @@ fn a_worker_that_can_poll_by_its_timer_does_that_where_the_kernels_timer_would()
         // Nothing but the worker and the watchdog polls.
         assert_eq!((settings.defer_hard_irqs, settings.suspend_timeout), (1, Duration::ZERO));
         let filled = settings.grace_time.as_secs_f64() * rate.min(500_000.0);
-        let is_shortest = settings.grace_time < SHORTEST_SUSPEND_TIMEOUT * 2;
+        let is_shortest = settings.grace_time < QueueSettings::SHORTEST_SUSPEND_TIMEOUT * 2;
         assert!(filled <= 128.0 || is_shortest, "{settings:?}");
-        assert!(settings.grace_time >= SHORTEST_SUSPEND_TIMEOUT, "{settings:?}");
+        assert!(settings.grace_time >= QueueSettings::SHORTEST_SUSPEND_TIMEOUT, "{settings:?}");
     }
     for (budget, rate) in [(0, 25_000.0), (0, 180_000.0), (20, 25_000.0), (100, 5_000.0)] {
         let mut law = timed_law(budget, false);
