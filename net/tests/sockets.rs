@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::{BindOptions, TcpListener, TcpStream, UnixListener};
 
-use common::local;
+use common::{DRIVERS, local, one_worker, pair};
 
 #[runtime::test]
 async fn both_halves_work_in_two_tasks_and_dropping_the_writer_ends_the_stream() {
@@ -29,6 +30,49 @@ async fn both_halves_work_in_two_tasks_and_dropping_the_writer_ends_the_stream()
     let mut rest = Vec::new();
     client_reader.read_to_end(&mut rest).await.unwrap();
     assert!(rest.is_empty());
+}
+
+/// What a future's worker has sent by streams, while its bytes arrive at a peer.
+async fn sent(peer: &mut TcpStream, bytes: usize, sending: impl Future<Output = ()>) -> u64 {
+    let count = || runtime::metrics()[0].sent_bytes;
+    let before = count();
+    let mut received = vec![0; bytes];
+    let (_, read) = futures_util::join!(sending, peer.read_exact(&mut received));
+    read.unwrap();
+    // A ring's bytes are counted after the wait.
+    runtime::sleep(Duration::from_millis(1)).await;
+    count() - before
+}
+
+async fn every_way_of_sending_is_counted() {
+    const LENGTH: usize = 300_000;
+    let bytes = vec![7; LENGTH];
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&bytes).unwrap();
+    let (mut stream, mut peer) = pair().await;
+    let small = sent(&mut peer, 5, async { assert_eq!(stream.try_write(b"small").unwrap(), 5) }).await;
+    let large = sent(&mut peer, LENGTH, async { stream.write_all(&bytes).await.unwrap() }).await;
+    let owned =
+        sent(&mut peer, LENGTH, async { stream.write_owned(bytes.clone().into()).await.unwrap() }).await;
+    let from_file =
+        sent(&mut peer, LENGTH, async { stream.send_file(&file, 0, LENGTH as u64).await.unwrap() }).await;
+    assert_eq!([small, large, owned, from_file], [5, LENGTH, LENGTH, LENGTH].map(|bytes| bytes as u64));
+    let (mut from, mut source) = pair().await;
+    let spliced = sent(&mut peer, LENGTH, async {
+        let write = async {
+            source.write_all(&bytes).await.unwrap();
+            source.close().await.unwrap();
+        };
+        let (_, copied) = futures_util::join!(write, net::copy(&mut from, &mut stream));
+        assert_eq!(copied.unwrap(), LENGTH as u64);
+    });
+    // What comes to be copied was sent by this worker, too.
+    assert_eq!(spliced.await, 2 * LENGTH as u64);
+}
+
+#[test]
+fn what_streams_send_is_counted() {
+    DRIVERS.into_iter().for_each(|driver| one_worker(driver).block_on(every_way_of_sending_is_counted()));
 }
 
 #[runtime::test]

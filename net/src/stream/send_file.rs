@@ -46,14 +46,17 @@ impl FileSender {
             let mut offset = offset;
             Ok(rustix::fs::sendfile(socket, &file, Some(&mut offset), length)?)
         };
-        match stream.io.backend() {
-            SocketBackend::Readiness(fd) => fd.poll_io(Direction::Write, context, |socket| send(socket)),
+        let result = match stream.io.backend() {
+            SocketBackend::Readiness(fd) => {
+                ready!(fd.poll_io(Direction::Write, context, |socket| send(socket)))
+            }
             SocketBackend::Ring(ring, socket) => {
                 // It must not overtake what is accepted.
                 ready!(ring.poll_flush(context))?;
-                self.poll_on_ring(context, ring, socket, send)
+                ready!(self.poll_on_ring(context, ring, socket, send))
             }
-        }
+        };
+        Poll::Ready(result.inspect(|&sent| stream.io.record_sent(sent)))
     }
 
     fn poll_on_ring(

@@ -132,12 +132,23 @@ impl<K> SocketIo<K> {
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &self.backend {
-            SocketBackend::Readiness(fd) => fd.poll_io(Direction::Write, context, |socket| match buffers {
-                // A broken connection is an error here, never a signal.
-                [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
-                several => socket.send_vectored_with_flags(sendable(several), libc::MSG_NOSIGNAL),
-            }),
+            SocketBackend::Readiness(fd) => {
+                let result = ready!(fd.poll_io(Direction::Write, context, |socket| match buffers {
+                    // A broken connection is an error here, never a signal.
+                    [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
+                    several => socket.send_vectored_with_flags(sendable(several), libc::MSG_NOSIGNAL),
+                }));
+                Poll::Ready(result.inspect(|&sent| fd.record_sent(sent)))
+            }
             SocketBackend::Ring(ring, _) => ring.poll_write_vectored(context, buffers),
+        }
+    }
+
+    /// Counts bytes that were sent on the socket itself.
+    pub(super) fn record_sent(&self, bytes: usize) {
+        match &self.backend {
+            SocketBackend::Readiness(fd) => fd.record_sent(bytes),
+            SocketBackend::Ring(ring, _) => ring.record_sent(bytes),
         }
     }
 
@@ -178,7 +189,10 @@ impl<K> SocketIo<K> {
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match &self.backend {
             SocketBackend::Readiness(fd) => {
-                fd.try_io(Direction::Write, |socket| socket.send_with_flags(bytes, libc::MSG_NOSIGNAL))
+                let sent =
+                    fd.try_io(Direction::Write, |socket| socket.send_with_flags(bytes, libc::MSG_NOSIGNAL))?;
+                fd.record_sent(sent);
+                Ok(sent)
             }
             SocketBackend::Ring(ring, _) => ring.try_write(bytes),
         }

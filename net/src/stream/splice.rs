@@ -120,6 +120,7 @@ impl Pipe<'_> {
         if moved == 0 {
             return Err(ErrorKind::WriteZero.into());
         }
+        to.record_sent(moved);
         self.bytes -= moved;
         Ok(moved)
     }

@@ -9,7 +9,7 @@ pub struct Epoch {
     pub duration: Duration,
     /// How many times data arrived on sockets.
     pub events: u64,
-    /// How many packets arrived, or an estimate: at least `events`.
+    /// How many packets arrived, or an estimate: at least `events`. Acknowledgements count, too.
     pub packets: u64,
     /// The CPU time of the worker, and of the kernel's work for its queue.
     pub cpu: Duration,

@@ -38,4 +38,6 @@ pub(crate) struct WaitOutcome {
     pub(crate) forced_pass: bool,
     /// Bytes received by operations of the ring.
     pub(crate) received_bytes: u64,
+    /// Bytes sent by the ring's sockets.
+    pub(crate) sent_bytes: u64,
 }

@@ -162,6 +162,11 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
+    /// Counts bytes that the caller has sent on a stream, in [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
+    pub fn record_sent(&self, bytes: usize) {
+        self.registration.worker.handle.counters.sent_bytes.add(bytes as u64);
+    }
+
     /// Waits until an operation in this direction would not block. Any number of tasks may wait. It returns at
     /// once if the runtime has ended.
     pub async fn ready(&self, direction: Direction) {

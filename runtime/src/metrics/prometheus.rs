@@ -18,7 +18,7 @@ pub const PROMETHEUS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=ut
 /// A metric that each worker counts: its name, its help, and its value.
 type WorkerCounter = (&'static str, &'static str, fn(&Metrics) -> u64);
 
-const COUNTERS: [WorkerCounter; 9] = [
+const COUNTERS: [WorkerCounter; 10] = [
     ("lull_worker_turns_total", "Turns of the worker's loop.", |it| it.turns),
     ("lull_worker_polls_total", "Polls of tasks.", |it| it.polls),
     (
@@ -40,6 +40,7 @@ const COUNTERS: [WorkerCounter; 9] = [
     ("lull_worker_received_bytes_total", "Bytes that the worker's sockets have received.", |it| {
         it.received_bytes
     }),
+    ("lull_worker_sent_bytes_total", "Bytes that the worker's streams have sent.", |it| it.sent_bytes),
 ];
 
 /// A histogram that a worker may record: its name, its help, and its value.

@@ -19,6 +19,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) forced_passes: Counter,
     pub(crate) events: Counter,
     pub(crate) received_bytes: Counter,
+    pub(crate) sent_bytes: Counter,
     pub(crate) running_ns: Counter,
     pub(crate) polling_ns: Counter,
     pub(crate) parked_ns: Counter,
@@ -55,6 +56,8 @@ pub struct Metrics {
     pub events: u64,
     /// Bytes that its sockets have received.
     pub received_bytes: u64,
+    /// Bytes that its streams have sent: those that the kernel has taken. Without datagrams.
+    pub sent_bytes: u64,
     /// Time spent running tasks, in nanoseconds.
     pub running_ns: u64,
     /// Time spent in waits that don't block, in nanoseconds.
@@ -127,6 +130,7 @@ impl WorkerCounters {
             forced_passes: self.forced_passes.get(),
             events: self.events.get(),
             received_bytes: self.received_bytes.get(),
+            sent_bytes: self.sent_bytes.get(),
             running_ns: self.running_ns.get(),
             polling_ns: self.polling_ns.get(),
             parked_ns: self.parked_ns.get(),

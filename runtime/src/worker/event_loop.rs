@@ -263,6 +263,7 @@ impl Worker {
             counters.events.add(outcome.events as u64);
             counters.forced_passes.add(u64::from(outcome.forced_pass));
             counters.received_bytes.add(outcome.received_bytes);
+            counters.sent_bytes.add(outcome.sent_bytes);
             if let Some(control) = &self.queue_control {
                 if parked {
                     control.waited(started - now, outcome.events);

@@ -49,6 +49,7 @@ struct Reading {
     time: u64,
     events: u64,
     received_bytes: u64,
+    sent_bytes: u64,
     /// As far as the kernel counts it.
     threads: Option<ThreadTimes>,
 }
@@ -132,7 +133,13 @@ impl QueueControl {
             busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: napi_thread.and_then(|thread| AwakeTime::open(thread).ok()),
-            last: Cell::new(Reading { time: now, events: 0, received_bytes: 0, threads: None }),
+            last: Cell::new(Reading {
+                time: now,
+                events: 0,
+                received_bytes: 0,
+                sent_bytes: 0,
+                threads: None,
+            }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
             sleeps: Cell::new(0),
             slept: Cell::new(Duration::ZERO),
@@ -232,6 +239,7 @@ impl QueueControl {
             time: now,
             events: counters.events.get(),
             received_bytes: counters.received_bytes.get(),
+            sent_bytes: counters.sent_bytes.get(),
             threads: self.thread_times(),
         };
         let last = self.last.replace(reading);
@@ -240,10 +248,11 @@ impl QueueControl {
         // In timed mode no interrupt ends a sleep.
         let sleeps = if self.in_effect.get().mode == QueueMode::Timed { 0 } else { sleeps };
         let events = reading.events - last.events;
-        let segments = (reading.received_bytes - last.received_bytes) / SEGMENT;
-        let packets = events.max(segments);
+        let data = data_packets(events, reading.received_bytes - last.received_bytes);
+        let packets = data + acknowledgements(reading.sent_bytes - last.sent_bytes);
         let (cpu, waiting) = match (last.threads, reading.threads) {
-            (Some(before), Some(after)) => after.since(&before, sleeps, packets),
+            // Without acknowledgements: one interrupt takes many, and few are sent where segments are merged (GRO).
+            (Some(before), Some(after)) => after.since(&before, sleeps, data),
             _ => (duration.saturating_sub(slept) + INTERRUPT * sleeps, Duration::ZERO),
         };
         Epoch { duration, events, packets, cpu, waiting }
@@ -304,5 +313,29 @@ impl QueueControl {
         self.next_step.set(now + STEP.as_nanos() as u64);
         worker.set_queue_settings(settings);
         tracing::debug!(worker = worker.index, "the queue is driven by {settings}");
+    }
+}
+
+/// How many packets have brought `events` events and this many bytes, at least.
+fn data_packets(events: u64, received_bytes: u64) -> u64 {
+    events.max(received_bytes / SEGMENT)
+}
+
+/// About how many packets acknowledge this many sent bytes: one for each two segments (RFC 9293, section 3.8.6.3), fewer where the
+/// peer merges segments. They are in the receive ring too, and are no events.
+fn acknowledgements(sent_bytes: u64) -> u64 {
+    sent_bytes / (2 * SEGMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgements_of_large_replies_are_packets_and_those_of_small_ones_come_with_requests() {
+        // 1000 requests of 100 bytes each.
+        assert_eq!(data_packets(1_000, 100_000), 1_000);
+        assert_eq!(acknowledgements(1_000 * 1_000_000), 345_303);
+        assert_eq!(acknowledgements(1_000 * 100), 34);
     }
 }

@@ -107,6 +107,7 @@ pub(crate) struct UringDriver {
     pub(super) deferred_wakes: RefCell<Vec<Arc<WakeHandle>>>,
     pub(super) received: Cell<usize>,
     pub(super) received_bytes: Cell<u64>,
+    pub(super) sent_bytes: Cell<u64>,
     /// Something has come that a task or the next turn has to process, so the worker must not sleep.
     pub(super) progress: Cell<bool>,
     pub(super) poll_first: PollFirst,
@@ -166,6 +167,7 @@ impl UringDriver {
             deferred_wakes: RefCell::default(),
             received: Cell::new(0),
             received_bytes: Cell::new(0),
+            sent_bytes: Cell::new(0),
             progress: Cell::new(false),
             poll_first: PollFirst::default(),
             closing: Cell::new(false),

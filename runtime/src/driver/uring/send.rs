@@ -47,6 +47,11 @@ impl UringDriver {
         self.written_bytes.set(self.written_bytes.get().saturating_add(bytes));
     }
 
+    /// Counts bytes that the kernel has taken.
+    pub(super) fn count_sent(&self, bytes: usize) {
+        self.sent_bytes.set(self.sent_bytes.get() + bytes as u64);
+    }
+
     /// Whether tasks have written so much that the turn ends before more of them run.
     pub(crate) fn sends_are_due(&self) -> bool {
         self.written_bytes.get() >= SEND_BYTES
@@ -218,7 +223,11 @@ impl UringDriver {
         let Some(sending) = &mut send.in_flight else { return };
         sending.outcome = None;
         match result {
-            0.. => sending.sent += usize::try_from(result).unwrap_or(0),
+            0.. => {
+                let bytes = usize::try_from(result).unwrap_or(0);
+                sending.sent += bytes;
+                self.count_sent(bytes);
+            }
             _ if [libc::EAGAIN, libc::EINTR].contains(&-result) => {}
             _ => {
                 let given_up = send.fail(io::Error::from_raw_os_error(-result));

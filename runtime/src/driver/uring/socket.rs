@@ -205,6 +205,11 @@ impl RingSocket {
         self.driver.received_bytes.set(self.driver.received_bytes.get() + bytes as u64);
     }
 
+    /// Counts bytes that the caller has sent on the socket itself, in [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
+    pub fn record_sent(&self, bytes: usize) {
+        self.driver.count_sent(bytes);
+    }
+
     /// Whether the receive has seen the end of the stream, or an error. What came before may still have to be taken.
     pub fn has_ended(&self) -> bool {
         self.state.receive.borrow().ended
@@ -297,6 +302,7 @@ impl RingSocket {
             match sendmsg(self.state.fd(), some, &mut SendAncillaryBuffer::default(), flags) {
                 Ok(sent) => {
                     self.driver.count_written(sent);
+                    self.driver.count_sent(sent);
                     return Ok(sent);
                 }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}

@@ -38,6 +38,7 @@ impl UringDriver {
         outcome.events += self.received.get();
         outcome.completed = self.progress.get();
         outcome.received_bytes = self.received_bytes.take();
+        outcome.sent_bytes = self.sent_bytes.take();
         Ok(outcome)
     }
 
