@@ -27,11 +27,17 @@ pub fn root() -> Option<()> {
     require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", held.then_some(()))
 }
 
-/// The path of one of the workspace's binaries, in the build that the running test or command belongs to.
+/// The path of one of the workspace's binaries: in the folder that `LULL_PROGRAMS` names, if it has one of that name, else in the
+/// build that the running test or command belongs to.
 ///
 /// # Panics
 /// If it was not built.
 pub fn own_program(name: &str) -> PathBuf {
+    // Programs that are built in another way, for example with a sanitizer.
+    let other = std::env::var_os("LULL_PROGRAMS").map(|folder| Path::new(&folder).join(name));
+    if let Some(program) = other.filter(|file| file.is_file()) {
+        return program;
+    }
     let test = std::env::current_exe().unwrap_or_default();
     // A test is in the folder `deps` beside the binaries.
     let beside = test.parent().unwrap_or(Path::new("."));

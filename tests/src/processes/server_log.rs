@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// What a server writes to standard error. A test fails at its end if the server has panicked: panics of a connection
-/// are contained, and could not be seen otherwise.
+/// are contained, and could not be seen otherwise. So it does if ThreadSanitizer, with which the server may be built, has
+/// reported a race.
 #[derive(Debug)]
 pub(crate) struct ServerLog(File);
 
@@ -34,12 +35,17 @@ impl Drop for ServerLog {
     fn drop(&mut self) {
         let text = self.read();
         let has_panicked = text.contains("panicked");
-        // `.ci/test` repeats no test that has printed this.
-        let what = if has_panicked { "the server has panicked" } else { "the server's standard error" };
+        let has_raced = text.contains("WARNING: ThreadSanitizer");
+        // `.ci/test` repeats no test that has printed the first.
+        let what = match (has_panicked, has_raced) {
+            (true, _) => "the server has panicked",
+            (false, true) => "the server has a data race",
+            (false, false) => "the server's standard error",
+        };
         if std::thread::panicking() {
             eprintln!("{what}:\n{text}");
         } else {
-            assert!(!has_panicked, "{what}:\n{text}");
+            assert!(!has_panicked && !has_raced, "{what}:\n{text}");
         }
     }
 }
