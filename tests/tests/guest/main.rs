@@ -1,7 +1,9 @@
 //! Policies on devices that interrupt, in a guest under software emulation.
 
 mod clocks;
+mod driving_loops;
 mod eight_queues;
+mod event_histograms;
 mod load;
 mod machine;
 mod numa_nodes;

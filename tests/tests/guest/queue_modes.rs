@@ -77,7 +77,7 @@ impl Drive {
 }
 
 /// Sets `defer-hard-irqs` of the device, and with it that of every queue.
-fn set_deferrals(guest: &mut Machine, nic: usize, deferrals: u32) {
+pub(super) fn set_deferrals(guest: &mut Machine, nic: usize, deferrals: u32) {
     let interface = guest.interfaces[nic].clone();
     guest.run(&format!("echo {deferrals} >/sys/class/net/{interface}/napi_defer_hard_irqs"));
 }
