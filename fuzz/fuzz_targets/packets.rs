@@ -8,12 +8,11 @@ use servers::memcached::fuzzing::{FuzzedConnection, FuzzedServer, PASSWORD, Setu
 #[derive(Debug, Arbitrary)]
 enum Step {
     Packet(Packet),
-    /// An item is read, and changed with the CAS unique that was returned: twice, and before that without one if
-    /// `changes` is set.
+    /// An item is read, and changed with the CAS unique that was returned: twice, and before that without one.
     CompareAndSwap {
         key: u8,
         value: Vec<u8>,
-        changes: bool,
+        between: Between,
     },
     Login {
         right: bool,
@@ -30,6 +29,16 @@ struct Packet {
     cas: Cas,
     /// A wrong body length, which is sent if the first number is a multiple of 16.
     wrong_length: Option<(u8, u16)>,
+}
+
+/// What happens to an item between the command that returns its CAS unique and the one that requires it.
+#[derive(Debug, Clone, Copy, Arbitrary)]
+enum Between {
+    Nothing,
+    Set,
+    Appended,
+    /// It is a number, and 1 is added to it.
+    Counted,
 }
 
 #[derive(Debug, Clone, Copy, Arbitrary)]
@@ -51,10 +60,14 @@ const OK: u16 = 0;
 const NOT_FOUND: u16 = 1;
 const EXISTS: u16 = 2;
 const TOO_LARGE: u16 = 3;
+const NOT_STORED: u16 = 5;
+const NOT_A_NUMBER: u16 = 6;
 const UNAUTHENTICATED: u16 = 0x20;
 const OUT_OF_MEMORY: u16 = 0x82;
 const GET: u8 = 0;
 const SET: u8 = 1;
+const INCREMENT: u8 = 5;
+const APPEND: u8 = 0x0e;
 const SASL_AUTH: u8 = 0x21;
 /// What clients may send before they authenticate.
 const ALLOWED: [u8; 4] = [0x0b, 0x20, SASL_AUTH, 0x22];
@@ -141,13 +154,19 @@ impl Client<'_> {
         if !self.in_step || !self.connection.is_open() {
             return None;
         }
-        let extras: &[u8] = if opcode == SET { &[0; 8] } else { &[] };
+        // Of an increment: by 1, and not if there is no item.
+        let one = [&1_u64.to_be_bytes()[..], &[0; 8], &[0xff; 4]].concat();
+        let extras: &[u8] = match opcode {
+            SET => &[0; 8],
+            INCREMENT => &one,
+            _ => &[],
+        };
         let mut replies = self.send(&packet(opcode, key, extras, value, cas, None));
         assert_eq!(replies.len(), 1);
         replies.pop().inspect(|reply| assert_eq!(reply.opcode, opcode))
     }
 
-    fn compare_and_swap(&mut self, key: u8, value: &[u8], changes: bool) -> Option<()> {
+    fn compare_and_swap(&mut self, key: u8, value: &[u8], between: Between) -> Option<()> {
         let key = name(1 + key % 14);
         if !self.connection.is_authenticated() {
             let refused = self.request(GET, &key, &[], 0)?;
@@ -155,6 +174,9 @@ impl Client<'_> {
             return None;
         }
         let refused = [TOO_LARGE, OUT_OF_MEMORY];
+        if matches!(between, Between::Counted) {
+            self.request(SET, &key, b"7", 0)?;
+        }
         let read = self.request(GET, &key, &[], 0)?;
         assert!([OK, NOT_FOUND].contains(&read.status));
         if read.status == NOT_FOUND || self.setup.no_cas() {
@@ -163,11 +185,24 @@ impl Client<'_> {
             return None;
         }
         assert!(read.cas != 0);
+        let changed = match between {
+            Between::Nothing => None,
+            Between::Set => Some(self.request(SET, &key, b"changed", 0)?),
+            Between::Appended => Some(self.request(APPEND, &key, b"0", 0)?),
+            Between::Counted => Some(self.request(INCREMENT, &key, b"", 0)?),
+        };
         let mut is_current = true;
-        if changes {
-            let set = self.request(SET, &key, b"changed", 0)?;
-            assert!(set.cas != read.cas && (set.status == OK || refused.contains(&set.status)));
-            is_current = false;
+        if let Some(changed) = changed {
+            let possible = match between {
+                Between::Nothing | Between::Set => OK,
+                Between::Appended => NOT_STORED,
+                Between::Counted if changed.status == NOT_FOUND && self.setup.is_small() => NOT_FOUND,
+                Between::Counted => NOT_A_NUMBER,
+            };
+            assert!([OK, possible].contains(&changed.status) || refused.contains(&changed.status));
+            assert!(changed.cas != read.cas);
+            // A set that was refused has removed the item.
+            is_current = changed.status != OK && !matches!(between, Between::Set);
         }
         for _ in 0..2 {
             let set = self.request(SET, &key, value, read.cas)?;
@@ -194,8 +229,8 @@ libfuzzer_sys::fuzz_target!(|input: (u8, u16, Vec<Step>)| {
                 client.send(&bytes);
                 client.in_step &= !matches!(packet.wrong_length, Some((chance, _)) if chance % 16 == 0);
             }
-            Step::CompareAndSwap { key, value, changes } => {
-                let _ = client.compare_and_swap(*key, value, *changes);
+            Step::CompareAndSwap { key, value, between } => {
+                let _ = client.compare_and_swap(*key, value, *between);
             }
             Step::Login { right } => {
                 let password = if *right { PASSWORD } else { "wrong" };

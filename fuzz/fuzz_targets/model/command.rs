@@ -99,6 +99,9 @@ pub enum Between {
     Touched,
     /// It is set to the same value.
     Set,
+    /// It is a number, and 1 is added to it.
+    Counted,
+    Appended,
     Deleted,
     /// Nothing, but another unique is required.
     Miscounted,

@@ -15,7 +15,9 @@ use crate::item::{Item, apply_delta, got, meta_got};
 /// The longest key, in bytes.
 const LONGEST_KEY: usize = 250;
 /// Keys of items that only fill the memory.
-const FILLERS: u8 = 32;
+const FILLERS: u8 = 128;
+/// The longest value of those that share a segment of a small memory, in bytes. Longer ones have pages of their own.
+const SHARED: u16 = 4 << 10;
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 
@@ -185,9 +187,13 @@ impl Model<'_> {
 
     fn compare_and_swap(&mut self, number: u8, value: Vec<u8>, between: Between, meta: bool) {
         let key = name(number);
+        if between == Between::Counted {
+            self.execute(Command::Number { key: number, number: 7 });
+        }
         let Some(mut cas) = self.read_cas(&key, meta) else {
             return self.expect(&format!("cas {key} 0 0 1 1"), Some(b"x"), b"NOT_FOUND\r\n");
         };
+        let before = self.items.get(&key).cloned();
         match between {
             Between::Nothing => {}
             Between::Touched => self.expect(&format!("touch {key} 1000"), None, b"TOUCHED\r\n"),
@@ -195,13 +201,19 @@ impl Model<'_> {
                 let Item { flags, value } = self.items[&key].clone();
                 self.store_if("set", number, flags, &value, false);
             }
+            Between::Counted => self.execute(Command::Count { key: number, amount: 1, up: true }),
+            Between::Appended => self.concatenate("append", number, b"0"),
             Between::Deleted => {
                 self.items.remove(&key);
                 self.expect(&format!("delete {key}"), None, b"DELETED\r\n");
             }
             Between::Miscounted => cas = cas.wrapping_add(1),
         }
-        let stores = matches!(between, Between::Nothing | Between::Touched);
+        let stores = match between {
+            Between::Nothing | Between::Touched => true,
+            Between::Counted | Between::Appended => self.items.get(&key) == before.as_ref(),
+            Between::Set | Between::Deleted | Between::Miscounted => false,
+        };
         let present = self.present(&key);
         let (reply, meta_reply): (&[u8], &[u8]) = match (present, stores) {
             (false, _) => (b"NOT_FOUND\r\n", b"NF\r\n"),
@@ -241,7 +253,11 @@ impl Model<'_> {
                 self.store_if("set", key, 1, &vec![byte; usize::from(length) * 2], false);
             }
             Command::Fill { key, count, length } => {
-                for number in key..=key.saturating_add(count % FILLERS) {
+                // Many that share segments, which have to be moved, or a few that don't.
+                let shares = length % 2 == 0;
+                let length = if shares { length % SHARED } else { length };
+                let count = if shares { count % FILLERS } else { count % 32 };
+                for number in key..=key.saturating_add(count) {
                     let number = number % FILLERS;
                     let (key, value) = (format!("filler-{number}"), vec![number; usize::from(length)]);
                     self.store(Storing {

@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::config::Config;
 use super::context::ServerContext;
-use super::protocol::classic::parse;
+use super::mutation::Condition;
+use super::protocol::classic::parse::{self, Command};
 use super::protocol::meta::parse::{MetaRequest, MetaVerb};
 use super::protocol::tokens::{KEY_MAX, tokens};
 use super::session::{Session, SessionStep};
@@ -26,17 +27,45 @@ const SMALL_ITEM: usize = 2 << 10;
 /// Parses a line as a classic command and as each meta command.
 ///
 /// # Panics
-/// If a parsed line violates an invariant.
+/// If a parsed line violates an invariant, or a number in it is another one than for Rust's parser.
 pub fn parse_line(line: &[u8]) {
+    let words: Vec<&[u8]> = tokens(line).collect();
+    let number = |index: usize| match *words.get(index)? {
+        // A sign alone is 0.
+        b"-" => Some(0),
+        word => str::from_utf8(word).ok()?.parse::<i128>().ok(),
+    };
     for terminator in [1, 2] {
-        let _ = parse::parse(line, terminator, false);
+        match parse::parse(line, terminator, false) {
+            Command::Store(store) => {
+                assert_eq!(store.key, words[1]);
+                // Where a data block ends decides which bytes are commands.
+                assert_eq!(i128::try_from(store.length).ok(), number(4));
+                if let (Condition::CasMatches, Some((_, _, cas))) = (store.condition, store.numbers) {
+                    assert_eq!(Some(cas.into()), number(5));
+                }
+            }
+            Command::Delta { key, amount, .. } => {
+                assert!(key.len() <= KEY_MAX);
+                assert_eq!(Some(amount.into()), number(2));
+            }
+            Command::Touch { key, expiry, .. } => {
+                assert!(key.len() <= KEY_MAX);
+                assert_eq!(Some(expiry.into()), number(2));
+            }
+            Command::Delete { key, .. } => assert!(key.len() <= KEY_MAX),
+            _ => {}
+        }
     }
     for verb in [MetaVerb::Get, MetaVerb::Set, MetaVerb::Delete, MetaVerb::Arithmetic, MetaVerb::Debug] {
         if let Ok(request) = MetaRequest::parse(verb, line) {
             assert!(!request.key().is_empty() && request.key().len() <= KEY_MAX);
+            if verb == MetaVerb::Set {
+                assert_eq!(i128::try_from(request.length).ok(), number(2));
+            }
         }
     }
-    let length: usize = tokens(line).map(<[u8]>::len).sum();
+    let length: usize = words.iter().map(|word| word.len()).sum();
     assert_eq!(length, line.iter().filter(|byte| **byte != b' ').count());
 }
 
