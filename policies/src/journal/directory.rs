@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::file_lock;
@@ -205,8 +205,16 @@ fn remove_abandoned_status_file(path: &Path) {
         (_, Some(name)) => pid(name).is_some_and(|pid| start_time(pid).is_none()),
         _ => false,
     };
-    let is_held = || File::open(path).and_then(|file| file_lock::is_held(&file)).unwrap_or(true);
-    if is_left && !is_held() {
+    let is_abandoned = || -> io::Result<bool> {
+        let file = File::open(path)?;
+        if file_lock::is_held(&file)? {
+            return Ok(false);
+        }
+        // Its process may have replaced it since, and holds the new one.
+        let (opened, present) = (file.metadata()?, fs::symlink_metadata(path)?);
+        Ok((opened.dev(), opened.ino()) == (present.dev(), present.ino()))
+    };
+    if is_left && is_abandoned().unwrap_or(false) {
         // Without permission, or already removed: another process cleans up.
         let _ = fs::remove_file(path);
     }

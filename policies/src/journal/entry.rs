@@ -11,7 +11,7 @@ use crate::knob::{Knob, Value};
 pub(crate) enum OwnedValues {
     /// The new value.
     New,
-    /// Any from the old to the new value: the device's limit is being searched.
+    /// Any from the old to the new value: the device may take less than was asked for.
     UpToNew,
     /// Any within bounds: the value is tuned while the policy runs.
     Within {

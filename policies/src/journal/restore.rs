@@ -286,7 +286,8 @@ impl Journal {
             if entry.knob.rebuilds_queues() {
                 continue;
             }
-            let kept = is_set(&entry.knob)
+            // What a killed process left is restored as well, for nobody else knows the original value any more.
+            let kept = (is_set(&entry.knob) || entry.left.is_some())
                 && !matches!(
                     restore_entry(entry, device, false),
                     RestoreOutcome::Restored | RestoreOutcome::Gone
