@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for report in runtime.block_on(async { runtime::reports() }) {
         println!("{report}");
         println!("  asked for {}, running {} on {}", report.asked, report.running, report.driver);
-        for reason in &report.steps_down {
+        for reason in report.steps_down.iter().chain(&report.notes) {
             println!("  because {reason}");
         }
     }

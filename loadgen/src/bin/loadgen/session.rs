@@ -12,7 +12,9 @@ use crate::progress_bar;
 
 /// Prints what the runtime could not do, and returns a flag that an interrupt sets.
 pub fn watch_interrupt() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
-    for report in runtime::reports().iter().filter(|report| !report.steps_down.is_empty()) {
+    for report in
+        runtime::reports().iter().filter(|report| !(report.steps_down.is_empty() && report.notes.is_empty()))
+    {
         eprintln!("loadgen: {report}");
     }
     let stop = Arc::new(AtomicBool::new(false));

@@ -181,10 +181,12 @@ async fn send_replies(
         let mut buffer = session.take_buffer();
         let mut sent = buffer.len();
         write_all(writer, &buffer, buffer.capacity(), context, connection).await?;
-        // Not while a large value is sent: that may take long, and the buffer isn't counted then.
         if buffer.capacity() <= MAX_FREE_REPLIES || !session.has_replies() {
             buffer.clear();
             session.lend_buffer(buffer);
+        } else {
+            // The large value that follows may take long, and the buffer isn't counted meanwhile.
+            drop(buffer);
         }
         if let Some(large) = session.take_large_value() {
             sent += large.bytes().len();

@@ -109,7 +109,7 @@ impl MemoryBudget {
 /// Memory that a connection's buffer takes. Released when it is dropped.
 ///
 /// A client may ask for large replies and not read them, or send half of a large value. Each connection may hold some
-/// memory for that; what is more counts here, so that clients can't make the server exceed its limit.
+/// memory for that, 192 KiB in all; what is more counts here.
 #[derive(Debug)]
 pub struct BufferReservation {
     bytes: u64,
