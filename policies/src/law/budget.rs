@@ -20,8 +20,8 @@ pub struct LatencyBudget(Duration);
 
 impl LatencyBudget {
     /// No delay that polling could avoid: plain interrupts until the core is about 78 % busy, then interrupt-first mode, which
-    /// delays no packet. From about 90 % on a queue has a short grace time (20 to 160 µs), because packets wait longer than
-    /// that for the core. Between that load and saturation the median may be longer than vanilla's; the 99th percentile is
+    /// delays no packet. From about 90 % on, or earlier where requests take long, the queue is polled after a short time (20 to 160 µs), because
+    /// packets wait longer than that for the core. Between that load and saturation the median may be longer than vanilla's; the 99th percentile is
     /// shorter.
     pub const ZERO: Self = Self(Duration::ZERO);
     /// The largest budget: 1 ms.

@@ -280,7 +280,7 @@ impl PollingLaw {
             if is_tried(Case::WithinBudget) {
                 let why = Reason::WithinBudget { share: percent(share) };
                 if self.is_timed() {
-                    return self.timed(self.budget.delay(), why);
+                    return self.timed(self.budget_interval(), why);
                 }
                 return self.with_suspend_timeout(QueueSettings::grace(self.budget.delay(), why));
             }
@@ -315,7 +315,7 @@ impl PollingLaw {
             let core_wait = event / 2.0 * busy / (1.0 - busy).max(1e-3);
             CORE_WAIT_INTERVALS.is_met(core_wait / self.short_interval().as_secs_f64(), before)
         };
-        SATURATED.is_met(busy, before) || self.is_timed() && waits_long()
+        SATURATED.is_met(busy, before) || self.is_timed() && STAYS_BUSY.is_met(busy, before) && waits_long()
     }
 
     /// The shortest poll interval that does not take much of the core.
@@ -328,11 +328,22 @@ impl PollingLaw {
         interval
     }
 
+    /// The poll interval that the budget grants, and in which no more than a quarter of the ring fills.
+    fn budget_interval(&self) -> Duration {
+        let bound = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate) / 2;
+        // In steps, so that a rate that varies does not change it each time.
+        let mut interval = self.budget.delay();
+        while interval > bound && interval / 2 >= QueueSettings::SHORT_GRACE_TIME {
+            interval /= 2;
+        }
+        interval
+    }
+
     /// Timed mode. Its watchdog is bounded like a suspend timeout: nobody else receives meanwhile.
     fn timed(&self, interval: Duration, why: Reason) -> QueueSettings {
         let present = &self.settings;
         let before = (present.mode == QueueMode::Timed).then_some(present.grace_time);
-        let watchdog = self.longest_without_poll(before);
+        let watchdog = self.longest_without_poll(before).min(QueueSettings::LONGEST_WATCHDOG);
         QueueSettings::timed(interval, watchdog.max(interval * 2), why)
     }
 
@@ -346,7 +357,7 @@ impl PollingLaw {
             true => (QueueMode::Timed, self.settings.poll_interval),
             false => (QueueMode::Grace, self.settings.grace_time),
         };
-        let is_in_effect = self.settings.mode == mode && time == grace;
+        let is_in_effect = self.settings.mode == mode && time <= grace;
         // The timer's first poll comes after the grace time; a sleep that it ended has not reached half of
         // the second.
         let limit = if is_in_effect { grace * 3 / 2 } else { grace };
@@ -431,6 +442,8 @@ impl PollingLaw {
     fn permitted(&self, wanted: QueueSettings) -> QueueSettings {
         match self.limits.fixed {
             None => wanted,
+            // Its values need a worker that polls.
+            Some(fixed) if fixed.mode == QueueMode::Timed => QueueSettings { why: wanted.why, ..fixed },
             Some(fixed) if wanted.polls() && fixed.polls() => {
                 QueueSettings { spin: wanted.spin, why: wanted.why, ..fixed }
             }

@@ -79,6 +79,9 @@ impl QueueSettings {
     /// The most deferrals of grace mode: a saturated worker's batch must not outlast them, or the interrupt is unmasked in its
     /// middle, and nothing suspends it until a batch begins with the queue in the timer's hands.
     pub const MOST_DEFERRALS: u64 = 40;
+    /// The longest watchdog of timed mode: 2 ms. For so long other programs on the queue wait while the worker is busy, or after
+    /// it was killed.
+    pub const LONGEST_WATCHDOG: Duration = Duration::from_millis(2);
     /// The longest suspend timeout: 20 ms, the value of the kernel series' authors.
     pub const LONGEST_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
 

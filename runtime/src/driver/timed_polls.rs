@@ -12,8 +12,8 @@ use super::napi_poller::NapiPoller;
 use super::wait::POLL_PASS;
 use crate::time::clock::monotonic_nanos;
 
-/// After this many poll intervals a wait polls by the poller, also if the instance seems to poll: its last events may have been
-/// others than packets.
+/// After this many poll intervals without the poller it polls, also if the instance seems to poll: its last events may have been
+/// others than packets, like completions of file operations.
 const MOST_INTERVALS: u64 = 4;
 /// A wait returns after this time also without events, so that a law can end the polls.
 const LONGEST_WAIT: u64 = 10_000_000;
@@ -24,6 +24,10 @@ pub(super) struct TimedPolls {
     interval: Cell<u64>,
     /// When the NAPI was polled last, on the monotonic clock.
     polled: Cell<u64>,
+    /// When the poller has polled last.
+    poller_polled: Cell<u64>,
+    /// Whether the poller has failed: it is said once.
+    failed: Cell<bool>,
     /// Whether the last wait brought network events, so that the waiting instance knows its NAPI, and polls before it sleeps.
     knows_napi: Cell<bool>,
 }
@@ -34,6 +38,8 @@ impl TimedPolls {
             poller: NapiPoller::new()?,
             interval: Cell::new(0),
             polled: Cell::new(0),
+            poller_polled: Cell::new(0),
+            failed: Cell::new(false),
             knows_napi: Cell::new(false),
         })
     }
@@ -56,13 +62,24 @@ impl TimedPolls {
     /// already.
     pub(super) fn set(&self, interval: Duration, params: EpollParams) -> io::Result<()> {
         if self.are_on() && interval.is_zero() {
-            // Nothing is deferred any more, so this poll unmasks the interrupt now, and not the watchdog later.
-            self.poller.poll()?;
+            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later.
+            self.poll();
         }
         self.poller.set_params(params)?;
         self.interval.set(interval.as_nanos() as u64);
         self.knows_napi.set(false);
         Ok(())
+    }
+
+    /// Polls by the poller. Returns the number of system calls. If it can't poll, the watchdog does.
+    fn poll(&self) -> usize {
+        self.poller_polled.set(monotonic_nanos());
+        self.poller.poll().unwrap_or_else(|error| {
+            if !self.failed.replace(true) {
+                tracing::warn!(%error, "a worker can't poll its queue by its own timer");
+            }
+            0
+        })
     }
 
     /// Takes in what a wait has returned.
@@ -88,9 +105,11 @@ impl TimedPolls {
         let end = now + timeout.min(LONGEST_WAIT);
         loop {
             let since = now.saturating_sub(self.polled.get());
-            let polls = since >= interval && !self.knows_napi.get() || since >= interval * MOST_INTERVALS;
+            let since_poller = now.saturating_sub(self.poller_polled.get());
+            let polls =
+                since >= interval && !self.knows_napi.get() || since_poller >= interval * MOST_INTERVALS;
             if polls {
-                *calls += self.poller.poll()?;
+                *calls += self.poll();
             }
             // An instance that knows its NAPI polls before it sleeps. If that is in vain, it has forgotten the NAPI.
             if polls || self.knows_napi.replace(false) {

@@ -218,6 +218,9 @@ impl QueueControl {
                     }
                     Some(Err(_)) => {
                         // The supervisor has reported the reason. The queue keeps the values in effect for now.
+                        if settings.mode == QueueMode::Timed {
+                            let _ = driver.set_polling(&self.in_effect.get(), self.busy_poll_budget);
+                        }
                         let pause = self.next_retry.get();
                         self.next_retry.set((pause * 2).min(LAST_RETRY));
                         self.retry_at.set(Some(now + pause.as_nanos() as u64));
@@ -245,14 +248,15 @@ impl QueueControl {
         let last = self.last.replace(reading);
         let duration = Duration::from_nanos(now - last.time);
         let (sleeps, slept) = (self.sleeps.take(), self.slept.take());
-        // In timed mode no interrupt ends a sleep.
-        let sleeps = if self.in_effect.get().mode == QueueMode::Timed { 0 } else { sleeps };
         let events = reading.events - last.events;
         let data = data_packets(events, reading.received_bytes - last.received_bytes);
+        // In timed mode nothing interrupts.
+        let is_timed = self.in_effect.get().mode == QueueMode::Timed;
+        let (sleeps, interrupting) = if is_timed { (0, 0) } else { (sleeps, data) };
         let packets = data + acknowledgements(reading.sent_bytes - last.sent_bytes);
         let (cpu, waiting) = match (last.threads, reading.threads) {
             // Without acknowledgements: one interrupt takes many, and few are sent where segments are merged (GRO).
-            (Some(before), Some(after)) => after.since(&before, sleeps, data),
+            (Some(before), Some(after)) => after.since(&before, sleeps, interrupting),
             _ => (duration.saturating_sub(slept) + INTERRUPT * sleeps, Duration::ZERO),
         };
         Epoch { duration, events, packets, cpu, waiting }
@@ -277,6 +281,12 @@ impl QueueControl {
             != (settings.defer_hard_irqs, settings.grace_time, settings.suspend_timeout);
         match &self.requests {
             Some(requests) if needs_host => {
+                // Before the values: with them, nobody else polls until the watchdog does.
+                if settings.mode == QueueMode::Timed
+                    && let Err(error) = driver.set_polling(&settings, self.busy_poll_budget)
+                {
+                    tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
+                }
                 requests.request(self.queue, settings);
                 self.phase.set(Phase::Requested(settings));
             }

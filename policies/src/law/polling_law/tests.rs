@@ -147,6 +147,38 @@ fn requests_that_wait_long_for_the_core_are_polled_for_before_it_is_saturated() 
 }
 
 #[test]
+fn a_mostly_idle_core_with_long_requests_is_not_polled_for() {
+    let slow = Core { plain: 1e-3, interrupt_first: 1e-3, grace: 1e-3, waiting: Duration::ZERO };
+    let mut law = timed_law(0, true);
+    run(&mut law, slow, 100.0, 2_000);
+    assert_eq!(law.settings().mode, QueueMode::Plain);
+}
+
+#[test]
+fn timed_mode_that_cannot_be_left_stays_timed() {
+    let mut law = timed_law(0, false);
+    run(&mut law, CHEAP_POLLS, 1e6, 1_000);
+    let timed = *law.settings();
+    law.fix(timed);
+    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
+    assert_eq!(QueueSettings { why: timed.why, ..*law.settings() }, timed);
+    law.release();
+    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
+    assert_eq!((law.settings().mode, law.settings().poll_interval), (QueueMode::Plain, Duration::ZERO));
+}
+
+#[test]
+fn no_more_than_a_quarter_of_the_ring_fills_within_a_long_budgets_poll_interval() {
+    let mut law = timed_law(1_000, false);
+    // Not saturated at this cost.
+    let core = Core { plain: 2e-6, interrupt_first: 2e-6, grace: 1e-6, waiting: Duration::ZERO };
+    run(&mut law, core, 300_000.0, 1_000);
+    let settings = *law.settings();
+    assert_eq!(settings.mode, QueueMode::Timed);
+    assert!(settings.poll_interval.as_secs_f64() * 300_000.0 <= 64.0, "{settings:?}");
+}
+
+#[test]
 fn a_worker_without_packets_stops_its_polls_soon() {
     let mut law = timed_law(0, false);
     run(&mut law, CHEAP_POLLS, 1e6, 1_000);
