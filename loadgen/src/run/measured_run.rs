@@ -136,7 +136,7 @@ impl Load {
         for mut handle in handles {
             let result = loop {
                 let result = runtime::timeout(POLL_INTERVAL, &mut handle).await;
-                let stopping = stop.load(Ordering::Relaxed) || collector.has_reached_precision();
+                let stopping = stop.load(Ordering::Relaxed) || collector.precise_intervals().is_some();
                 if stopping && !barrier.stop.swap(true, Ordering::SeqCst) {
                     stopped = Some(start.elapsed());
                 }
@@ -160,6 +160,7 @@ impl Load {
                 }
             }
         }
+        let precise_intervals = collector.precise_intervals();
         let (timeline, written) = collector.finish();
         if let Some(error) = failed {
             return Err(error);
@@ -170,7 +171,11 @@ impl Load {
         let recording_length = last.map(measured).filter(|_| stopped.is_none());
         let intervals = match (stopped, recording_length) {
             // An incomplete interval would show too low a rate.
-            (Some(stopped), _) => slicing.complete_after(measured(stopped)),
+            // What came after the interval whose end had the precision may take it away again.
+            (Some(stopped), _) => {
+                let complete = slicing.complete_after(measured(stopped));
+                precise_intervals.map_or(complete, |precise| precise.min(complete))
+            }
             // The last interval of a recording counts, although it is incomplete.
             (None, Some(length)) => (slicing.complete_after(length) + 1).min(slicing.count),
             (None, None) => slicing.count,

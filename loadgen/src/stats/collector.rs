@@ -1,9 +1,8 @@
 //! A thread that merges what the workers record. Processing an interval takes a tenth of a millisecond, and
 //! more in a debug build: on a worker it would delay requests.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -59,16 +58,8 @@ const LOWEST_PRIORITY: i32 = 19;
 /// Intervals between checks of the precision.
 const PRECISION_CHECK_INTERVALS: u32 = 5;
 
-/// Whether rate, median and 99th percentile have reached the precision.
-fn has_precision(
-    timeline: &Timeline,
-    config: &Config,
-    slicing: Slicing,
-    complete: u32,
-    precision: f64,
-) -> bool {
-    // Workers may not have handed over the newest intervals.
-    let end = complete.saturating_sub(3);
+/// Whether rate, median and 99th percentile of the run's first `end` intervals have the precision.
+fn has_precision(timeline: &Timeline, config: &Config, slicing: Slicing, end: u32, precision: f64) -> bool {
     let intervals = first_counted_interval(config, timeline, end)..end;
     [Figure::Rate, Figure::Quantile(0.5), Figure::Quantile(0.99)].into_iter().all(|figure| {
         estimate(timeline, intervals.clone(), slicing.interval.as_secs_f64(), figure)
@@ -80,7 +71,7 @@ fn has_precision(
 pub(crate) struct Collector {
     thread: thread::JoinHandle<(Timeline, Result<(), Error>)>,
     progress: Arc<Mutex<Option<Progress>>>,
-    precision_reached: Arc<AtomicBool>,
+    precise_intervals: Arc<OnceLock<u32>>,
     start: Sender<Instant>,
 }
 
@@ -92,8 +83,8 @@ impl Collector {
         let (start, started) = channel();
         let progress = Arc::new(Mutex::new(None));
         let shown = Arc::clone(&progress);
-        let precision_reached = Arc::new(AtomicBool::new(false));
-        let reached = Arc::clone(&precision_reached);
+        let precise_intervals = Arc::new(OnceLock::new());
+        let reached = Arc::clone(&precise_intervals);
         let end = slicing.interval * slicing.count;
         let thread = thread::Builder::new().name("collector".to_owned()).spawn(move || {
             // The thread inherits the worker's affinity, which keeps it off the server's cores. The lowest
@@ -117,15 +108,19 @@ impl Collector {
                     {
                         // A longer run changes more slowly, and takes longer to check.
                         checked = complete + complete / 8;
-                        let has_precision = has_precision(&timeline, &config, slicing, complete, precision);
-                        reached.fetch_or(has_precision, Ordering::Relaxed);
+                        // Workers may not have handed over the newest intervals.
+                        let end = complete.saturating_sub(3);
+                        if has_precision(&timeline, &config, slicing, end, precision) {
+                            // Of several ends the first counts.
+                            let _ = reached.set(end);
+                        }
                     }
                 }
             }
             (timeline, sample_file.map_or(Ok(()), SampleFile::finish))
         });
         let thread = thread.map_err(Error::Thread)?;
-        Ok((Self { thread, progress, precision_reached, start }, CollectorSender(sender)))
+        Ok((Self { thread, progress, precise_intervals, start }, CollectorSender(sender)))
     }
 
     /// Tells the collector when the run starts.
@@ -134,9 +129,10 @@ impl Collector {
         let _ = self.start.send(start);
     }
 
-    /// Whether the figures have the configured precision.
-    pub(crate) fn has_reached_precision(&self) -> bool {
-        self.precision_reached.load(Ordering::Relaxed)
+    /// The number of intervals, from the first on, whose figures have the configured precision; `None` until there
+    /// are so many.
+    pub(crate) fn precise_intervals(&self) -> Option<u32> {
+        self.precise_intervals.get().copied()
     }
 
     /// The progress as of the last interval.
