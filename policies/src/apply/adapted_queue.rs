@@ -69,10 +69,18 @@ impl AdaptedQueue {
                 return Err(denied(&format!("process {pid} may not set {knob} to {number}")));
             }
         }
-        let napi = Device::new(&journal.interface, self.ifindex).napi(self.queue)?.id;
+        self.write(&Device::new(&journal.interface, self.ifindex))
+    }
+
+    /// Sets the values that the queue does not have yet. What it has is read: an attempt that failed may have set some.
+    pub(super) fn write(&self, device: &Device) -> io::Result<()> {
+        let id = device.napi(self.queue)?.id;
         let mut netdev = Netdev::open()?;
+        let present = netdev.napi(id)?;
         for (_, setting, number) in self.values() {
-            netdev.set_napi(napi, setting, number)?;
+            if present.value(setting) != Some(number) {
+                netdev.set_napi(id, setting, number)?;
+            }
         }
         Ok(())
     }

@@ -12,7 +12,6 @@ use crate::host::device::Device;
 use crate::journal::{JournalDir, RestoreReport};
 use crate::knob::{Knob, Value};
 use crate::law::QueueSettings;
-use crate::netlink::netdev::{NapiSetting, Netdev};
 use crate::plan::Plan;
 use crate::signals::Registration;
 
@@ -121,11 +120,11 @@ impl Guard {
     ) -> io::Result<()> {
         let adapted = AdaptedQueue::new(self.plan.ifindex, queue, settings);
         let mut targets = Vec::new();
-        for (knob, setting, number) in adapted.values() {
+        for (knob, _, number) in adapted.values() {
             let position = self.applied.iter().position(|applied| applied.knob == knob);
             let position =
                 position.ok_or_else(|| io::Error::other(format!("the policy does not set {knob}")))?;
-            targets.push((position, setting, number));
+            targets.push((position, number));
         }
         let device = Device::new(&self.plan.interface, self.plan.ifindex);
         // Held to the end: a restore must not come between these values.
@@ -133,14 +132,13 @@ impl Guard {
         if undo.is_none() {
             return Ok(());
         }
-        let result = set_changed(&device, queue, &self.applied, &targets);
-        match (result, delegate) {
+        match (adapted.write(&device), delegate) {
             (Err(error), Some(delegate)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 delegate(&adapted)?
             }
             (result, _) => result?,
         }
-        for (position, _, number) in targets {
+        for (position, number) in targets {
             self.applied[position].target = Value::Number(number);
         }
         Ok(())
@@ -155,23 +153,6 @@ impl Guard {
         name.clone_into(&mut undo.journal.interface);
         undo.write(&self.directory)
     }
-}
-
-/// Sets the values that differ from the present targets.
-fn set_changed(
-    device: &Device,
-    queue: u32,
-    applied: &[Applied],
-    targets: &[(usize, NapiSetting, u64)],
-) -> io::Result<()> {
-    let napi = device.napi(queue)?.id;
-    let mut netdev = Netdev::open()?;
-    for &(position, setting, number) in targets {
-        if applied[position].target != Value::Number(number) {
-            netdev.set_napi(napi, setting, number)?;
-        }
-    }
-    Ok(())
 }
 
 impl Drop for Guard {

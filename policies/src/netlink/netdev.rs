@@ -76,6 +76,16 @@ pub struct Napi {
 }
 
 impl Napi {
+    /// The value of a setting; `None` if the kernel has no such setting.
+    pub fn value(&self, setting: NapiSetting) -> Option<u64> {
+        match setting {
+            NapiSetting::DeferHardIrqs => self.defer_hard_irqs,
+            NapiSetting::GroFlushTimeout => self.gro_flush_timeout,
+            NapiSetting::IrqSuspendTimeout => self.irq_suspend_timeout,
+            NapiSetting::Threaded => self.threaded,
+        }
+    }
+
     /// Whether a kernel thread polls the NAPI all the time. No busy poll of an application gets packets from it
     /// then.
     pub fn has_polling_thread(&self) -> bool {
