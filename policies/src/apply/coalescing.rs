@@ -211,13 +211,13 @@ mod tests {
     ];
 
     #[test]
-    fn a_known_limit_is_set_by_three_writes_and_an_unknown_one_approached_by_five() {
+    fn a_known_limit_is_set_by_three_writes_and_an_unknown_one_approached_by_six() {
         for (driver, most, error, set, writes) in [
             (Some("igb"), 10_000, Errno::INVAL, "10000", 3),
             (Some("mlx5_core"), 4095, Errno::RANGE, "4095", 3),
             (Some("new"), 60_000, Errno::INVAL, "8160", 3),
-            (None, 3000, Errno::RANGE, "1000", 4),
-            (None, 255, Errno::INVAL, "100", 5),
+            (None, 3000, Errno::RANGE, "1000", 5),
+            (None, 255, Errno::INVAL, "100", 6),
         ] {
             let mut device = Driver::new(most, error);
             let results = set_within_limits(&mut device, driver, &WANTED);
