@@ -177,7 +177,8 @@ impl PlanArguments {
         match self.peak_packet_rate {
             Some(given) => Some(given),
             None if self.policy == Policy::KernelPolling => {
-                Some(PEAK_PACKET_RATE.max(highest_packet_rate(interface)))
+                let is_ours = |queue| self.queues.as_ref().is_none_or(|queues| queues.contains(queue));
+                Some(PEAK_PACKET_RATE.max(highest_packet_rate(interface, is_ours)))
             }
             None => None,
         }
@@ -197,9 +198,9 @@ impl PlanArguments {
     }
 }
 
-/// The highest packet rate of a queue within a tenth of a second, per second; 0 if the counters can't be read. A driver that
-/// counts for the whole interface may have all packets in one queue.
-fn highest_packet_rate(interface: &Interface) -> u32 {
+/// The highest packet rate of one of the queues within a tenth of a second, per second; 0 if the counters can't be read. A
+/// driver that counts for the whole interface may have all packets in one queue.
+fn highest_packet_rate(interface: &Interface, is_ours: impl Fn(u32) -> bool) -> u32 {
     let mut snapshots = vec![Snapshot::take(interface)];
     for _ in 0..5 {
         thread::sleep(Duration::from_millis(20));
@@ -209,7 +210,10 @@ fn highest_packet_rate(interface: &Interface) -> u32 {
         [Ok(before), Ok(after)] => {
             let delta = after.since(before);
             let packets = match &delta.rx_packets {
-                RxPackets::PerQueue(queues) => queues.iter().map(|(_, packets)| *packets).max().unwrap_or(0),
+                RxPackets::PerQueue(queues) => {
+                    let ours = queues.iter().filter(|(queue, _)| is_ours(*queue));
+                    ours.map(|(_, packets)| *packets).max().unwrap_or(0)
+                }
                 RxPackets::Interface(packets) => *packets,
             };
             packets as f64 / delta.elapsed.as_secs_f64()
@@ -236,7 +240,7 @@ mod tests {
                     receiver.send_to(b"datagram", address).unwrap();
                 }
             });
-            let measured = highest_packet_rate(&loopback);
+            let measured = highest_packet_rate(&loopback, |_| true);
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
             measured
         });
