@@ -76,6 +76,12 @@ impl fmt::Display for Reason {
             Reason::StaysBusy { busy } => {
                 write!(f, "interrupts would keep the core busy {busy} % of the time")
             }
+            Reason::Saturated { busy: busy @ ..90 } => {
+                write!(
+                    f,
+                    "interrupts would keep the core busy {busy} % of the time, and packets wait longer for it than for a poll"
+                )
+            }
             Reason::Saturated { busy } => {
                 write!(f, "interrupts would saturate the core: {busy} %")
             }

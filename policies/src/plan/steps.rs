@@ -74,10 +74,9 @@ impl Plan {
             && step.forbidden.is_none();
         let most = match step.knob {
             Knob::NapiDeferHardIrqs { .. } => QueueSettings::MOST_DEFERRALS,
-            // The one is the watchdog in timed mode, the other the suspend timeout in others.
-            Knob::NapiGroFlushTimeout { .. } | Knob::NapiIrqSuspendTimeout { .. } => {
-                nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT)
-            }
+            // No latency budget is longer than the watchdog of timed mode.
+            Knob::NapiGroFlushTimeout { .. } => nanos(QueueSettings::LONGEST_WATCHDOG),
+            Knob::NapiIrqSuspendTimeout { .. } => nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT),
             _ => return None,
         };
         adapts.then_some((0, most))

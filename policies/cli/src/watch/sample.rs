@@ -16,7 +16,7 @@ pub struct QueueSample {
     pub tx_interrupts_per_second: Option<f64>,
     pub packets_per_second: Option<f64>,
     pub packets_per_interrupt: Option<f64>,
-    /// Whether the interrupt stayed masked while packets arrived; `None` if suspension is not set.
+    /// Whether the interrupt stayed masked while packets arrived; `None` if neither deferral nor suspension is set.
     pub suspended: Option<&'static str>,
     /// `None` if softirqs poll the queue.
     pub kernel_thread: Option<KernelThreadSample>,
@@ -105,8 +105,11 @@ fn sample(
     let queue_sample = |queue: &RxQueue| {
         let napi = queue.napi.as_ref();
         let (interrupts, received) = (count_of(&delta.irqs, queue.index), count_of(&packets, queue.index));
-        let may_suspend =
-            napi.is_some_and(|napi| napi.irq_suspend_timeout.is_some_and(|timeout| timeout > 0));
+        // In timed mode deferral alone keeps it masked.
+        let may_suspend = napi.is_some_and(|napi| {
+            let set = |value: Option<u64>| value.is_some_and(|value| value > 0);
+            set(napi.irq_suspend_timeout) || set(napi.defer_hard_irqs) && set(napi.gro_flush_timeout)
+        });
         QueueSample {
             queue: queue.index,
             napi: napi.map(|napi| napi.id),
