@@ -1,9 +1,11 @@
 //! The system calls of the epoll driver for which there is no safe wrapper.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags};
 
 /// Borrows a descriptor by its number.
 ///
@@ -46,6 +48,14 @@ impl Event {
 
 /// Whether `epoll_pwait2` has failed with `ENOSYS`.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+/// Whether a wait can be shorter than a millisecond, and a poll pass reaches the NAPI. Asks the kernel.
+pub(crate) fn waits_in_nanoseconds() -> bool {
+    let asked = epoll::create(CreateFlags::CLOEXEC)
+        .map_err(io::Error::from)
+        .and_then(|instance| epoll_wait(instance.as_fd(), &mut [Event::EMPTY], Some(Duration::ZERO)));
+    asked.is_ok() && !LACKS_PWAIT2.load(Ordering::Relaxed)
+}
 
 /// Waits on an epoll instance. Returns how many of `events` were filled in; 0 after a timeout or a signal.
 ///

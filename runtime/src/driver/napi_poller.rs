@@ -126,7 +126,9 @@ mod tests {
     #[test]
     fn a_number_that_was_closed_is_an_error_and_no_more() {
         let poller = NapiPoller::new().unwrap();
-        let (closed, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        // A high number, which no other test gets meanwhile.
+        let closed = rustix::io::fcntl_dupfd_cloexec(&socket, 900).unwrap();
         poller.add(closed.as_fd());
         drop(closed);
         assert_eq!(poller.poll().unwrap_err().raw_os_error(), Some(libc::EBADF));

@@ -334,7 +334,10 @@ impl ReportInputs<'_> {
             return (Running::BusyPollingWithDeferral, why);
         }
         if !set(napi.irq_suspend_timeout) {
-            why.push(format!("irq-suspend-timeout is 0 on NAPI {} (it needs Linux 6.13)", napi.id));
+            why.push(match napi.irq_suspend_timeout {
+                Some(_) => format!("irq-suspend-timeout is 0 on NAPI {}", napi.id),
+                None => "this kernel can't suspend interrupts (irq-suspend-timeout, Linux 6.13)".to_owned(),
+            });
             return (Running::BusyPollingWithDeferral, why);
         }
         (Running::KernelPolling, why)

@@ -17,6 +17,7 @@ use super::report::{NoLaw, ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
+use crate::driver::epoll_sys;
 use crate::runtime_state::RuntimeState;
 use crate::time::clock::monotonic_nanos;
 
@@ -149,7 +150,12 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let ring = policies::host::interface(interface).ok().and_then(|interface| interface.rx_ring);
     let ring_slots = ring.map_or(LawLimits::default().ring_slots, |ring| ring.size);
     let wakes_thread = napi.threaded.is_some_and(|threaded| threaded > 0);
-    let limits = LawLimits { ring_slots, fixed, compares_costs, timer: PollTimer::Worker { wakes_thread } };
+    let timer = if epoll_sys::waits_in_nanoseconds() {
+        PollTimer::Worker { wakes_thread }
+    } else {
+        PollTimer::Kernel
+    };
+    let limits = LawLimits { ring_slots, fixed, compares_costs, timer };
     let law = PollingLaw::new(settings.latency_budget, MachineCosts::measure(), limits);
     let requests = settable.and(runtime.host.requests.clone());
     let now = monotonic_nanos();
