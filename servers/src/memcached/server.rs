@@ -64,10 +64,10 @@ impl Server {
         let listener = UnixListener::bind_with_mode(path, config.backlog, mode).map_err(failed)?;
         self.unix_socket = Some(BoundPath::of(path).map_err(failed)?);
         let context = Arc::clone(&self.context);
-        let name = format!("unix:{}", path.display());
-        self.context.add_listen_address(name.clone());
+        let name: Arc<str> = format!("unix:{}", path.display()).into();
+        self.context.add_listen_address(name.to_string());
         let serving = listener.serve(move |stream: UnixStream| {
-            accept::handle(stream, Arc::clone(&context), "unix:".to_owned(), name.clone())
+            accept::handle(stream, Arc::clone(&context), "unix:".into(), Arc::clone(&name))
         });
         self.serving.push(serving.map_err(failed)?);
         Ok(())
@@ -120,17 +120,15 @@ impl Server {
         self.addresses.push(local);
         self.context.add_listen_address(format!("tcp:{local}"));
         let context = Arc::clone(&self.context);
+        let local: Arc<str> = format!("tcp:{local}").into();
         let serving = listener.serve(move |stream: TcpStream| {
-            let context = Arc::clone(&context);
-            async move {
-                // Replies are written in one piece, so Nagle's algorithm would only delay them. Both fail
-                // only if the client has disconnected.
-                let _ = stream.set_nodelay(true);
-                let _ = stream.set_keepalive(Some(context.config.keepalive));
-                let peer =
-                    stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
-                accept::handle(stream, context, peer, format!("tcp:{local}")).await;
-            }
+            // Replies are written in one piece, so Nagle's algorithm would only delay them. Both fail only if the client
+            // has disconnected.
+            let _ = stream.set_nodelay(true);
+            let _ = stream.set_keepalive(Some(context.config.keepalive));
+            let peer = stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
+            // Not `into`: the allocator keeps the place of what the string was made with.
+            accept::handle(stream, Arc::clone(&context), Box::from(&*peer), Arc::clone(&local))
         })?;
         self.serving.push(serving);
         Ok(())

@@ -304,9 +304,7 @@ fn with_ten_thousand_idle_connections_others_are_served_and_memory_is_bounded() 
         }
         let each = (server.resident_kib() - before) * 1024 / 10_000;
         println!("{each} bytes an idle connection");
-        // Futures take more memory without optimizations.
-        let most = if cfg!(debug_assertions) { 2200 } else { 1000 };
-        assert!(each < most, "{each} bytes each");
+        assert!(each < 1350, "{each} bytes each");
     });
     println!("p99 with 10,000 idle connections: {p99:?}");
     assert!(p99 < SERVED_WITHIN, "{p99:?}");

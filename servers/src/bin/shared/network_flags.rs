@@ -37,8 +37,8 @@ pub struct NetworkFlags {
     /// 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
     #[arg(long, value_name = "US")]
     pub latency_budget: Option<LatencyBudget>,
-    /// Time from an empty busy poll to the timer's poll, in microseconds, or auto, which under kernel-polling adapts
-    /// it within the latency budget [env: RUNTIME_GRACE_TIME] [default: auto]
+    /// Time from an empty busy poll to the timer's poll, in microseconds, or auto: under kernel-polling the law
+    /// chooses it, with the queue's mode [env: RUNTIME_GRACE_TIME] [default: auto]
     #[arg(long, value_name = "US")]
     pub gro_flush_timeout: Option<GraceTime>,
 }

@@ -23,57 +23,65 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 const TLS_BUFFER: usize = 16 << 10;
 
 /// Serves an accepted connection until it ends. `peer` and `local` are what `stats conns` shows.
-pub async fn handle<K: 'static>(
+///
+/// Not an async function, here and in what it awaits: the future of one holds its arguments twice, which an idle
+/// connection would take memory for (rust-lang/rust#62958).
+pub fn handle<K: 'static>(
     mut stream: Stream<K>,
     context: Arc<ServerContext>,
-    peer: String,
-    local: String,
-) {
-    let counters = context.counters.worker(runtime::current_worker());
-    let _permit = match ConnectionPermit::try_acquire(&context.connection_limit) {
-        Some(permit) => permit,
-        None => {
-            context.connection_limit.count_reached();
-            let permit = match context.config.refuse_when_full {
-                true => None,
-                false => ConnectionPermit::acquire(&context.connection_limit).await,
-            };
-            let Some(permit) = permit else {
-                counters.rejected_connections.add(1);
-                // Fails if the client has disconnected.
-                let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
-                return;
-            };
-            permit
+    peer: Box<str>,
+    local: Arc<str>,
+) -> impl Future<Output = ()> {
+    let info = Arc::new(ConnectionInfo::new(peer, local, !context.config.requires_authentication()));
+    async move {
+        let counters = context.counters.worker(runtime::current_worker());
+        let permit = match ConnectionPermit::try_acquire(&context.connection_limit) {
+            Some(permit) => Some(permit),
+            // Boxed, so that connections that need not wait reserve no memory for it.
+            None => Box::pin(wait_for_permit(&mut stream, &context)).await,
+        };
+        let Some(_permit) = permit else { return };
+        counters.total_connections.add(1);
+        match stream.incoming_napi_id() {
+            0 => counters.without_napi.add(1),
+            napi if napi == runtime::io::own_napi() => counters.aligned.add(1),
+            _ => counters.misaligned.add(1),
         }
-    };
-    counters.total_connections.add(1);
-    match stream.incoming_napi_id() {
-        0 => counters.without_napi.add(1),
-        napi if napi == runtime::io::own_napi() => counters.aligned.add(1),
-        _ => counters.misaligned.add(1),
-    }
-    let authenticated = !context.config.requires_authentication();
-    let now = context.store.clock().now();
-    let info = ConnectionInfo::new(peer, local, now, context.uptime(), authenticated);
-    let connection = ListedConnection::add(&context.connections, info);
-    let result = match context.tls() {
-        None => {
-            let (reader, writer) = stream.split();
-            serve(reader, writer, &context, &connection).await
+        info.begin(context.store.clock().now(), context.uptime());
+        let connection = ListedConnection::add(&context.connections, info);
+        let result = match context.tls() {
+            None => {
+                let (reader, writer) = stream.split();
+                serve(reader, writer, &context, &connection).await
+            }
+            // Boxed, so that connections without TLS do not reserve memory for its state.
+            Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection)).await,
+        };
+        let is_kick =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
+        let kicked = result.as_ref().is_err_and(is_kick);
+        // It drops the stream before the permit: a connection that does not count has no descriptor. Boxed, so that open
+        // connections reserve no memory for its timers.
+        Box::pin(end(stream, kicked)).await;
+        if let Err(error) = result {
+            logging::connection_failed(&connection.peer, &error);
         }
-        // Boxed, so that connections without TLS do not reserve memory for its state.
-        Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection)).await,
-    };
-    let is_kick =
-        |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
-    let kicked = result.as_ref().is_err_and(is_kick);
-    // It drops the stream before the permit: a connection that does not count has no descriptor. Boxed, so that open
-    // connections reserve no memory for its timers.
-    Box::pin(end(stream, kicked)).await;
-    if let Err(error) = result {
-        logging::connection_failed(&connection.peer, &error);
     }
+}
+
+/// Waits until another connection closes. `None` if this one is refused.
+async fn wait_for_permit<K>(stream: &mut Stream<K>, context: &ServerContext) -> Option<ConnectionPermit> {
+    context.connection_limit.count_reached();
+    let permit = match context.config.refuse_when_full {
+        true => None,
+        false => ConnectionPermit::acquire(&context.connection_limit).await,
+    };
+    if permit.is_none() {
+        context.counters.worker(runtime::current_worker()).rejected_connections.add(1);
+        // Fails if the client has disconnected.
+        let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
+    }
+    permit
 }
 
 /// Ends a connection, which still counts as open meanwhile: a client may take some time for the rest of its replies,
@@ -91,7 +99,7 @@ async fn end<K>(mut stream: Stream<K>, kicked: bool) {
 async fn serve_tls<K>(
     stream: &mut Stream<K>,
     tls: &Tls,
-    context: &Arc<ServerContext>,
+    context: &ServerContext,
     connection: &ConnectionInfo,
 ) -> io::Result<()> {
     let stream = match tls.accept(stream).await {

@@ -24,8 +24,9 @@ impl ConnectionList {
 /// What is known about an open connection.
 #[derive(Debug)]
 pub struct ConnectionInfo {
-    pub peer: String,
-    pub local: String,
+    pub peer: Box<str>,
+    /// Shared by the listener's connections.
+    pub local: Arc<str>,
     last_request: AtomicU32,
     /// In nanoseconds.
     last_progress: AtomicU64,
@@ -34,16 +35,22 @@ pub struct ConnectionInfo {
 }
 
 impl ConnectionInfo {
-    /// A new connection that was accepted at second `now`, after `uptime` of the server.
-    pub fn new(peer: String, local: String, now: u32, uptime: Duration, authenticated: bool) -> Self {
+    /// A connection that is not served yet. `authenticated`: whether its client need not authenticate.
+    pub fn new(peer: Box<str>, local: Arc<str>, authenticated: bool) -> Self {
         Self {
             peer,
             local,
-            last_request: AtomicU32::new(now),
-            last_progress: AtomicU64::new(nanos(uptime)),
+            last_request: AtomicU32::new(0),
+            last_progress: AtomicU64::new(0),
             receiving_value: AtomicBool::new(false),
             authenticated: AtomicBool::new(authenticated),
         }
+    }
+
+    /// Records that it is served from second `now` on, after `uptime` of the server.
+    pub fn begin(&self, now: u32, uptime: Duration) {
+        self.last_request.store(now, Ordering::Relaxed);
+        self.record_progress(uptime);
     }
 
     /// memcached's name of the connection's state.
@@ -93,8 +100,7 @@ pub struct ListedConnection {
 }
 
 impl ListedConnection {
-    pub fn add(list: &Arc<ConnectionList>, info: ConnectionInfo) -> Self {
-        let info = Arc::new(info);
+    pub fn add(list: &Arc<ConnectionList>, info: Arc<ConnectionInfo>) -> Self {
         let number = list.lock().insert(Arc::clone(&info));
         Self { list: Arc::clone(list), number, info }
     }

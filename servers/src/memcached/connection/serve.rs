@@ -3,9 +3,9 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::Poll;
 
+use futures_util::future::Either;
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::list::ConnectionInfo;
@@ -23,101 +23,122 @@ const MAX_FREE_REPLIES: usize = 128 << 10;
 const MAX_FREE_INPUT: usize = 64 << 10;
 
 /// Serves a connection until the client closes it, or a time limit passes.
-pub async fn serve(
+pub fn serve(
     reader: impl AsyncBufRead + Unpin,
     writer: impl AsyncWrite + Unpin,
-    context: &Arc<ServerContext>,
+    context: &ServerContext,
     connection: &ConnectionInfo,
-) -> io::Result<()> {
-    let serving = serve_requests(reader, writer, Arc::clone(context), connection);
+) -> impl Future<Output = io::Result<()>> {
+    let serving = serve_requests(reader, writer, context, connection);
     match context.config.has_time_limits() {
-        false => serving.await,
+        false => Either::Left(serving),
         // Boxed, so that connections without time limits do not reserve memory for a timer.
-        true => Box::pin(with_time_limits(serving, context, connection)).await,
+        true => Either::Right(Box::pin(with_time_limits(serving, context, connection))),
     }
 }
 
 /// Serves a connection until the client closes it.
-async fn serve_requests(
+fn serve_requests(
     mut reader: impl AsyncBufRead + Unpin,
     mut writer: impl AsyncWrite + Unpin,
-    context: Arc<ServerContext>,
+    context: &ServerContext,
     connection: &ConnectionInfo,
-) -> io::Result<()> {
-    let counters = context.counters.worker(runtime::current_worker());
-    let mut session = Session::new(&context, counters);
-    // Input that does not form a complete request yet.
-    let mut incomplete: Vec<u8> = Vec::new();
-    let mut incomplete_charge = BufferCharge::default();
-    loop {
-        let mut waited = false;
-        // A large value is read directly into its memory.
-        if incomplete.is_empty()
-            && let Some(missing) =
-                session.missing_value_bytes().filter(|missing| missing.len() >= MIN_DIRECT_READ)
-        {
-            let reading = poll_fn(|context| {
-                let polled = Pin::new(&mut reader).poll_read(context, missing);
+) -> impl Future<Output = io::Result<()>> {
+    let mut session = Session::new(context, context.counters.worker(runtime::current_worker()));
+    // Boxed, as connections mostly wait between requests.
+    let mut incomplete: Option<Box<IncompleteRequest>> = None;
+    async move {
+        loop {
+            let mut waited = false;
+            // A large value is read directly into its memory.
+            if incomplete.is_none()
+                && let Some(missing) =
+                    session.missing_value_bytes().filter(|missing| missing.len() >= MIN_DIRECT_READ)
+            {
+                let reading = poll_fn(|context| {
+                    let polled = Pin::new(&mut reader).poll_read(context, missing);
+                    waited |= polled.is_pending();
+                    polled
+                });
+                let length = reading.await?;
+                if length == 0 {
+                    return Ok(());
+                }
+                session.counters.bytes_read.add(length as u64);
+                begin_turn(&mut session, waited).await;
+                session.lend_buffer(reply_buffers::take());
+                session.value_bytes_received(length);
+                record_activity(connection, &session);
+                send_replies(&mut session, connection, &mut writer).await?;
+                reply_buffers::give_back(session.take_buffer());
+                continue;
+            }
+            let filling = poll_fn(|context| {
+                let polled = Pin::new(&mut reader).poll_fill_buf(context);
                 waited |= polled.is_pending();
-                polled
+                polled.map_ok(<[u8]>::len)
             });
-            let length = reading.await?;
+            let length = filling.await?;
             if length == 0 {
                 return Ok(());
             }
-            counters.bytes_read.add(length as u64);
             begin_turn(&mut session, waited).await;
+            // Ready at once: the buffer was filled above.
+            let chunk = reader.fill_buf().await?;
+            session.counters.bytes_read.add(length as u64);
             session.lend_buffer(reply_buffers::take());
-            session.value_bytes_received(length);
-            record_activity(&context, connection, &session);
-            send_replies(&mut session, &context, connection, &mut writer).await?;
+            let open = match &mut incomplete {
+                None => {
+                    let (used, open) = execute(&mut session, connection, chunk, &mut writer).await?;
+                    if used < chunk.len() {
+                        incomplete = Some(Box::new(IncompleteRequest::new(&chunk[used..])));
+                    }
+                    open
+                }
+                Some(request) => {
+                    request.input.extend_from_slice(chunk);
+                    request.charge(&session)?;
+                    let (used, open) = execute(&mut session, connection, &request.input, &mut writer).await?;
+                    request.input.drain(..used);
+                    if request.input.is_empty() {
+                        incomplete = None;
+                    }
+                    open
+                }
+            };
+            reader.consume_unpin(length);
+            record_activity(connection, &session);
+            send_replies(&mut session, connection, &mut writer).await?;
             reply_buffers::give_back(session.take_buffer());
-            continue;
-        }
-        let filling = poll_fn(|context| {
-            let polled = Pin::new(&mut reader).poll_fill_buf(context);
-            waited |= polled.is_pending();
-            polled.map_ok(<[u8]>::len)
-        });
-        let length = filling.await?;
-        if length == 0 {
-            return Ok(());
-        }
-        begin_turn(&mut session, waited).await;
-        // Ready at once: the buffer was filled above.
-        let chunk = reader.fill_buf().await?;
-        counters.bytes_read.add(length as u64);
-        session.lend_buffer(reply_buffers::take());
-        let open = if incomplete.is_empty() {
-            let (used, open) = execute(&mut session, &context, connection, chunk, &mut writer).await?;
-            incomplete.extend_from_slice(&chunk[used..]);
-            open
-        } else {
-            incomplete.extend_from_slice(chunk);
-            if incomplete_charge.set(&context, incomplete.capacity(), MAX_FREE_INPUT).is_err() {
-                counters.read_no_memory.add(1);
-                return Err(no_memory("the server has no memory for the client's long line"));
+            if !open {
+                return writer.close().await;
             }
-            let (used, open) = execute(&mut session, &context, connection, &incomplete, &mut writer).await?;
-            incomplete.drain(..used);
-            if incomplete.is_empty() {
-                incomplete = Vec::new();
-                incomplete_charge = BufferCharge::default();
-            }
-            open
-        };
-        reader.consume_unpin(length);
-        record_activity(&context, connection, &session);
-        send_replies(&mut session, &context, connection, &mut writer).await?;
-        reply_buffers::give_back(session.take_buffer());
-        if !open {
-            return writer.close().await;
         }
     }
 }
 
-fn record_activity(context: &ServerContext, connection: &ConnectionInfo, session: &Session<'_>) {
-    record_progress(context, connection);
+/// Input that does not form a complete request yet.
+struct IncompleteRequest {
+    input: Vec<u8>,
+    charge: BufferCharge,
+}
+
+impl IncompleteRequest {
+    fn new(input: &[u8]) -> Self {
+        Self { input: input.to_vec(), charge: BufferCharge::default() }
+    }
+
+    /// Counts a long request against the store's limit.
+    fn charge(&mut self, session: &Session<'_>) -> io::Result<()> {
+        self.charge.set(session.context, self.input.capacity(), MAX_FREE_INPUT).map_err(|_| {
+            session.counters.read_no_memory.add(1);
+            no_memory("the server has no memory for the client's long line")
+        })
+    }
+}
+
+fn record_activity(connection: &ConnectionInfo, session: &Session<'_>) {
+    record_progress(session.context, connection);
     connection.update(session.now(), session.is_receiving_value(), session.is_authenticated());
 }
 
@@ -141,65 +162,69 @@ async fn begin_turn(session: &mut Session<'_>, waited: bool) {
 
 /// Executes all complete requests in `input`. Returns how many bytes they took, and whether the connection
 /// stays open.
-async fn execute(
+#[expect(clippy::manual_async_fn, reason = "the future of an async function holds its arguments twice")]
+fn execute(
     session: &mut Session<'_>,
-    context: &ServerContext,
     connection: &ConnectionInfo,
     input: &[u8],
     writer: &mut (impl AsyncWrite + Unpin),
-) -> io::Result<(usize, bool)> {
-    let mut used = 0;
-    loop {
-        let (more, step) = session.feed(&input[used..]);
-        used += more;
-        // Not only at the end: a client may have authenticated before a reply that it takes a long time to read.
-        record_activity(context, connection, session);
-        match step {
-            SessionStep::NeedInput => return Ok((used, true)),
-            SessionStep::Close => return Ok((used, false)),
-            SessionStep::Send => {
-                send_replies(session, context, connection, writer).await?;
-                runtime::yield_now().await;
-                session.update_clock();
-            }
-            SessionStep::Yield => {
-                session.count_yield();
-                runtime::yield_now().await;
-                session.update_clock();
+) -> impl Future<Output = io::Result<(usize, bool)>> {
+    async move {
+        let mut used = 0;
+        loop {
+            let (more, step) = session.feed(&input[used..]);
+            used += more;
+            // Not only at the end: a client may have authenticated before a reply that it takes a long time to read.
+            record_activity(connection, session);
+            match step {
+                SessionStep::NeedInput => return Ok((used, true)),
+                SessionStep::Close => return Ok((used, false)),
+                SessionStep::Send => {
+                    send_replies(session, connection, writer).await?;
+                    runtime::yield_now().await;
+                    session.update_clock();
+                }
+                SessionStep::Yield => {
+                    session.count_yield();
+                    runtime::yield_now().await;
+                    session.update_clock();
+                }
             }
         }
     }
 }
 
-async fn send_replies(
+#[expect(clippy::manual_async_fn, reason = "the future of an async function holds its arguments twice")]
+fn send_replies(
     session: &mut Session<'_>,
-    context: &ServerContext,
     connection: &ConnectionInfo,
     writer: &mut (impl AsyncWrite + Unpin),
-) -> io::Result<()> {
-    while session.has_replies() {
-        let mut buffer = session.take_buffer();
-        let mut sent = buffer.len();
-        write_all(writer, &buffer, buffer.capacity(), context, connection).await?;
-        if buffer.capacity() <= MAX_FREE_REPLIES || !session.has_replies() {
-            buffer.clear();
-            session.lend_buffer(buffer);
-        } else {
-            // The large value that follows may take long, and the buffer isn't counted meanwhile.
-            drop(buffer);
+) -> impl Future<Output = io::Result<()>> {
+    async move {
+        while session.has_replies() {
+            let mut buffer = session.take_buffer();
+            let mut sent = buffer.len();
+            write_all(writer, &buffer, buffer.capacity(), session.context, connection).await?;
+            if buffer.capacity() <= MAX_FREE_REPLIES || !session.has_replies() {
+                buffer.clear();
+                session.lend_buffer(buffer);
+            } else {
+                // The large value that follows may take long, and the buffer isn't counted meanwhile.
+                drop(buffer);
+            }
+            if let Some(large) = session.take_large_value() {
+                sent += large.bytes().len();
+                // The store counts large values itself.
+                write_all(writer, large.bytes(), 0, session.context, connection).await?;
+            }
+            session.count_sent(sent);
         }
-        if let Some(large) = session.take_large_value() {
-            sent += large.bytes().len();
-            // The store counts large values itself.
-            write_all(writer, large.bytes(), 0, context, connection).await?;
+        if session.context.tls().is_some() {
+            // TLS may still buffer some of it.
+            writer.flush().await?;
         }
-        session.count_sent(sent);
+        Ok(())
     }
-    if context.tls().is_some() {
-        // TLS may still buffer some of it.
-        writer.flush().await?;
-    }
-    Ok(())
 }
 
 /// Writes all bytes. A client that takes some of them is not idle. While it must wait, a buffer of `capacity` bytes counts

@@ -116,8 +116,8 @@ mod tests {
     async fn disconnected_after(config: Config, arrivals: &[(Duration, &'static [u8])]) -> Duration {
         let context = Arc::new(ServerContext::new(&config, 1).unwrap());
         let authenticated = !config.requires_authentication();
-        let connection =
-            ConnectionInfo::new(String::new(), String::new(), 0, context.uptime(), authenticated);
+        let connection = ConnectionInfo::new("".into(), "".into(), authenticated);
+        connection.begin(0, context.uptime());
         let start = runtime::time::now();
         let arrivals = arrivals.iter().map(|(after, request)| (start + *after, *request)).collect();
         let reader = futures_util::io::BufReader::new(Client {
