@@ -21,9 +21,9 @@
 //! need not be `Send`. The workers follow a [`Policy`], which the code sets ([`Builder`]), else the
 //! environment (`RUNTIME_POLICY`), else the attribute.
 //!
-//! Under `kernel-polling` a worker's wait polls its NAPI, and the kernel keeps the queue's interrupt
-//! suspended as long as the worker finds work there (Linux 6.13, `irq-suspend-timeout`;
-//! `Documentation/networking/napi.rst`). Where the kernel or the device can't do that, the worker falls
+//! Under `kernel-polling` a worker's wait polls its NAPI, and the queue's interrupt stays masked as long as
+//! the worker finds work there (`irq-suspend-timeout` of Linux 6.13, `Documentation/networking/napi.rst`;
+//! at saturation the worker polls by its own timer). Where the kernel or the device can't do that, the worker falls
 //! back to less, and its [`WorkerReport`] says to what, and why.
 //!
 //! A worker's driver ([`DriverKind`]) is epoll, io_uring, or both: under kernel polling epoll is the

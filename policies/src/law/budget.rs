@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// default) to 1000 µs.
 ///
 /// With 0, kernel polling is in effect only where it costs no latency: where the worker's queue stays busy.
-/// A larger budget is used as the grace time (`gro_flush_timeout`): packets that arrive while the
-/// application sleeps wait for the timer, and are processed together.
+/// From 20 µs on the budget is the poll interval of timed mode: packets that arrive while the worker sleeps wait for its
+/// timer, and are processed together. `policies attach` and fixed values use it as the grace time (`gro_flush_timeout`).
 ///
 /// [`FromStr`] accepts whole microseconds (`20`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

@@ -44,7 +44,7 @@ const WITHIN_INTERVAL_OF_THREAD: Threshold = Threshold { enter: 0.3, leave: 0.15
 /// How many poll intervals packets wait for the core under interrupts, on average, where timed mode without a budget is
 /// chosen, and below which it ends. It makes them wait for half of one.
 const CORE_WAIT_INTERVALS: Threshold = Threshold { enter: 1.5, leave: 1.0 };
-/// The cost of polling over that of interrupts above which it is given up: in grace mode, which delays packets.
+/// The cost of polling over that of interrupts above which it is given up: with a budget, whose mode delays packets.
 const MOST_COST: f64 = 0.97;
 /// The same in interrupt-first mode, which delays none, and spares them interrupts.
 const MOST_COST_INTERRUPT_FIRST: f64 = 1.0;

@@ -23,7 +23,7 @@ pub enum Reason {
         /// The share of the time in which the core would be busy under interrupts.
         busy: u8,
     },
-    /// Interrupts would take nearly the whole core; packets would wait longer for it than for the timer.
+    /// Under interrupts packets would wait longer for the core than for a poll.
     Saturated {
         /// The share of the time in which the core would be busy under interrupts.
         busy: u8,
@@ -33,9 +33,9 @@ pub enum Reason {
         /// The share of the time in which the core is busy.
         busy: u8,
     },
-    /// Packets often come within the grace time that the latency budget grants.
+    /// Packets often come within the latency budget.
     WithinBudget {
-        /// The share of empty polls after which a packet comes within the grace time.
+        /// The share of empty polls after which a packet comes within the budget.
         share: u8,
     },
 }
@@ -89,7 +89,7 @@ impl fmt::Display for Reason {
                 write!(f, "the core is busy {busy} % of the time, and polling has taken more CPU time")
             }
             Reason::WithinBudget { share } => {
-                write!(f, "after {share} % of empty polls a packet comes within the grace time")
+                write!(f, "after {share} % of empty polls a packet comes within the latency budget")
             }
         }
     }

@@ -178,7 +178,7 @@ impl Builder {
     }
 
     /// The grace time after an empty poll, under suppression and kernel polling. Default: under kernel
-    /// polling adapted to the load within the [latency budget](Self::latency_budget), 200 µs under suppression. A
+    /// polling the law chooses it, with the queue's mode; 200 µs under suppression. A
     /// fixed grace time is in effect at every load.
     #[doc(alias = "gro_flush_timeout")]
     pub fn grace_time(mut self, time: GraceTime) -> Self {

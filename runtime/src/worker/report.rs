@@ -24,7 +24,7 @@ pub enum Running {
     Packing,
     /// Busy-polls, with the queue's interrupts deferred for the grace time.
     Suppression,
-    /// Polls the queue in its wait; the queue's interrupt stays suspended while there is work.
+    /// Polls the queue in its wait; the queue's interrupt stays masked while there is work.
     KernelPolling,
     /// Kernel polling was asked for: busy-polls with deferral, without suspension.
     BusyPollingWithDeferral,

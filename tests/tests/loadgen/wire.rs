@@ -62,11 +62,13 @@ fn the_reported_wire_latency_is_that_of_a_packet_capture() {
         let captured = |share: f64| latencies[(latencies.len() as f64 * share) as usize];
         let apart = (wire.p50 - captured(0.5)).abs().max((wire.p90 - captured(0.9)).abs());
         // The capture and the socket take their timestamps some calls apart, which a slow machine takes longer for.
-        (apart, (0.1 * captured(0.5)).max(5.0))
+        println!("{apart} µs apart");
+        // The client's own part, which must not be in it, is several times as much.
+        (apart, (0.1 * captured(0.5)).max(10.0))
     });
     assert!(
         apart.any(|(micros, most)| micros < most),
-        "they differ by more than 5 µs and a tenth in each of three runs"
+        "they differ by more than 10 µs and a tenth in each of three runs"
     );
 }
 

@@ -25,7 +25,7 @@ pub struct Flags {
 pub enum Command {
     /// Compare policies (the default)
     Compare(ComparisonFlags),
-    /// Compare the drivers at saturation, under vanilla and under kernel polling
+    /// Compare the drivers under vanilla and under kernel polling
     Drivers(ComparisonFlags),
     /// Compare an echo server on Lull with those on tokio, monoio, compio and a bare epoll loop, or an axum application on
     /// Lull with the same on tokio

@@ -1,4 +1,5 @@
-//! The law that the runtime uses, driven as a worker drives it (`runtime/src/worker/queue_control.rs`).
+//! The law that the runtime uses, asked as a worker asks it (`runtime/src/worker/queue_control.rs`), with grace mode in the place
+//! of timed mode.
 
 use std::time::Duration;
 
