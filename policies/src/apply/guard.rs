@@ -57,6 +57,16 @@ impl Guard {
         restore_once(&self.directory, &self.undo)
     }
 
+    /// Leaves the values and the journal to another process, which restores them when this one has ended and may not.
+    pub(crate) fn leave(mut self) {
+        self.signals.take();
+        if lock(&self.undo).take().is_some() {
+            tracing::info!(
+                "this process may not restore its settings; its journal stays for the one that may"
+            );
+        }
+    }
+
     /// Sets the selected knobs again that have lost their value, and returns them with the value that they
     /// had. Another process may have set them, or the device lost them when its link was reopened.
     ///

@@ -15,6 +15,7 @@ use super::change::Change;
 use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::apply::{Guard, QueueDelegate};
+use crate::host::capabilities::has_net_admin;
 use crate::host::interface_by_index;
 use crate::host::irqbalance::Irqbalance;
 use crate::knob::Knob;
@@ -93,7 +94,11 @@ impl Supervisor {
             // It may own a file in the directory of journals, which is removed with its last one.
             drop(on_tick);
             // Here, and not where the supervisor is dropped: that thread may have given up its privileges.
-            drop(interface.guard);
+            if interface.delegate.is_some() && !has_net_admin() {
+                interface.guard.leave();
+            } else {
+                drop(interface.guard);
+            }
         })?;
         // Fails only if the thread has ended.
         let _ = has_started.recv();

@@ -135,7 +135,8 @@ impl Builder {
 
     /// A function that sets a queue's values, for a process that gives up its privileges after its start: without one it
     /// can't adapt its queues any more. The function passes them to a process that may, which calls
-    /// [`AdaptedQueue::set_for`](policies::AdaptedQueue::set_for). It is called on the supervisor's thread.
+    /// [`AdaptedQueue::set_for`](policies::AdaptedQueue::set_for). It is called on the supervisor's thread. That process also
+    /// restores the host's settings, by [`policies::recover`], when this one has ended.
     pub fn queue_delegate(
         mut self,
         delegate: impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + 'static,

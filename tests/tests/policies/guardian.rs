@@ -284,3 +284,18 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
     wait_until("the guardian restores the queue", || napi() == before);
     wait_until("the guardian removes the journal", || !std::path::Path::new("/run/lull").exists());
 }
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn an_unprivileged_server_that_is_stopped_leaves_its_settings_to_the_guardian_and_reports_no_error() {
+    let _testbed = enter(1);
+    let fresh = settings();
+    let mut guarded = Guarded::start(Policy::KernelPolling);
+    assert_ne!(settings(), fresh);
+    guarded.server.signal(Signal::TERM);
+    assert!(guarded.server.wait().success());
+    wait_restored(&fresh);
+    let log = guarded.server.standard_error();
+    assert!(!log.contains("ERROR"), "{log}");
+}
