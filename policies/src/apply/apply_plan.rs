@@ -72,8 +72,7 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
     let left = LeftEntries::read(directory, plan.ifindex, |found| {
         found.is_abandoned() || lifetime == Lifetime::Host && found.journal.lifetime == Lifetime::Host
     })?;
-    let mut undo =
-        Undo { file: None, journal: record(plan, lifetime, &|knob, now| left.original_of(knob, now))? };
+    let mut undo = Undo::new(record(plan, lifetime, &|knob, now| left.original_of(knob, now))?);
     undo.write(directory)?;
     left.give_to(&undo.journal, directory);
     Ok((guard(plan, lifetime, directory, undo)?, others))
@@ -89,7 +88,7 @@ fn prepare_without_lock(
 ) -> Result<(Guard, Vec<Journal>), Error> {
     let others = others(plan, directory)?;
     check_conflicts(plan, lifetime, &others)?;
-    let undo = Undo { file: None, journal: record(plan, lifetime, &|_, _| None)? };
+    let undo = Undo::new(record(plan, lifetime, &|_, _| None)?);
     if !undo.journal.entries.is_empty() {
         return Err(error);
     }

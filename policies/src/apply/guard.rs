@@ -57,13 +57,10 @@ impl Guard {
         restore_once(&self.directory, &self.undo)
     }
 
-    /// Leaves the values and the journal to another process, which restores them when this one has ended and may not.
-    pub(crate) fn leave(mut self) {
-        self.signals.take();
-        if lock(&self.undo).take().is_some() {
-            tracing::info!(
-                "this process may not restore its settings; its journal stays for the one that may"
-            );
+    /// From now on the journal stays for another process if this one ends without the privilege to restore.
+    pub(crate) fn leave_to_delegate(&self) {
+        if let Some(undo) = &mut *lock(&self.undo) {
+            undo.has_delegate = true;
         }
     }
 

@@ -31,7 +31,7 @@ impl Steering {
             Lifetime::Process,
             Vec::new(),
         );
-        let undo = Arc::new(Mutex::new(Some(Undo { file: None, journal })));
+        let undo = Arc::new(Mutex::new(Some(Undo::new(journal))));
         let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
         let (undone, journals) = (Arc::clone(&undo), directory.clone());
         let restore = move || {

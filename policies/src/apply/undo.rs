@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
+use crate::host::capabilities::has_net_admin;
 use crate::journal::{Journal, JournalDir, JournalFile, RestoreReport, restore_journal};
 
 /// A journal and its file. The slot of a [`Guard`](super::Guard) is empty after the restore.
@@ -11,9 +12,15 @@ pub(super) struct Undo {
     /// `None` if the journal is empty and could not be written.
     pub(super) file: Option<JournalFile>,
     pub(super) journal: Journal,
+    /// Whether another process restores what this one may not.
+    pub(super) has_delegate: bool,
 }
 
 impl Undo {
+    pub(super) fn new(journal: Journal) -> Self {
+        Self { file: None, journal, has_delegate: false }
+    }
+
     /// Writes the journal. Knobs may be set only after it records their old values.
     pub(super) fn write(&mut self, directory: &JournalDir) -> Result<(), Error> {
         match directory.write(&mut self.journal) {
@@ -32,8 +39,15 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`restore_once`], for those who can't return an error.
+/// As [`restore_once`], for those who can't return an error. Without the privilege to restore it leaves the journal to the
+/// process that has it, if there is one.
 pub(super) fn restore_or_log(directory: &JournalDir, undo: &Mutex<Option<Undo>>) {
+    if !has_net_admin() && lock(undo).take_if(|undo| undo.has_delegate).is_some() {
+        tracing::info!(
+            "this process may not restore its settings; the one that sets its queues' values does"
+        );
+        return;
+    }
     match restore_once(directory, undo) {
         Some(Ok(report)) => {
             report.failures().for_each(|failure| tracing::error!("{failure}; run `policies restore`"));

@@ -15,7 +15,6 @@ use super::change::Change;
 use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::apply::{Guard, QueueDelegate};
-use crate::host::capabilities::has_net_admin;
 use crate::host::interface_by_index;
 use crate::host::irqbalance::Irqbalance;
 use crate::knob::Knob;
@@ -65,6 +64,9 @@ impl Supervisor {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
         let SupervisorHooks { requests, delegate, mut on_tick } = hooks;
+        if delegate.is_some() {
+            guard.leave_to_delegate();
+        }
         let mut interface = SupervisedInterface {
             bans: IrqbalanceBans::new(guard.applied(), Instant::now()),
             guard,
@@ -94,11 +96,7 @@ impl Supervisor {
             // It may own a file in the directory of journals, which is removed with its last one.
             drop(on_tick);
             // Here, and not where the supervisor is dropped: that thread may have given up its privileges.
-            if interface.delegate.is_some() && !has_net_admin() {
-                interface.guard.leave();
-            } else {
-                drop(interface.guard);
-            }
+            drop(interface.guard);
         })?;
         // Fails only if the thread has ended.
         let _ = has_started.recv();

@@ -128,7 +128,7 @@ mod tests {
         let poller = NapiPoller::new().unwrap();
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         // A high number, which no other test gets meanwhile.
-        let closed = rustix::io::fcntl_dupfd_cloexec(&socket, 900).unwrap();
+        let closed = rustix::io::fcntl_dupfd_cloexec(&socket, 200).unwrap();
         poller.add(closed.as_fd());
         drop(closed);
         assert_eq!(poller.poll().unwrap_err().raw_os_error(), Some(libc::EBADF));

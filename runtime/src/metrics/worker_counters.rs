@@ -47,7 +47,7 @@ pub struct Metrics {
     /// Times that another thread has woken it while it was parked.
     pub wakes: u64,
     /// System calls that wait, poll or submit: `epoll_pwait2` on the instance that the worker waits in, and
-    /// `io_uring_enter`. In timed mode also those by which it polls in between, three for each poll.
+    /// `io_uring_enter`. In timed mode also those by which it polls in between, three or four for each poll.
     pub waits: u64,
     /// Extra poll passes, made because a wait had returned only wake-ups or events of the other epoll instance,
     /// without polling the NAPI.

@@ -144,6 +144,12 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     assert!(peak < most + LIMIT_MIB * 1024 / 20, "{peak} KiB, {most} KiB in the end");
     assert_eq!((server.stat("response_obj_oom"), server.stat("store_no_memory")), (0, 0));
     drop(halves);
+    let mut hits = 0;
+    wait_until("each client's replies wait for it", || {
+        let before = std::mem::replace(&mut hits, server.stat("get_hits"));
+        std::thread::sleep(Duration::from_millis(100));
+        hits == before
+    });
     // Who reads after all gets it all.
     let reply = [format!("VALUE 2399 0 {VALUE}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
     expect(&mut greedy[7], &reply.repeat(20)).unwrap();

@@ -299,3 +299,20 @@ fn an_unprivileged_server_that_is_stopped_leaves_its_settings_to_the_guardian_an
     let log = guarded.server.standard_error();
     assert!(!log.contains("ERROR"), "{log}");
 }
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn an_unprivileged_server_whose_guardian_has_ended_says_how_to_restore() {
+    let _testbed = enter(1);
+    let fresh = settings();
+    let mut guarded = Guarded::start(Policy::KernelPolling);
+    kill(guarded.guardian, Signal::KILL);
+    guarded.server.signal(Signal::TERM);
+    assert!(guarded.server.wait().success());
+    let log = guarded.server.standard_error();
+    assert!(log.contains("ERROR") && log.contains("policies restore"), "{log}");
+    assert_ne!(settings(), fresh);
+    policies::recover(&JournalDir::default()).unwrap();
+    assert_eq!(settings(), fresh);
+}

@@ -166,7 +166,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(text.matches("kernel-polling  grace 20 µs  50 %").count(), 2, "{text}");
         let why = "rx-0: grace with a latency budget of 20 µs: after 80 % of empty polls a packet comes within the \
-                   grace time";
+                   latency budget";
         assert_eq!(lines[lines.len() - 2..], [why, "rx-1: grace 20 µs: fixed"], "{text}");
         let json = serde_json::json!(sample);
         let queue = &json["queues"][0]["worker"]["queue"];

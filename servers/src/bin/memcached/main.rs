@@ -127,7 +127,9 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
     runtime.block_on(serve(flags, config, user, background))?;
     drop(runtime);
-    drop(guardian);
+    if let Some(guardian) = guardian {
+        guardian.release();
+    }
     Ok(())
 }
 

@@ -21,7 +21,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running guardian. It restores the settings once this process has ended, for whatever reason.
 pub struct Guardian {
-    _child: Child,
+    child: Child,
     pipes: Arc<Mutex<Pipes>>,
 }
 
@@ -46,10 +46,17 @@ pub fn start(in_background: bool) -> io::Result<Guardian> {
         return Err(io::Error::other("the guardian has no pipes"));
     };
     let pipes = Pipes { requests, answers: BufReader::new(answers) };
-    Ok(Guardian { _child: child, pipes: Arc::new(Mutex::new(pipes)) })
+    Ok(Guardian { child, pipes: Arc::new(Mutex::new(pipes)) })
 }
 
 impl Guardian {
+    /// Lets it restore the settings when this process ends. Says so if it can't.
+    pub fn release(mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            tracing::error!(%status, "the guardian has ended, and restores no settings; run `policies restore`");
+        }
+    }
+
     /// A function that lets the guardian set a queue's values.
     pub fn delegate(&self) -> impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + use<> {
         let pipes = Arc::clone(&self.pipes);

@@ -96,7 +96,9 @@ fn run(flags: &Flags, config: Config) -> Result<(), Error> {
         false => runtime.block_on(serve(flags, &config, user))?,
     }
     drop(runtime);
-    drop(guardian);
+    if let Some(guardian) = guardian {
+        guardian.release();
+    }
     Ok(())
 }
 
