@@ -154,7 +154,7 @@ impl Client<'_> {
         if !self.in_step || !self.connection.is_open() {
             return None;
         }
-        // Of an increment: by 1, and not if there is no item.
+        // An increment's extras: the amount 1, the initial value 0, and the expiration that forbids to create an item.
         let one = [&1_u64.to_be_bytes()[..], &[0; 8], &[0xff; 4]].concat();
         let extras: &[u8] = match opcode {
             SET => &[0; 8],

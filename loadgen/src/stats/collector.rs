@@ -129,8 +129,7 @@ impl Collector {
         let _ = self.start.send(start);
     }
 
-    /// The number of intervals, from the first on, whose figures have the configured precision; `None` until there
-    /// are so many.
+    /// How many intervals the run had when its figures reached the configured precision; `None` before that.
     pub(crate) fn precise_intervals(&self) -> Option<u32> {
         self.precise_intervals.get().copied()
     }

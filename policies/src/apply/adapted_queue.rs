@@ -72,7 +72,8 @@ impl AdaptedQueue {
         self.write(&Device::new(&journal.interface, self.ifindex))
     }
 
-    /// Sets the values that the queue does not have yet. What it has is read: an attempt that failed may have set some.
+    /// Sets the values that differ from the queue's present ones. The kernel is asked for those, because an earlier call
+    /// may have failed after it had set some.
     pub(super) fn write(&self, device: &Device) -> io::Result<()> {
         let id = device.napi(self.queue)?.id;
         let mut netdev = Netdev::open()?;

@@ -331,12 +331,7 @@ impl PollingLaw {
     /// The poll interval that the budget grants, and in which no more than a quarter of the ring fills.
     fn budget_interval(&self) -> Duration {
         let bound = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate) / 2;
-        // In steps, so that a rate that varies does not change it each time.
-        let mut interval = self.budget.delay();
-        while interval > bound && interval / 2 >= QueueSettings::SHORT_GRACE_TIME {
-            interval /= 2;
-        }
-        interval
+        QueueSettings::halved(self.budget.delay(), bound, QueueSettings::SHORT_GRACE_TIME)
     }
 
     /// Timed mode. Its watchdog is bounded like a suspend timeout: nobody else receives meanwhile.

@@ -97,11 +97,16 @@ impl QueueSettings {
     /// The longest suspend timeout within a time, halved from [`QueueSettings::LONGEST_SUSPEND_TIMEOUT`] as often as
     /// needed, but not below the shortest.
     pub(crate) fn longest_suspend_timeout_within(bound: Duration) -> Duration {
-        let mut timeout = Self::LONGEST_SUSPEND_TIMEOUT;
-        while timeout > bound && timeout / 2 >= Self::SHORTEST_SUSPEND_TIMEOUT {
-            timeout /= 2;
+        Self::halved(Self::LONGEST_SUSPEND_TIMEOUT, bound, Self::SHORTEST_SUSPEND_TIMEOUT)
+    }
+
+    /// Halves a time until it is at most `bound`, but never to less than `least`. By steps, so that a rate that varies does not
+    /// change the settings each time.
+    pub(super) fn halved(mut time: Duration, bound: Duration, least: Duration) -> Duration {
+        while time > bound && time / 2 >= least {
+            time /= 2;
         }
-        timeout
+        time
     }
 
     /// The settings of a queue in plain mode.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policies::descriptors::EpollParams;
-use policies::law::{QueueMode, QueueSettings};
+use policies::law::QueueSettings;
 
 pub use self::driver_kind::{DriverKind, UnknownDriver};
 use self::epoll::EpollDriver;
@@ -110,9 +110,7 @@ impl Driver {
     pub(crate) fn set_polling(&self, settings: &QueueSettings, budget: u16) -> io::Result<()> {
         let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
         let params = settings.polls().then(|| EpollParams::polling(micros, budget));
-        let interval =
-            if settings.mode == QueueMode::Timed { settings.poll_interval } else { Duration::ZERO };
-        self.epoll().set_polling(params, interval)?;
+        self.epoll().set_polling(params, settings.poll_interval)?;
         if let Some(ring) = self.ring() {
             ring.set_suspends(settings.polls() && !settings.suspend_timeout.is_zero());
         }

@@ -19,7 +19,7 @@ use super::wait::POLL_PASS;
 pub(super) struct NapiPoller {
     instance: OwnedFd,
     sockets: RefCell<Sockets>,
-    /// The position of the socket that the next poll adds, if there are so many.
+    /// The index, modulo their number, of the socket that the next poll adds.
     next: Cell<usize>,
 }
 

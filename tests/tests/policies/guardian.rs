@@ -66,6 +66,13 @@ impl Guarded {
         Self { guardian: child_of(pid).unwrap(), server }
     }
 
+    /// Lets the server finish, and returns its standard error.
+    fn stop_server(&mut self) -> String {
+        self.server.signal(Signal::TERM);
+        assert!(self.server.wait().success());
+        self.server.standard_error()
+    }
+
     pub(super) fn kill_server(&mut self) {
         self.server.child.kill().unwrap();
         self.server.wait();
@@ -293,10 +300,8 @@ fn an_unprivileged_server_that_is_stopped_leaves_its_settings_to_the_guardian_an
     let fresh = settings();
     let mut guarded = Guarded::start(Policy::KernelPolling);
     assert_ne!(settings(), fresh);
-    guarded.server.signal(Signal::TERM);
-    assert!(guarded.server.wait().success());
+    let log = guarded.stop_server();
     wait_restored(&fresh);
-    let log = guarded.server.standard_error();
     assert!(!log.contains("ERROR"), "{log}");
 }
 
@@ -308,9 +313,7 @@ fn an_unprivileged_server_whose_guardian_has_ended_says_how_to_restore() {
     let fresh = settings();
     let mut guarded = Guarded::start(Policy::KernelPolling);
     kill(guarded.guardian, Signal::KILL);
-    guarded.server.signal(Signal::TERM);
-    assert!(guarded.server.wait().success());
-    let log = guarded.server.standard_error();
+    let log = guarded.stop_server();
     assert!(log.contains("ERROR") && log.contains("policies restore"), "{log}");
     assert_ne!(settings(), fresh);
     policies::recover(&JournalDir::default()).unwrap();
