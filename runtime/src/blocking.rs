@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, spawn_thread};
-use crate::worker::thread_settings::with_settings_from_before;
+use crate::thread_settings::with_settings_from_before;
 
 /// How long a thread without work waits for some before it ends.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);

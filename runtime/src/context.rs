@@ -2,7 +2,7 @@
 
 use policies::Policy;
 
-use crate::metrics::worker_counters::Metrics;
+use crate::counters::worker_counters::Metrics;
 use crate::worker::current;
 use crate::worker::report::WorkerReport;
 

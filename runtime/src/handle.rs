@@ -7,16 +7,16 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::blocking::BlockingMetrics;
+use crate::counters::waiting::WaitingCosts;
+use crate::counters::worker_counters::Metrics;
 use crate::metrics::snapshot::Snapshot;
-use crate::metrics::waiting::WaitingCosts;
-use crate::metrics::worker_counters::Metrics;
-use crate::runtime_state::RuntimeState;
-use crate::spawn::{spawn_local, spawn_on_runtime};
-use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
-use crate::task::span::TaskSpan;
+use crate::task::spawn::{spawn_local, spawn_on_runtime};
+use crate::task_core::identity::Identity;
+use crate::task_core::span::TaskSpan;
 use crate::worker::current;
 use crate::worker::report::WorkerReport;
+use crate::worker::runtime_state::RuntimeState;
 use crate::worker::waiting::thread_wait;
 
 /// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and can be cloned and sent. It doesn't keep the

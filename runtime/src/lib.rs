@@ -48,25 +48,31 @@ compile_error!(
 #[path = "macro_support.rs"]
 pub mod __private;
 mod blocking;
+mod builder;
+mod config;
 mod context;
 mod coop;
+mod counters;
 mod driver;
 mod error;
 pub mod fs;
 mod handle;
+mod host_policy;
 pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod metrics;
 pub mod process;
 mod runtime;
-mod runtime_state;
-mod setup;
+
 pub mod signal;
-mod spawn;
 mod sync;
 pub mod task;
+mod task_core;
+mod thread_settings;
 pub mod time;
+mod timers;
+mod waking;
 mod worker;
 
 pub use policies::Error as HostError;
@@ -78,6 +84,9 @@ pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Polic
 pub use runtime_macros::{main, test};
 
 pub use crate::blocking::BlockingMetrics;
+pub use crate::builder::Builder;
+pub use crate::config::hooks::Stall;
+pub use crate::config::wait_strategy::{UnknownWaitStrategy, WaitStrategy};
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
 pub use crate::coop::unconstrained;
 pub use crate::driver::{DriverKind, UnknownDriver};
@@ -86,11 +95,10 @@ pub use crate::handle::{EnterGuard, Handle, spawn_blocking};
 pub use crate::io::AsyncFd;
 pub use crate::metrics::Metrics;
 pub use crate::runtime::Runtime;
-pub use crate::setup::builder::Builder;
-pub use crate::spawn::{spawn, spawn_on, yield_now};
+pub use crate::task::spawn::{spawn, spawn_on, yield_now};
 pub use crate::task::{AbortHandle, JoinError, JoinHandle};
 pub use crate::time::{
     Elapsed, Interval, MissedTickBehavior, Sleep, interval, interval_at, sleep, sleep_until, timeout,
     timeout_at,
 };
-pub use crate::worker::{Running, Stall, UnknownWaitStrategy, WaitStrategy, WorkerReport};
+pub use crate::worker::{Running, WorkerReport};

@@ -11,15 +11,15 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::blocking::BlockingPool;
-use crate::metrics::worker_counters::WorkerCounters;
-use crate::task::cell::{NewTask, TaskRef as GenericTaskRef};
-use crate::task::identity::Identity;
+use crate::counters::worker_counters::WorkerCounters;
 use crate::task::join::JoinHandle;
 use crate::task::join_set::Ended;
-use crate::task::span::TaskSpan;
+use crate::task_core::cell::{NewTask, TaskRef as GenericTaskRef};
+use crate::task_core::identity::Identity;
+use crate::task_core::span::TaskSpan;
+use crate::waking::inbox::Inbox;
+use crate::waking::park_state::ParkState;
 use crate::worker::waiting::thread_parker::ThreadParker;
-use crate::worker::waking::inbox::Inbox;
-use crate::worker::waking::park_state::ParkState;
 use crate::worker::worker_handle::{Message, WorkerHandle};
 
 type TaskRef = GenericTaskRef<WorkerHandle>;

@@ -1,9 +1,9 @@
 //! What the attributes' expansions call.
 
+use crate::builder::Builder;
+pub use crate::config::settings::Attribute;
 use crate::error::BuildError;
 use crate::runtime::Runtime;
-use crate::setup::builder::Builder;
-pub use crate::setup::config::Attribute;
 
 /// The variable with which a missing driver fails a test instead of skipping it.
 const REQUIRE_ALL: &str = "LULL_REQUIRE_ALL";

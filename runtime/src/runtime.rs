@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 
 use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
+use crate::config::hooks::Hooks;
+use crate::config::settings::Config;
+use crate::config::wait_strategy::WaitStrategy;
+use crate::counters::worker_counters::{Metrics, WorkerCounters};
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
 use crate::handle::Handle;
-use crate::metrics::worker_counters::{Metrics, WorkerCounters};
-use crate::runtime_state::{HostState, RuntimeState};
-use crate::setup::config::Config;
-use crate::setup::hooks::Hooks;
-use crate::setup::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
+use crate::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
 use crate::worker::current::{self, ShutDown};
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
+use crate::worker::runtime_state::{HostState, RuntimeState};
 use crate::worker::startup::make_worker;
-use crate::worker::waiting::wait_strategy::WaitStrategy;
 use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::worker_thread::WorkerThread;
 

@@ -28,7 +28,7 @@ use super::epoll_sys::{self, Event};
 use super::readiness::{Readiness, SourceKind};
 use super::timed_polls::TimedPolls;
 use super::wait::{POLL_PASS, Wait, WaitOutcome};
-use crate::worker::waking::wake_handle::WakeHandle;
+use crate::waking::wake_handle::WakeHandle;
 
 /// The token of the worker's eventfd.
 const WAKE: usize = usize::MAX - 1;

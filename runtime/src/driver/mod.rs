@@ -22,7 +22,7 @@ pub use self::driver_kind::{DriverKind, UnknownDriver};
 use self::epoll::EpollDriver;
 use self::uring::driver::{Mode, UringDriver};
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
-use crate::worker::waking::wake_handle::WakeHandle;
+use crate::waking::wake_handle::WakeHandle;
 
 /// A worker's driver.
 pub(crate) enum Driver {

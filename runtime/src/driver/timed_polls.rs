@@ -10,7 +10,7 @@ use policies::descriptors::EpollParams;
 use super::epoll_sys::{self, Event};
 use super::napi_poller::NapiPoller;
 use super::wait::POLL_PASS;
-use crate::time::clock::monotonic_nanos;
+use crate::timers::clock::monotonic_nanos;
 
 /// After this many poll intervals without the poller it polls, also if the instance seems to poll: its last events may have been
 /// others than packets, like completions of file operations.

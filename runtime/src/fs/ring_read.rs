@@ -8,8 +8,8 @@ use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 
 use crate::driver::uring::driver::Mode;
 use crate::io::RingFd;
-use crate::spawn::spawn_local;
-use crate::task::identity::Identity;
+use crate::task::spawn::spawn_local;
+use crate::task_core::identity::Identity;
 use crate::worker::current;
 
 /// The longest read that the ring does, in bytes. One worker submits all of them, and copies what is in the page cache: many

@@ -20,15 +20,11 @@
 //! [schedule latency](crate::Builder::enable_metrics_schedule_latency_histogram) need readings of their own, and are off by
 //! default.
 
-pub(crate) mod counter;
-pub(crate) mod histogram;
 mod prometheus;
 pub(crate) mod snapshot;
-pub(crate) mod waiting;
-pub(crate) mod worker_counters;
 
-pub use self::histogram::Histogram;
 pub use self::prometheus::PROMETHEUS_CONTENT_TYPE;
 pub use self::snapshot::{PolledPackets, Snapshot, WorkerSnapshot};
-pub use self::waiting::WaitingCosts;
-pub use self::worker_counters::Metrics;
+pub use crate::counters::histogram::Histogram;
+pub use crate::counters::waiting::WaitingCosts;
+pub use crate::counters::worker_counters::Metrics;

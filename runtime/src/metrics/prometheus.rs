@@ -6,10 +6,10 @@ use policies::law::QueueMode;
 use policies::prometheus_text::{Kind, Page, Seconds};
 use policies::status::QueueStatus;
 
-use super::histogram::Histogram;
 use super::snapshot::{Snapshot, WorkerSnapshot};
-use super::waiting::WaitingCosts;
-use super::worker_counters::Metrics;
+use crate::counters::histogram::Histogram;
+use crate::counters::waiting::WaitingCosts;
+use crate::counters::worker_counters::Metrics;
 use crate::worker::report::WorkerReport;
 
 /// The value of `Content-Type` for [`Snapshot::prometheus`].

@@ -5,11 +5,11 @@ use policies::counters::busy_poll_rx_packets;
 use policies::netlink::route;
 use serde::Serialize;
 
-use super::worker_counters::Metrics;
 use crate::blocking::BlockingMetrics;
-use crate::runtime_state::RuntimeState;
+use crate::counters::worker_counters::Metrics;
 use crate::worker::current;
 use crate::worker::report::WorkerReport;
+use crate::worker::runtime_state::RuntimeState;
 
 /// All metrics of a runtime at one time. Workers go on counting while it is taken.
 #[derive(Debug, Clone, Serialize)]

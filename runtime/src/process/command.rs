@@ -8,8 +8,8 @@ use std::process::{ExitStatus, Output, Stdio};
 
 use super::child::Child;
 use super::orphans;
+use crate::thread_settings::with_settings_from_before;
 use crate::worker::current;
-use crate::worker::thread_settings::with_settings_from_before;
 
 /// A program with its arguments, its environment and its streams: [`std::process::Command`], whose defaults it has.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::process::Child;
 use std::sync::{Mutex, PoisonError};
 
 use super::watched_process::WatchedProcess;
-use crate::spawn::spawn;
+use crate::task::spawn::spawn;
 use crate::worker::current;
 
 /// Those that no worker waits for: their runtime has ended before them.

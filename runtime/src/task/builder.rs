@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::panic::Location;
 
-use super::identity::Identity;
 use super::join::JoinHandle;
-use crate::spawn::{spawn_local, spawn_remote};
+use crate::task::spawn::{spawn_local, spawn_remote};
+use crate::task_core::identity::Identity;
 
 /// Spawns a task with a name, which [`Stall`](crate::Stall) and [`JoinHandle::name`] give.
 ///

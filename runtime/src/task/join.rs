@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::cell::TaskRef;
-use super::header::ResultOwner;
-use super::identity::Id;
-use super::join_error::JoinError;
+use crate::task_core::cell::TaskRef;
+use crate::task_core::header::ResultOwner;
+use crate::task_core::identity::Id;
+use crate::task_core::join_error::JoinError;
 use crate::worker::worker_handle::WorkerHandle;
 
 /// A spawned task. Awaiting it gives the task's result; dropping it detaches the task, which runs on.

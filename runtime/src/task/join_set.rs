@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use slab::Slab;
 
-use super::identity::{Id, Identity};
 use super::join::{AbortHandle, JoinHandle};
-use super::join_error::JoinError;
-use crate::spawn::{spawn_local, spawn_remote};
 use crate::sync::{Mutex, lock};
+use crate::task::spawn::{spawn_local, spawn_remote};
+use crate::task_core::identity::{Id, Identity};
+use crate::task_core::join_error::JoinError;
 
 /// Tasks of one kind, which are awaited in the order in which they end. Dropping the set aborts them.
 ///

@@ -1,21 +1,14 @@
-//! Tasks: one allocation each, with the future, its result, and what wakers need.
-//!
-//! A future never leaves its worker and need not be `Send`. Only the header crosses threads.
+//! Spawning tasks, and what spawning returns: handles, groups of tasks, their names and their task-local values.
 
 mod builder;
-pub(crate) mod cell;
-pub(crate) mod header;
-pub(crate) mod identity;
 pub(crate) mod join;
-mod join_error;
 pub(crate) mod join_set;
 mod local;
-#[cfg_attr(not(feature = "task-spans"), path = "no_span.rs")]
-pub(crate) mod span;
+pub(crate) mod spawn;
 
 pub use self::builder::Builder;
-pub use self::identity::{Id, id, try_id};
 pub use self::join::{AbortHandle, JoinHandle};
-pub use self::join_error::JoinError;
 pub use self::join_set::JoinSet;
 pub use self::local::{LocalKey, NotInScope};
+pub use crate::task_core::identity::{Id, id, try_id};
+pub use crate::task_core::join_error::JoinError;

@@ -2,13 +2,10 @@
 //!
 //! A timer belongs to the worker on which it is polled. Deadlines are [`std::time::Instant`]s, of the monotonic clock.
 
-pub(crate) mod clock;
 mod interval;
 mod paused;
 mod sleep;
 mod timeout;
-pub(crate) mod timer_clock;
-pub(crate) mod wheel;
 
 pub use self::interval::{Interval, MissedTickBehavior, interval, interval_at};
 pub use self::paused::{advance, now, pause, resume};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::clock::monotonic_nanos;
-use crate::spawn::yield_now;
+use crate::task::spawn::yield_now;
+use crate::timers::clock::monotonic_nanos;
 use crate::worker::current;
 
 /// Whether any clock of this process was ever paused. Until then nobody has to look for one.

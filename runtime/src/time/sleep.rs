@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::paused::now;
-use super::wheel::TimerKey;
 use crate::coop;
+use crate::timers::wheel::TimerKey;
 use crate::worker::current;
 
 /// Waits until `duration` has passed.

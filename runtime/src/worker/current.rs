@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::event_loop::Worker;
 use crate::coop;
-use crate::runtime_state::RuntimeState;
-use crate::task::identity::Id;
+use crate::task_core::identity::Id;
+use crate::worker::runtime_state::RuntimeState;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };

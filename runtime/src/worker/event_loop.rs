@@ -16,24 +16,24 @@ use slab::Slab;
 
 use super::queue_control::QueueControl;
 use super::run_queue::RunQueue;
-use super::stall::Stall;
 use super::waiting::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
 use super::waiting::spin_limit::SpinLimit;
-use super::waiting::wait_strategy::WaitStrategy;
 use super::worker_handle::{Message, WorkerHandle};
 use super::worker_states::WorkerStates;
+use crate::config::hooks::Stall;
+use crate::config::wait_strategy::WaitStrategy;
 use crate::coop;
 use crate::driver::Driver;
 use crate::driver::wait::Wait;
-use crate::runtime_state::RuntimeState;
 use crate::sync::contain_panic;
-use crate::task::cell::{NewTask, TaskRef};
-use crate::task::header::ROOT;
-use crate::task::identity::{Id, Identity};
-use crate::task::span::TaskSpan;
-use crate::time::clock::{coarse_nanos, monotonic_nanos};
-use crate::time::timer_clock::TimerClock;
-use crate::time::wheel::TimerWheel;
+use crate::task_core::cell::{NewTask, TaskRef};
+use crate::task_core::header::ROOT;
+use crate::task_core::identity::{Id, Identity};
+use crate::task_core::span::TaskSpan;
+use crate::timers::clock::TimerClock;
+use crate::timers::clock::{coarse_nanos, monotonic_nanos};
+use crate::timers::wheel::TimerWheel;
+use crate::worker::runtime_state::RuntimeState;
 
 /// A turn's time is looked at after this many polls, and after each that has used up its budget.
 const POLLS_BETWEEN_CHECKS: usize = 8;

@@ -9,8 +9,8 @@ use policies::counters::{AwakeTime, this_thread_cpu_time};
 use policies::law::{Epoch, PollingLaw, QueueMode, QueueSettings};
 
 use super::worker_handle::WorkerHandle;
+use crate::counters::worker_counters::WorkerCounters;
 use crate::driver::Driver;
-use crate::metrics::worker_counters::WorkerCounters;
 
 /// How often the law is asked.
 const STEP: Duration = Duration::from_millis(10);

@@ -18,8 +18,8 @@ use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::driver::epoll_sys;
-use crate::runtime_state::RuntimeState;
-use crate::time::clock::monotonic_nanos;
+use crate::timers::clock::monotonic_nanos;
+use crate::worker::runtime_state::RuntimeState;
 
 /// The shortest time for which a ring is set to busy-poll: with 0 it would not poll at all.
 const RING_BUSY_POLL: Duration = Duration::from_micros(50);

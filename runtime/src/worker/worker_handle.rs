@@ -8,11 +8,11 @@ use policies::Cpus;
 use policies::law::QueueSettings;
 
 use super::report::WorkerReport;
-use super::waking::inbox::Inbox;
-use super::waking::wake_handle::WakeHandle;
-use crate::metrics::worker_counters::{Metrics, WorkerCounters};
-use crate::task::cell::{NewTask, TaskRef};
-use crate::time::clock::monotonic_nanos;
+use crate::counters::worker_counters::{Metrics, WorkerCounters};
+use crate::task_core::cell::{NewTask, TaskRef};
+use crate::timers::clock::monotonic_nanos;
+use crate::waking::inbox::Inbox;
+use crate::waking::wake_handle::WakeHandle;
 
 /// A message from another thread to a worker.
 pub(crate) enum Message {

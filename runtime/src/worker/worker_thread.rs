@@ -7,9 +7,9 @@ use std::sync::Arc;
 use policies::Cpus;
 use rustix::thread::{CpuSet, gettid, set_current_timer_slack};
 
-use super::thread_settings::KeptSettings;
 use super::worker_handle::WorkerHandle;
-use crate::runtime_state::RuntimeState;
+use crate::thread_settings::KeptSettings;
+use crate::worker::runtime_state::RuntimeState;
 
 /// While it lives, the calling thread runs a worker. Dropping it puts the thread's affinity and timer slack back: the
 /// thread of a `block_on` is its caller's.

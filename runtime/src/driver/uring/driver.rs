@@ -17,7 +17,7 @@ use super::ring::{Features, Ring};
 use super::socket_state::{InFlightSend, SocketState};
 use crate::driver::epoll::EpollDriver;
 use crate::driver::wait::POLLING_TASK_BUDGET;
-use crate::worker::waking::wake_handle::WakeHandle;
+use crate::waking::wake_handle::WakeHandle;
 
 /// What the worker waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use io_uring::{opcode, types};
 
 use super::driver::{Mode, UringDriver};
 use super::operations::{Operation, WAKE_MESSAGE, WakeMessage};
-use crate::worker::waking::wake_handle::WakeHandle;
+use crate::waking::wake_handle::WakeHandle;
 
 impl UringDriver {
     /// Lets other workers wake this one by messages to its ring.

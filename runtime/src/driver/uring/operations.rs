@@ -9,7 +9,7 @@ use slab::Slab;
 
 use super::listener_state::ListenerState;
 use super::socket_state::SocketState;
-use crate::worker::waking::wake_handle::WakeHandle;
+use crate::waking::wake_handle::WakeHandle;
 
 /// The user data of cancellations, whose own completion is ignored.
 pub(super) const CANCEL: u64 = u64::MAX;

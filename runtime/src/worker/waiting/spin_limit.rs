@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use policies::law::MachineCosts;
 
-use crate::metrics::counter::Counter;
-use crate::metrics::waiting::WaitingCounters;
+use crate::counters::counter::Counter;
+use crate::counters::waiting::WaitingCounters;
 
 /// Limits that are compared: none, and multiples of an eighth of a block's cost up to all of it. A longer spin than a block's
 /// cost is not cheaper than a block at once.

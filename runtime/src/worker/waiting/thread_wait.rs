@@ -14,10 +14,10 @@ use rustix::thread::set_current_timer_slack;
 
 use super::spin_limit::SpinLimit;
 use super::thread_parker::ThreadParker;
-use super::wait_strategy::WaitStrategy;
-use crate::metrics::waiting::{WaitingCosts, WaitingCounters};
-use crate::time::clock::monotonic_nanos;
-use crate::worker::thread_settings::with_settings_from_before;
+use crate::config::wait_strategy::WaitStrategy;
+use crate::counters::waiting::{WaitingCosts, WaitingCounters};
+use crate::thread_settings::with_settings_from_before;
+use crate::timers::clock::monotonic_nanos;
 
 /// What a sleep costs here. Measured once in a process, when a thread first waits.
 static COSTS: OnceLock<MachineCosts> = OnceLock::new();

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use policies::{Applied, QueueRequests, host};
 
 use crate::blocking::BlockingPool;
-use crate::metrics::waiting::WaitingCounters;
-use crate::metrics::worker_counters::Metrics;
-use crate::setup::config::Config;
-use crate::setup::hooks::Hooks;
+use crate::config::hooks::Hooks;
+use crate::config::settings::Config;
+use crate::counters::waiting::WaitingCounters;
+use crate::counters::worker_counters::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::worker_handle::WorkerHandle;

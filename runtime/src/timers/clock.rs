@@ -1,8 +1,23 @@
-//! The clock of a worker's timers.
+//! The clocks of the event loop, and that of its timers, which tests can pause.
 
 use std::cell::Cell;
 
-use super::clock::monotonic_nanos;
+/// The monotonic clock, which is that of `Instant`, in nanoseconds since an arbitrary start.
+pub(crate) fn monotonic_nanos() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// The same clock as it was at the kernel's last tick, up to 10 ms ago. It is read in a fraction of the time.
+pub(crate) fn coarse_nanos() -> u64 {
+    read(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable. Every kernel has these clocks, so the call can't fail.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
 
 /// The clock of one worker's timers, in nanoseconds: the monotonic clock, unless it was paused.
 #[derive(Default)]
@@ -29,15 +44,15 @@ impl TimerClock {
     }
 
     /// Whether it shows something else than the monotonic clock.
-    pub(super) fn differs(&self) -> bool {
+    pub(crate) fn differs(&self) -> bool {
         self.is_paused() || self.ahead.get() != 0
     }
 
-    pub(super) fn pause(&self) {
+    pub(crate) fn pause(&self) {
         self.paused_at.set(Some(self.at(monotonic_nanos())));
     }
 
-    pub(super) fn resume(&self) {
+    pub(crate) fn resume(&self) {
         if let Some(paused_at) = self.paused_at.take() {
             // Both are less than 2^63: 292 years after the machine's start.
             self.ahead.set(paused_at.cast_signed() - monotonic_nanos().cast_signed());

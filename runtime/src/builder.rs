@@ -8,14 +8,14 @@ use std::time::Duration;
 use policies::law::LatencyBudget;
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
+use crate::config::hooks::Hooks;
+use crate::config::hooks::Stall;
+use crate::config::settings::{Attribute, CodeSettings, Config, settings_table};
+use crate::config::wait_strategy::WaitStrategy;
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
+use crate::host_policy::{HostChangeHook, HostHooks};
 use crate::runtime::Runtime;
-use crate::setup::config::{Attribute, CodeSettings, Config, settings_table};
-use crate::setup::hooks::Hooks;
-use crate::setup::host_policy::{HostChangeHook, HostHooks};
-use crate::worker::stall::Stall;
-use crate::worker::waiting::wait_strategy::WaitStrategy;
 
 /// Builds a [`Runtime`].
 ///

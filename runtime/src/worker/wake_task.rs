@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::RawWakerVTable;
 
 use crate::coop;
-use crate::task::cell::{Schedule, TaskRef, waker_vtable};
+use crate::task_core::cell::{Schedule, TaskRef, waker_vtable};
 use crate::worker::current;
 use crate::worker::worker_handle::{Message, WorkerHandle};
 

@@ -25,7 +25,7 @@ thread_local! {
 }
 
 impl Id {
-    pub(super) fn next() -> Self {
+    pub(crate) fn next() -> Self {
         static BLOCKS: AtomicU64 = AtomicU64::new(0);
         let take = |numbers: &Cell<(u64, u64)>| {
             let (mut next, mut end) = numbers.get();
@@ -42,7 +42,7 @@ impl Id {
     }
 
     #[cfg(feature = "task-spans")]
-    pub(super) fn as_u64(self) -> u64 {
+    pub(crate) fn as_u64(self) -> u64 {
         self.0
     }
 
@@ -74,7 +74,7 @@ pub(crate) struct Identity {
     pub(crate) name: Option<Box<String>>,
     /// The task waits for a closure on another thread, which has the span, or is this crate's own.
     #[cfg(feature = "task-spans")]
-    pub(super) has_no_span: bool,
+    pub(crate) has_no_span: bool,
 }
 
 impl Identity {

@@ -224,7 +224,7 @@ impl<S: Schedule> TaskRef<S> {
     ///
     /// # Safety
     /// `T` is the type of the future's output, the task is done, and the caller is its only joiner.
-    pub(super) unsafe fn take<T>(&self) -> Option<Result<T, JoinError>> {
+    pub(crate) unsafe fn take<T>(&self) -> Option<Result<T, JoinError>> {
         let mut slot: Option<Result<T, JoinError>> = None;
         // SAFETY: the caller's promise; the slot has the type that the function expects.
         unsafe { (self.vtable.take)(self.0, NonNull::from(&mut slot).cast()) };
@@ -235,13 +235,13 @@ impl<S: Schedule> TaskRef<S> {
     ///
     /// # Safety
     /// The task is done, the caller is its only joiner, and the result may be dropped on this thread.
-    pub(super) unsafe fn drop_result(&self) {
+    pub(crate) unsafe fn drop_result(&self) {
         // SAFETY: the caller's promise.
         unsafe { (self.vtable.drop_result)(self.0) }
     }
 
     /// Has the worker drop the future instead of polling it again.
-    pub(super) fn abort(&self) {
+    pub(crate) fn abort(&self) {
         self.mark_aborted();
         S::schedule(self);
     }

@@ -1,11 +1,32 @@
-//! Polls that kept their worker for too long.
+//! What the application is called for: stalls, and the start and the stop of a worker.
 
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::task::Id;
+use crate::task_core::identity::Id;
+
+/// The application's functions that workers call.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks {
+    pub(crate) on_stall: Option<StallHook>,
+    pub(crate) on_worker_start: Option<WorkerHook>,
+    pub(crate) on_worker_stop: Option<WorkerHook>,
+}
+
+/// Called with a worker's number, on its thread.
+pub(crate) type WorkerHook = Arc<dyn Fn(usize) + Send + Sync>;
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks")
+            .field("on_stall", &self.on_stall.is_some())
+            .field("on_worker_start", &self.on_worker_start.is_some())
+            .field("on_worker_stop", &self.on_worker_stop.is_some())
+            .finish()
+    }
+}
 
 /// A poll of a task that took longer than [`Builder::stall_threshold`](crate::Builder::stall_threshold).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::runtime_state::RuntimeState;
-use crate::task::cell::NewTask;
-use crate::task::identity::Identity;
 use crate::task::join::JoinHandle;
-use crate::task::span::TaskSpan;
+use crate::task_core::cell::NewTask;
+use crate::task_core::identity::Identity;
+use crate::task_core::span::TaskSpan;
 use crate::worker::current;
+use crate::worker::runtime_state::RuntimeState;
 use crate::worker::worker_handle::Message;
 
 /// Spawns a task on the calling worker.

@@ -31,7 +31,7 @@ const DETACHED: u8 = 4;
 
 /// Who drops the result.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ResultOwner {
+pub(crate) enum ResultOwner {
     /// The join handle, which may still take it.
     JoinHandle,
     /// The caller, immediately.
@@ -39,21 +39,21 @@ pub(super) enum ResultOwner {
 }
 
 /// The functions that know the task's type.
-pub(super) struct TaskVtable<S: 'static> {
+pub(crate) struct TaskVtable<S: 'static> {
     /// Polls the future, and stores the result when there is one.
-    pub(super) poll: unsafe fn(NonNull<Header<S>>, &mut Context<'_>) -> Poll<()>,
+    pub(crate) poll: unsafe fn(NonNull<Header<S>>, &mut Context<'_>) -> Poll<()>,
     /// Drops the future, and stores [`JoinError::cancelled`](super::join_error::JoinError::cancelled).
-    pub(super) cancel: unsafe fn(NonNull<Header<S>>),
+    pub(crate) cancel: unsafe fn(NonNull<Header<S>>),
     /// Moves the result to an `Option<Result<F::Output, JoinError>>`.
-    pub(super) take: unsafe fn(NonNull<Header<S>>, NonNull<()>),
-    pub(super) drop_result: unsafe fn(NonNull<Header<S>>),
-    pub(super) free: unsafe fn(NonNull<Header<S>>),
+    pub(crate) take: unsafe fn(NonNull<Header<S>>, NonNull<()>),
+    pub(crate) drop_result: unsafe fn(NonNull<Header<S>>),
+    pub(crate) free: unsafe fn(NonNull<Header<S>>),
 }
 
 /// A task's shared part. `S` is the worker that the task runs on, as other threads see it.
 pub(crate) struct Header<S: 'static> {
-    pub(super) references: AtomicUsize,
-    pub(super) vtable: &'static TaskVtable<S>,
+    pub(crate) references: AtomicUsize,
+    pub(crate) vtable: &'static TaskVtable<S>,
     scheduler: Arc<S>,
     identity: Identity,
     span: SpanId,
@@ -68,7 +68,7 @@ pub(crate) struct Header<S: 'static> {
 
 impl<S> Header<S> {
     /// Starts with two references: the worker's and the join handle's.
-    pub(super) fn new(
+    pub(crate) fn new(
         scheduler: Arc<S>,
         key: u32,
         identity: Identity,
@@ -99,7 +99,7 @@ impl<S> Header<S> {
         &self.identity
     }
 
-    pub(super) fn span(&self) -> &SpanId {
+    pub(crate) fn span(&self) -> &SpanId {
         &self.span
     }
 
@@ -136,7 +136,7 @@ impl<S> Header<S> {
         self.remote_wake_pending.swap(false, Ordering::AcqRel);
     }
 
-    pub(super) fn mark_aborted(&self) {
+    pub(crate) fn mark_aborted(&self) {
         self.aborted.store(true, Ordering::Release);
     }
 
@@ -145,7 +145,7 @@ impl<S> Header<S> {
     }
 
     /// The result is stored: wakes the joiner.
-    pub(super) fn complete(&self) -> ResultOwner {
+    pub(crate) fn complete(&self) -> ResultOwner {
         self.queued.store(true, Ordering::Relaxed);
         let before = self.outcome.fetch_or(DONE, Ordering::AcqRel);
         if before & DETACHED != 0 {
@@ -159,12 +159,12 @@ impl<S> Header<S> {
         ResultOwner::JoinHandle
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.outcome.load(Ordering::Acquire) & DONE != 0
     }
 
     /// Stores the joiner's waker. `false` if the task has completed meanwhile.
-    pub(super) fn join(&self, waker: &Waker) -> bool {
+    pub(crate) fn join(&self, waker: &Waker) -> bool {
         let waker = waker.clone();
         let replaced = lock(&self.join_waker).replace(waker);
         drop(replaced);
@@ -172,7 +172,7 @@ impl<S> Header<S> {
     }
 
     /// The join handle is dropped without taking the result.
-    pub(super) fn detach(&self) -> ResultOwner {
+    pub(crate) fn detach(&self) -> ResultOwner {
         let before = self.outcome.fetch_or(DETACHED, Ordering::AcqRel);
         if before & DONE != 0 {
             return ResultOwner::Caller;

@@ -10,8 +10,8 @@ use policies::{
     Supervisor, SupervisorHooks,
 };
 
-use crate::runtime_state::RuntimeState;
-use crate::setup::config::Config;
+use crate::config::settings::Config;
+use crate::worker::runtime_state::RuntimeState;
 use crate::worker::worker_handle::WorkerHandle;
 
 /// Called on each change of the interface.

@@ -68,7 +68,7 @@ impl TaskSpan {
 
 impl SpanId {
     /// Records what is done with a waker of the span's task, on any thread.
-    pub(super) fn record(&self, operation: &'static str) {
+    pub(crate) fn record(&self, operation: &'static str) {
         if let Some(id) = &self.0 {
             tracing::trace!(target: "tokio::task::waker", op = operation, task.id = id.into_u64());
         }

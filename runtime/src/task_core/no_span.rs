@@ -42,5 +42,5 @@ impl TaskSpan {
 
 impl SpanId {
     #[inline]
-    pub(super) fn record(&self, _operation: &'static str) {}
+    pub(crate) fn record(&self, _operation: &'static str) {}
 }

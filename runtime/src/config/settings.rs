@@ -8,9 +8,9 @@ use std::time::Duration;
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings};
 
+use crate::config::wait_strategy::WaitStrategy;
 use crate::driver::driver_kind::DriverKind;
 use crate::error::BuildError;
-use crate::worker::waiting::wait_strategy::WaitStrategy;
 
 /// A setting that the environment and the attributes can give, as strings.
 struct Setting {

@@ -21,11 +21,11 @@ enum Reason {
 }
 
 impl JoinError {
-    pub(super) fn cancelled() -> Self {
+    pub(crate) fn cancelled() -> Self {
         Self(Reason::Cancelled)
     }
 
-    pub(super) fn panicked(payload: PanicPayload) -> Self {
+    pub(crate) fn panicked(payload: PanicPayload) -> Self {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         let message = text.unwrap_or("with a value that is not a string").to_owned();
