@@ -45,7 +45,6 @@ mod bind_options;
 mod buffers;
 mod control_messages;
 mod copy;
-pub mod dispatcher;
 mod listener;
 mod names;
 mod serve;
@@ -65,6 +64,8 @@ pub use copy::copy_bidirectional;
 pub use listener::Listener;
 pub use names::lookup_host;
 pub use serve::{Alignment, ListenerFailure, Serving, ShutdownReport};
+#[doc(hidden)]
+pub use slices::sendable;
 pub use stream::{
     FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadExactError, ReadHalf, Stream,
     WriteHalf, copy,

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Write};
 use std::net::TcpListener as StdListener;
 
-use net::dispatcher::{self, BlockingStream};
+use dispatcher::BlockingStream;
 use net::{TcpListener, TcpStream};
 use runtime::DriverKind;
 

@@ -63,7 +63,9 @@ impl<K> Stream<K> {
         self.io.socket()
     }
 
-    pub(crate) fn shared_socket(&self) -> Arc<Socket> {
+    /// The socket, for `lull-dispatcher`, whose threads write to it themselves.
+    #[doc(hidden)]
+    pub fn shared_socket(&self) -> Arc<Socket> {
         self.io.shared_socket()
     }
 

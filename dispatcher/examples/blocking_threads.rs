@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::time::Duration;
 
-use net::dispatcher::{self, BlockingStream};
+use dispatcher::BlockingStream;
 use net::{TcpListener, TcpStream};
 
 #[runtime::main]

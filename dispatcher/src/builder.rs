@@ -15,10 +15,10 @@ pub enum Placement {
     AnyCore,
 }
 
-/// Configures a [`Dispatcher`](super::Dispatcher).
+/// Configures a [`Dispatcher`](crate::Dispatcher).
 ///
 /// ```
-/// use net::dispatcher::{Builder, Placement};
+/// use dispatcher::{Builder, Placement};
 ///
 /// let dispatcher = Builder::new()
 ///     .max_threads(5000)
@@ -31,13 +31,13 @@ pub enum Placement {
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder {
-    pub(super) name: String,
-    pub(super) stack_size: usize,
-    pub(super) max_threads: usize,
-    pub(super) buffer_size: usize,
-    pub(super) placement: Placement,
-    pub(super) batch_class: bool,
-    pub(super) wake_batch: usize,
+    pub(crate) name: String,
+    pub(crate) stack_size: usize,
+    pub(crate) max_threads: usize,
+    pub(crate) buffer_size: usize,
+    pub(crate) placement: Placement,
+    pub(crate) batch_class: bool,
+    pub(crate) wake_batch: usize,
 }
 
 impl Default for Builder {
@@ -61,7 +61,7 @@ impl Builder {
     }
 
     /// The threads' name, of which the kernel shows 15 bytes. Default: `lull-connection`. With a name that has a NUL byte no
-    /// thread starts: [`Dispatcher::spawn_thread`](super::Dispatcher::spawn_thread) returns `InvalidInput`.
+    /// thread starts: [`Dispatcher::spawn_thread`](crate::Dispatcher::spawn_thread) returns `InvalidInput`.
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self

@@ -31,30 +31,30 @@ const SHARDS: usize = 16;
 
 /// The counters, one set for each worker, so that workers do not write to each other's cache lines.
 #[derive(Debug, Default)]
-pub(super) struct Counters([Shard; SHARDS]);
+pub(crate) struct Counters([Shard; SHARDS]);
 
 /// The counters of one worker and its threads. Cache lines are fetched in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Shard {
-    pub(super) wakes: AtomicU64,
-    pub(super) found_running: AtomicU64,
-    pub(super) full: AtomicU64,
-    pub(super) received_bytes: AtomicU64,
-    pub(super) sent_bytes: AtomicU64,
+pub(crate) struct Shard {
+    pub(crate) wakes: AtomicU64,
+    pub(crate) found_running: AtomicU64,
+    pub(crate) full: AtomicU64,
+    pub(crate) received_bytes: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
 }
 
 /// Counts.
-pub(super) fn add(counter: &AtomicU64, count: usize) {
+pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
 impl Counters {
-    pub(super) fn of(&self, worker: usize) -> &Shard {
+    pub(crate) fn of(&self, worker: usize) -> &Shard {
         &self.0[worker % SHARDS]
     }
 
-    pub(super) fn read(&self) -> DispatcherMetrics {
+    pub(crate) fn read(&self) -> DispatcherMetrics {
         let sum = |counter: fn(&Shard) -> &AtomicU64| {
             self.0.iter().map(|shard| counter(shard).load(Ordering::Relaxed)).sum()
         };

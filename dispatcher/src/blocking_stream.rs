@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::Socket;
+use rustix::net::SendFlags;
+use socket2::{SockAddr, Socket};
 
-use super::dispatcher_metrics::add;
-use super::slot::Slot;
-use super::state::DispatcherState;
-use crate::slices::sendable;
-use crate::tcp::{Tcp, internet_address};
+use crate::metrics::add;
+use crate::slot::Slot;
+use crate::state::DispatcherState;
+use net::{Tcp, sendable};
 
 /// A connection whose reads and writes block the calling thread, as those of [`std::net::TcpStream`] do.
 ///
@@ -76,7 +76,7 @@ impl Unread {
 }
 
 impl<K> BlockingStream<K> {
-    pub(super) fn new(
+    pub(crate) fn new(
         slot: Arc<Slot>,
         socket: Arc<Socket>,
         dispatcher: Arc<DispatcherState>,
@@ -247,12 +247,12 @@ impl<K> Read for &BlockingStream<K> {
 impl<K> Write for &BlockingStream<K> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A broken connection is an error here, never a signal.
-        self.send(|socket| socket.send_with_flags(bytes, libc::MSG_NOSIGNAL))
+        self.send(|socket| socket.send_with_flags(bytes, SendFlags::NOSIGNAL.bits().cast_signed()))
     }
 
     fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         let buffers = sendable(buffers);
-        self.send(|socket| socket.send_vectored_with_flags(buffers, libc::MSG_NOSIGNAL))
+        self.send(|socket| socket.send_vectored_with_flags(buffers, SendFlags::NOSIGNAL.bits().cast_signed()))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -290,4 +290,8 @@ impl<K> Drop for BlockingStream<K> {
     fn drop(&mut self) {
         self.slot.drop_stream();
     }
+}
+
+fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {
+    address.as_socket().ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "not an internet address"))
 }

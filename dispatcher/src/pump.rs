@@ -8,16 +8,16 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::AsyncBufRead;
 
-use super::batch::BatchUser;
-use super::dispatcher_metrics::add;
-use super::slot::{Delivery, Slot, SlotUse};
-use super::state::DispatcherState;
-use crate::stream::Stream;
+use crate::batch::BatchUser;
+use crate::metrics::add;
+use crate::slot::{Delivery, Slot, SlotUse};
+use crate::state::DispatcherState;
+use net::Stream;
 
 /// Puts what a connection receives into its slot, until the thread ends. Dropped before, it closes the connection, and the
 /// thread's reads and writes fail.
 #[derive(Debug)]
-pub(super) struct Pump<K> {
+pub(crate) struct Pump<K> {
     /// `None` once the thread has dropped its side.
     stream: Option<Stream<K>>,
     slot: Arc<Slot>,
@@ -37,7 +37,7 @@ enum Reading {
 }
 
 impl<K> Pump<K> {
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: Stream<K>,
         slot: Arc<Slot>,
         dispatcher: Arc<DispatcherState>,
@@ -48,7 +48,7 @@ impl<K> Pump<K> {
     }
 
     /// Ready when the thread has ended.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self.slot.poll_use(context) {
             SlotUse::Ended => {
                 self.stream = None;
@@ -106,7 +106,7 @@ impl<K> Drop for Pump<K> {
     fn drop(&mut self) {
         let Some(stream) = &self.stream else { return };
         // The thread may wait for room to write, in poll(2). Fails if the connection is broken already.
-        let _ = stream.socket().shutdown(Shutdown::Both);
+        let _ = stream.shared_socket().shutdown(Shutdown::Both);
         let why = "the task that receives for this connection was aborted, or the runtime has ended";
         if let Some(thread) = self.slot.end(Some(io::Error::new(io::ErrorKind::ConnectionAborted, why))) {
             thread.unpark();
@@ -120,8 +120,8 @@ mod tests {
     use std::net::TcpListener;
     use std::time::Duration;
 
-    use crate::TcpStream;
-    use crate::dispatcher::{BlockingStream, Builder, Placement};
+    use crate::{BlockingStream, Builder, Placement};
+    use net::TcpStream;
 
     #[runtime::test]
     async fn a_poll_hands_out_one_buffer_although_the_thread_drains_it_meanwhile() {

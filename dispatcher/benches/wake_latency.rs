@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use net::dispatcher::{self, BlockingStream, Placement};
+use dispatcher::{BlockingStream, Placement};
 use rand::RngExt;
 use runtime::{Builder, Cpus};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

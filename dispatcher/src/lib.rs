@@ -8,7 +8,7 @@
 //! ```
 //! use std::io::{BufRead, Read, Write};
 //!
-//! use net::dispatcher::{self, BlockingStream};
+//! use dispatcher::{BlockingStream};
 //! use net::{TcpListener, TcpStream};
 //!
 //! #[runtime::main]
@@ -77,17 +77,19 @@
 //! and the pages that it touches. At low rates, and without a policy that polls, ordinary blocking threads are better: the kernel
 //! wakes them directly. See the book's page *Blocking threads* for figures.
 
+#![forbid(unsafe_code)]
+
 mod batch;
 mod blocking_stream;
 mod builder;
 mod connection;
-mod dispatcher_metrics;
+mod metrics;
 mod pump;
 mod slot;
 mod state;
 mod thread_start;
 
-pub use self::blocking_stream::BlockingStream;
-pub use self::builder::{Builder, Placement};
-pub use self::connection::Dispatcher;
-pub use self::dispatcher_metrics::DispatcherMetrics;
+pub use crate::blocking_stream::BlockingStream;
+pub use crate::builder::{Builder, Placement};
+pub use crate::connection::Dispatcher;
+pub use crate::metrics::DispatcherMetrics;

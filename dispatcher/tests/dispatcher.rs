@@ -1,5 +1,6 @@
 //! Threads that block, on connections that a worker receives for. Each test runs on each driver.
 
+#[path = "../../net/tests/common/mod.rs"]
 mod common;
 
 use std::io::{BufRead, ErrorKind, Read, Write};
@@ -9,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use dispatcher::{BlockingStream, Builder, Dispatcher, Placement};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use net::dispatcher::{BlockingStream, Builder, Dispatcher, Placement};
 use net::{Serving, TcpListener, TcpStream};
 use policies::counters::this_thread_cpu_time;
 

@@ -4,13 +4,13 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::builder::{Builder, Placement};
+use crate::builder::{Builder, Placement};
 
 /// Starts a thread that is placed as `settings` say. Called on the connection's worker.
 ///
 /// # Errors
 /// `InvalidInput` for a name with a NUL byte, else the system's.
-pub(super) fn start(settings: &Builder, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn start(settings: &Builder, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     if settings.name.contains('\0') {
         // The standard library would panic.
         return Err(io::Error::new(

@@ -9,14 +9,14 @@ use std::thread;
 
 use runtime::JoinHandle;
 
-use super::blocking_stream::BlockingStream;
-use super::builder::Builder;
-use super::dispatcher_metrics::DispatcherMetrics;
-use super::pump::Pump;
-use super::slot::Slot;
-use super::state::{CountedThread, DispatcherState};
-use super::thread_start;
-use crate::stream::Stream;
+use crate::blocking_stream::BlockingStream;
+use crate::builder::Builder;
+use crate::metrics::DispatcherMetrics;
+use crate::pump::Pump;
+use crate::slot::Slot;
+use crate::state::{CountedThread, DispatcherState};
+use crate::thread_start;
+use net::Stream;
 
 /// Runs blocking code, a thread for each connection. Clones share their threads' limit and counts.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl Dispatcher {
     /// ```
     /// use std::io::{Read, Write};
     /// use futures_util::{AsyncReadExt, AsyncWriteExt};
-    /// use net::{TcpListener, TcpStream, dispatcher};
+    /// use net::{TcpListener, TcpStream};
     ///
     /// # #[runtime::main]
     /// # async fn main() -> std::io::Result<()> {
@@ -80,7 +80,7 @@ impl Dispatcher {
     }
 
     /// Like [`Dispatcher::spawn_thread`], within the calling task: the thread starts now, and the future receives for it until
-    /// it has ended. For handlers of [`Listener::serve`](crate::Listener::serve), whose shutdown then reaches the connection.
+    /// it has ended. For handlers of [`Listener::serve`](net::Listener::serve), whose shutdown then reaches the connection.
     /// Dropping the future closes the connection, as aborting does.
     ///
     /// # Errors

@@ -24,12 +24,12 @@ struct Batch {
 
 /// A connection's share in its worker's batch.
 #[derive(Debug)]
-pub(super) struct BatchUser(Rc<Batch>);
+pub(crate) struct BatchUser(Rc<Batch>);
 
 impl BatchUser {
     /// The calling worker's batch. `size`: at most this many threads are woken before the worker yields its core to them;
     /// 0: no limit, and it does not yield.
-    pub(super) fn join(size: usize) -> Self {
+    pub(crate) fn join(size: usize) -> Self {
         let batch = worker_state::<Batch>();
         batch.size.set(size);
         batch.users.set(batch.users.get() + 1);
@@ -43,7 +43,7 @@ impl BatchUser {
     }
 
     /// Wakes a thread when the batch is full, or the tasks of this turn have run.
-    pub(super) fn wake(&self, thread: Thread) {
+    pub(crate) fn wake(&self, thread: Thread) {
         let length = {
             let mut threads = self.0.threads.borrow_mut();
             threads.push(thread);
@@ -132,8 +132,8 @@ mod tests {
 
     use runtime::Runtime;
 
-    use crate::TcpStream;
-    use crate::dispatcher::{BlockingStream, Builder, Dispatcher};
+    use crate::{BlockingStream, Builder, Dispatcher};
+    use net::TcpStream;
 
     const LIMIT: Duration = Duration::from_secs(10);
 

@@ -4,21 +4,21 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::builder::{Builder, Placement};
-use super::dispatcher_metrics::Counters;
+use crate::builder::{Builder, Placement};
+use crate::metrics::Counters;
 
 /// What a dispatcher's connections share.
 #[derive(Debug)]
-pub(super) struct DispatcherState {
-    pub(super) settings: Builder,
-    pub(super) counters: Counters,
-    pub(super) threads: AtomicUsize,
-    pub(super) started: AtomicU64,
-    pub(super) refused: AtomicU64,
+pub(crate) struct DispatcherState {
+    pub(crate) settings: Builder,
+    pub(crate) counters: Counters,
+    pub(crate) threads: AtomicUsize,
+    pub(crate) started: AtomicU64,
+    pub(crate) refused: AtomicU64,
 }
 
 impl DispatcherState {
-    pub(super) fn new(settings: Builder) -> Self {
+    pub(crate) fn new(settings: Builder) -> Self {
         Self {
             settings,
             counters: Counters::default(),
@@ -28,18 +28,18 @@ impl DispatcherState {
         }
     }
 
-    pub(super) fn wake_batch(&self) -> usize {
+    pub(crate) fn wake_batch(&self) -> usize {
         if self.settings.placement == Placement::SameCore { self.settings.wake_batch } else { 0 }
     }
 }
 
 /// Counts as a thread while it lives.
-pub(super) struct CountedThread(Arc<DispatcherState>);
+pub(crate) struct CountedThread(Arc<DispatcherState>);
 
 impl CountedThread {
     /// # Errors
     /// `QuotaExceeded` if there are as many as there may be.
-    pub(super) fn new(state: &Arc<DispatcherState>) -> io::Result<Self> {
+    pub(crate) fn new(state: &Arc<DispatcherState>) -> io::Result<Self> {
         let most = state.settings.max_threads;
         let add = |threads: usize| (threads < most).then_some(threads + 1);
         match state.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Received bytes on their way from the worker to the thread.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     state: Mutex<SlotState>,
     /// The worker stops reading when this many bytes are unread.
     capacity: usize,
@@ -40,7 +40,7 @@ enum End {
 
 /// What a connection's thread still does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SlotUse {
+pub(crate) enum SlotUse {
     /// It has its stream.
     Reads,
     /// It has dropped its stream, and runs.
@@ -51,17 +51,17 @@ pub(super) enum SlotUse {
 
 /// What became of bytes that were put into a slot.
 #[derive(Debug, Default)]
-pub(super) struct Delivery {
+pub(crate) struct Delivery {
     /// How many there was room for.
-    pub(super) taken: usize,
+    pub(crate) taken: usize,
     /// To be woken, as it waits for them.
-    pub(super) wake: Option<Thread>,
+    pub(crate) wake: Option<Thread>,
     /// There is no room for more; the task is woken when there is.
-    pub(super) full: bool,
+    pub(crate) full: bool,
 }
 
 impl Slot {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self { state: Mutex::default(), capacity }
     }
 
@@ -71,7 +71,7 @@ impl Slot {
 
     /// Adds as many of the received bytes as there is room for. `context`: the task's, which is woken when there is room
     /// again.
-    pub(super) fn deliver(&self, bytes: &[u8], context: &Context<'_>) -> Delivery {
+    pub(crate) fn deliver(&self, bytes: &[u8], context: &Context<'_>) -> Delivery {
         let mut state = self.lock();
         let room = self.capacity.saturating_sub(state.received.len());
         let taken = bytes.len().min(room);
@@ -84,14 +84,14 @@ impl Slot {
     }
 
     /// Ends what can be read: after it there is nothing, or the error.
-    pub(super) fn end(&self, error: Option<io::Error>) -> Option<Thread> {
+    pub(crate) fn end(&self, error: Option<io::Error>) -> Option<Thread> {
         let mut state = self.lock();
         state.end.get_or_insert(error.map_or(End::Closed, End::Failed));
         state.reader.take()
     }
 
     /// Whether there is room for more. If not, the task is woken when there is.
-    pub(super) fn has_room(&self, context: &Context<'_>) -> bool {
+    pub(crate) fn has_room(&self, context: &Context<'_>) -> bool {
         let mut state = self.lock();
         let room = state.received.len() < self.capacity;
         if !room {
@@ -101,7 +101,7 @@ impl Slot {
     }
 
     /// What the thread still does. The task is woken when that changes.
-    pub(super) fn poll_use(&self, context: &Context<'_>) -> SlotUse {
+    pub(crate) fn poll_use(&self, context: &Context<'_>) -> SlotUse {
         let mut state = self.lock();
         if state.thread_ended {
             return SlotUse::Ended;
@@ -113,7 +113,7 @@ impl Slot {
     }
 
     /// Nobody will read: the task closes the connection.
-    pub(super) fn drop_stream(&self) {
+    pub(crate) fn drop_stream(&self) {
         self.change(|state| {
             state.stream_dropped = true;
             state.received = Vec::new();
@@ -121,7 +121,7 @@ impl Slot {
     }
 
     /// The thread has returned or panicked.
-    pub(super) fn end_thread(&self) {
+    pub(crate) fn end_thread(&self) {
         self.change(|state| state.thread_ended = true);
     }
 
@@ -139,7 +139,7 @@ impl Slot {
     ///
     /// # Errors
     /// `WouldBlock` after the time limit, as sockets of the standard library have it; the connection's error, once.
-    pub(super) fn take(&self, empty: &mut Vec<u8>, limit: Option<Duration>) -> io::Result<bool> {
+    pub(crate) fn take(&self, empty: &mut Vec<u8>, limit: Option<Duration>) -> io::Result<bool> {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let mut state = self.lock();
