@@ -99,7 +99,7 @@ impl Builder {
         self
     }
 
-    /// What threads that are no workers do while they wait in [`Handle::block_on`](crate::Handle::block_on).
+    /// What non-worker threads do while they wait in [`Handle::block_on`](crate::Handle::block_on).
     /// Default: adaptive, whatever the workers do.
     pub fn thread_wait(mut self, wait: WaitStrategy) -> Self {
         self.code.thread_wait = Some(wait);

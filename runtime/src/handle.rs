@@ -7,7 +7,6 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::blocking::BlockingMetrics;
-use crate::counters::waiting::WaitingCosts;
 use crate::counters::worker_counters::Metrics;
 use crate::metrics::snapshot::Snapshot;
 use crate::task::join::JoinHandle;
@@ -17,7 +16,7 @@ use crate::task_core::span::TaskSpan;
 use crate::worker::current;
 use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::RuntimeState;
-use crate::worker::waiting::thread_wait;
+use crate::worker::thread_wait;
 
 /// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and can be cloned and sent. It doesn't keep the
 /// runtime running: tasks that are spawned afterwards are cancelled.
@@ -81,7 +80,7 @@ impl Handle {
     /// [`JoinHandle`] it is a blocking join: `handle.block_on(handle.spawn(…))`.
     ///
     /// Until the future is woken, the thread waits as [`Builder::thread_wait`](crate::Builder::thread_wait) says: by
-    /// default it spins for as long as its last waits make that worthwhile, and then sleeps. The runtime is
+    /// default it spins for up to 20 µs if its last wait was short, and then sleeps. The runtime is
     /// [entered](Handle::enter) meanwhile. The future may wait for tasks, channels and blocking work, but sockets, timers and
     /// [`spawn`](crate::spawn) need a worker's thread: spawn what uses them.
     ///
@@ -100,15 +99,7 @@ impl Handle {
             "Handle::block_on was called on a worker's thread, whose other tasks would stop: await the future there, or call it from spawn_blocking"
         );
         let _entered = self.enter();
-        thread_wait::block_on(future, self.0.config.thread_wait, &self.0.thread_waits)
-    }
-
-    /// What waits of threads in [`Handle::block_on`] have cost, of all threads together. They are counted if
-    /// [`Builder::thread_wait`](crate::Builder::thread_wait) is adaptive, which is the default, once the cost of a sleep is
-    /// measured, some milliseconds after the first wait in this process. [`WaitingCosts::spin_limit_ns`] is of the thread that
-    /// waited last.
-    pub fn thread_waits(&self) -> WaitingCosts {
-        self.0.thread_waits.read()
+        thread_wait::block_on(future, self.0.config.thread_wait)
     }
 
     /// As [`runtime::spawn_blocking`](crate::spawn_blocking). The task that waits for the closure is on any worker.

@@ -19,7 +19,7 @@ use crate::task_core::identity::Identity;
 use crate::task_core::span::TaskSpan;
 use crate::waking::inbox::Inbox;
 use crate::waking::park_state::ParkState;
-use crate::worker::waiting::thread_parker::ThreadParker;
+use crate::worker::thread_parker::ThreadParker;
 use crate::worker::worker_handle::{Message, WorkerHandle};
 
 type TaskRef = GenericTaskRef<WorkerHandle>;

@@ -13,7 +13,6 @@ use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
 use crate::config::hooks::Hooks;
 use crate::config::settings::Config;
-use crate::config::wait_strategy::WaitStrategy;
 use crate::counters::worker_counters::{Metrics, WorkerCounters};
 use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
@@ -68,10 +67,7 @@ impl Runtime {
             host_state.adaptable = adaptable_queues(guard);
             host_state.requests = Some(Arc::new(QueueRequests::new().map_err(worker_0_failed)?));
         }
-        let counters = || {
-            let adaptive = config.wait == WaitStrategy::Adaptive;
-            WorkerCounters::new(config.poll_time_histogram, config.schedule_latency_histogram, adaptive)
-        };
+        let counters = || WorkerCounters::new(config.poll_time_histogram, config.schedule_latency_histogram);
         let workers = (0..count)
             .map(|index| WorkerHandle::new(index, counters()).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()

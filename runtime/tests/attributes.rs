@@ -16,7 +16,7 @@ mod renamed {
     crate = "crate::lull",
     policy = "vanilla",
     workers = 2,
-    wait = "spin-then-block:20us",
+    wait = "adaptive",
     driver = "epoll",
     affinity = "none",
     grace_time = "auto",

@@ -61,16 +61,6 @@ fn a_hundred_thousand_round_trips_lose_no_wake() {
             handle.block_on(slots[1].receive(number));
         }
         handle.block_on(echo).unwrap();
-        let waits = handle.thread_waits();
-        if wait == WaitStrategy::Adaptive {
-            // Some replies are there before anybody waits, and some come before the cost of a sleep is known.
-            assert!((1..=COUNT + 1).contains(&waits.waits), "{waits:?}");
-            assert!(waits.blocks <= waits.waits, "{waits:?}");
-            let most = 2 * waits.best_fixed_cost_ns + 20 * waits.block_ns;
-            assert!((1..=most).contains(&waits.cost_ns), "{waits:?}");
-        } else {
-            assert_eq!(waits.waits, 0, "{waits:?}");
-        }
     }
 }
 
@@ -97,9 +87,7 @@ fn a_task_is_joined_by_a_thread() {
 #[test]
 fn a_long_wait_costs_no_cpu_time() {
     const WAIT: Duration = Duration::from_millis(500);
-    for wait in
-        [WaitStrategy::Adaptive, WaitStrategy::Block, WaitStrategy::SpinThenBlock(Duration::from_micros(50))]
-    {
+    for wait in [WaitStrategy::Adaptive, WaitStrategy::Block] {
         let runtime = build(DriverKind::Epoll, wait);
         let handle = runtime.handle();
         let task = handle.spawn_on(1, || async { runtime::sleep(WAIT).await });
@@ -109,24 +97,6 @@ fn a_long_wait_costs_no_cpu_time() {
         assert!(elapsed >= WAIT - Duration::from_millis(50), "{elapsed:?}");
         assert!(cpu < WAIT / 50, "{wait}: {cpu:?} of CPU time in {elapsed:?}");
     }
-}
-
-#[test]
-fn long_waits_in_a_row_are_not_spun_for() {
-    const GAP: Duration = Duration::from_millis(1);
-    let runtime = build(DriverKind::Epoll, WaitStrategy::Adaptive);
-    let handle = runtime.handle();
-    let wait = || handle.block_on(handle.spawn_on(1, || async { runtime::sleep(GAP).await })).unwrap();
-    // Until the cost of a sleep is known, and then until the waits are.
-    (0..100).for_each(|_| wait());
-    let (before, cpu) = (handle.thread_waits(), this_thread_cpu_time());
-    (0..200).for_each(|_| wait());
-    let (waits, cpu) = (handle.thread_waits(), this_thread_cpu_time() - cpu);
-    // Fewer if the thread was interrupted for so long that the task had ended before it waited.
-    let (waited, slept) = (waits.waits - before.waits, waits.blocks - before.blocks);
-    assert!((150..=200).contains(&waited) && slept == waited, "{waits:?}");
-    assert_eq!(waits.spin_limit_ns, 0, "{waits:?}");
-    assert!(cpu < GAP * 200 / 4, "{cpu:?} of CPU time in 200 waits of 1 ms");
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! The runtime's metrics: that they count what happens, and that their page is one that Prometheus reads.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::metrics::{Histogram, Snapshot};
-use runtime::{Builder, DriverKind, Runtime, WaitStrategy};
+use runtime::{Builder, DriverKind, Runtime};
 
 const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
 const DELAY: Duration = Duration::from_millis(30);
@@ -280,43 +280,4 @@ async fn histograms_that_read_the_clock_are_off_by_default() {
     let page = snapshot.prometheus();
     assert!(!page.contains("lull_worker_poll_seconds") && !page.contains("schedule_latency"), "{page}");
     assert!(page.contains("lull_worker_turn_seconds_count{worker=\"0\"}"), "{page}");
-}
-
-/// Bytes come every millisecond, which is far longer than a sleep costs.
-#[test]
-fn an_adaptive_worker_learns_not_to_spin_for_rare_events_and_shows_what_its_waits_cost() {
-    for driver in DRIVERS {
-        let runtime = Builder::new().ignore_environment().workers(1).driver(driver);
-        let (metrics, page) = runtime.wait(WaitStrategy::Adaptive).build().unwrap().block_on(async {
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
-            ours.set_nonblocking(true).unwrap();
-            let ours = AsyncFd::new(ours, SourceKind::Other).unwrap();
-            let writing = std::thread::spawn(move || {
-                for _ in 0..300 {
-                    std::thread::sleep(Duration::from_millis(1));
-                    theirs.write_all(&[7]).unwrap();
-                }
-            });
-            while ours.io(Direction::Read, |mut socket| socket.read(&mut [0; 1])).await.unwrap() > 0 {}
-            writing.join().unwrap();
-            (runtime::metrics()[0], Snapshot::take().prometheus())
-        });
-        let costs = metrics.waiting.unwrap();
-        assert!(costs.waits >= 100 && costs.blocks > costs.waits / 2, "{driver}: {costs:?}");
-        assert!(costs.block_ns > 0 && costs.spin_limit_ns < costs.block_ns, "{driver}: {costs:?}");
-        let most = 2 * costs.best_fixed_cost_ns + 20 * costs.block_ns;
-        assert!(costs.cost_ns <= most, "{driver}: {costs:?}");
-        let families = parse(&page);
-        let cost = &families["lull_worker_waiting_cost_seconds_total"].samples[0];
-        assert!(cost.value > 0.0, "{driver}: {cost:?}");
-    }
-}
-
-#[test]
-fn a_worker_that_does_not_wait_adaptively_has_no_costs_of_waits() {
-    for wait in [WaitStrategy::Block, WaitStrategy::Spin] {
-        let metrics =
-            builder(DriverKind::Epoll).wait(wait).build().unwrap().block_on(async { runtime::metrics() });
-        assert!(metrics.iter().all(|metrics| metrics.waiting.is_none()), "{wait}");
-    }
 }

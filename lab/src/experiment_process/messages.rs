@@ -328,7 +328,7 @@ mod tests {
                 rounds: 3,
                 duration: Duration::from_millis(25),
             }),
-            wait: WaitStrategy::SpinThenBlock(WaitStrategy::SPIN_LIMIT),
+            wait: WaitStrategy::Adaptive,
             driver: DriverKind::Hybrid,
             memory: 0,
         };

@@ -23,7 +23,7 @@ use syn::{Error, Expr, ExprLit, ItemFn, Lit, LitStr, MetaNameValue, Path, Token,
 ///
 /// # Examples
 /// ```
-/// #[runtime::main(policy = "vanilla", workers = 2, wait = "spin-then-block:50us")]
+/// #[runtime::main(policy = "vanilla", workers = 2, wait = "adaptive")]
 /// async fn main() {
 ///     assert_eq!(runtime::workers(), 2);
 /// }

@@ -46,7 +46,7 @@ settings! {
     INTERFACE: "interface", "RUNTIME_INTERFACE", "`RUNTIME_INTERFACE`",
         "a network interface, for example `eth0`; none by default";
     WAIT: "wait", "RUNTIME_WAIT", "`RUNTIME_WAIT`",
-        "`block` (default), `spin`, `adaptive`, `spin-then-block`, `spin-then-block:50us`";
+        "`block` (default), `spin`, `adaptive`";
     DRIVER: "driver", "RUNTIME_DRIVER", "`RUNTIME_DRIVER`",
         "`auto` (default), `epoll`, `uring`, `hybrid`";
     CORES: "cores", "", "–",
@@ -106,6 +106,8 @@ pub(crate) struct Config {
     pub(crate) workers: Option<usize>,
     pub(crate) interface: Option<String>,
     pub(crate) wait: WaitStrategy,
+    /// Why that is not the strategy that was asked for.
+    pub(crate) wait_note: Option<&'static str>,
     pub(crate) thread_wait: WaitStrategy,
     pub(crate) driver: DriverKind,
     pub(crate) cores: Vec<u32>,
@@ -126,6 +128,8 @@ pub(crate) struct Config {
 /// How long a wait busy-polls under suppression before it sleeps (`busy_poll_usecs`): the value of
 /// the kernel series' *napibusy* case.
 const SUPPRESSION_BUSY_POLL: Duration = Duration::from_micros(64);
+/// How long a wait busy-polls under [`WaitStrategy::Spin`] before the worker spins in user space.
+const SPIN_BUSY_POLL: Duration = Duration::from_micros(50);
 /// How many events one wait takes: the budget of one NAPI poll.
 const MAX_EVENTS: usize = 64;
 /// The number of threads for blocking work, as tokio has it.
@@ -185,7 +189,8 @@ impl Config {
         // Without an interface no queue is polled.
         let polls = policy.busy_polls() && interface.is_some() && !leaves_queue;
         // The kernel polls the queue in the wait, and for how long is the law's.
-        let wait = if polls && wait == WaitStrategy::Adaptive { WaitStrategy::Block } else { wait };
+        let has_no_spin = polls && wait == WaitStrategy::Adaptive;
+        let wait = if has_no_spin { WaitStrategy::Block } else { wait };
         // Where the law does not run, kernel polling has the values that suit the budget without it.
         let polls_always = wait != WaitStrategy::Block || code.busy_poll.is_some();
         if leaves_queue {
@@ -198,11 +203,7 @@ impl Config {
         }
         // After an empty pass a loop of passes polls nothing until a packet comes, because the kernel forgets
         // the NAPI (`fs/eventpoll.c`, `ep_busy_loop`). Within one wait it goes on polling.
-        let (wait, spin) = match wait {
-            WaitStrategy::SpinThenBlock(limit) if polls => (WaitStrategy::Block, limit),
-            WaitStrategy::Spin if polls => (wait, WaitStrategy::SPIN_LIMIT),
-            _ => (wait, Duration::ZERO),
-        };
+        let spin = if polls && wait == WaitStrategy::Spin { SPIN_BUSY_POLL } else { Duration::ZERO };
         let busy_poll = code.busy_poll.unwrap_or(match policy {
             Policy::Suppression => spin.max(SUPPRESSION_BUSY_POLL),
             _ => spin,
@@ -212,6 +213,9 @@ impl Config {
             workers,
             interface,
             wait,
+            wait_note: has_no_spin.then_some(
+                "the wait strategy adaptive has no effect, because the kernel polls the queue in the wait: the workers block",
+            ),
             // No queue is polled by these threads, so the policy has no say.
             thread_wait: code.thread_wait.unwrap_or(WaitStrategy::Adaptive),
             driver,
@@ -315,30 +319,24 @@ mod tests {
 
     #[test]
     fn waits_spin_within_the_kernel_only_where_a_queue_is_polled() {
-        let with = |policy, interface: Option<&str>, wait| {
+        let with = |policy, interface: Option<&str>, driver, wait| {
             let interface = interface.map(str::to_owned);
-            let code =
-                CodeSettings { policy: Some(policy), interface, wait: Some(wait), ..Default::default() };
+            let (policy, driver, wait) = (Some(policy), Some(driver), Some(wait));
+            let code = CodeSettings { policy, interface, driver, wait, ..Default::default() };
             let config = Config::resolve(code, Attribute::default(), true).unwrap();
+            assert_eq!(config.wait_note.is_some(), Some(config.wait) != wait);
             (config.wait, config.busy_poll)
         };
-        let spin = WaitStrategy::SpinThenBlock(Duration::from_micros(70));
-        let polled = (WaitStrategy::Block, Duration::from_micros(70));
-        assert_eq!(with(Policy::KernelPolling, Some("lo"), spin), polled);
-        assert_eq!(with(Policy::Suppression, Some("lo"), spin), polled);
-        for policy in [Policy::KernelPolling, Policy::Vanilla] {
-            assert_eq!(with(policy, None, spin), (spin, Duration::ZERO));
-            assert_eq!(with(policy, None, WaitStrategy::Adaptive).0, WaitStrategy::Adaptive);
+        use WaitStrategy::{Adaptive, Block, Spin};
+        let (auto, kernel_polling) = (DriverKind::default(), Policy::KernelPolling);
+        assert_eq!(with(kernel_polling, Some("lo"), auto, Spin), (Spin, SPIN_BUSY_POLL));
+        assert_eq!(with(Policy::Suppression, Some("lo"), auto, Spin), (Spin, SUPPRESSION_BUSY_POLL));
+        assert_eq!(with(kernel_polling, Some("lo"), auto, Adaptive), (Block, Duration::ZERO));
+        for policy in [kernel_polling, Policy::Vanilla] {
+            assert_eq!(with(policy, None, auto, Spin), (Spin, Duration::ZERO));
+            assert_eq!(with(policy, None, auto, Adaptive), (Adaptive, Duration::ZERO));
         }
-        assert_eq!(with(Policy::KernelPolling, Some("lo"), WaitStrategy::Adaptive).0, WaitStrategy::Block);
-        let code = CodeSettings {
-            policy: Some(Policy::KernelPolling),
-            interface: Some("lo".to_owned()),
-            driver: Some(DriverKind::Uring),
-            wait: Some(spin),
-            ..Default::default()
-        };
-        assert_eq!(Config::resolve(code, Attribute::default(), true).unwrap().wait, spin);
+        assert_eq!(with(kernel_polling, Some("lo"), DriverKind::Uring, Adaptive), (Adaptive, Duration::ZERO));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::counter::Counter;
+use super::Counter;
 
 /// The first bucket is of times up to 2^8 ns.
 const FIRST_EXPONENT: u32 = 8;

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::counter::Counter;
+use super::Counter;
 use super::histogram::{Histogram, Recorder};
-use super::waiting::{WaitingCosts, WaitingCounters};
 
 /// The counters that only the worker writes.
 #[derive(Debug, Default)]
@@ -23,8 +22,6 @@ pub(crate) struct WorkerCounters {
     pub(crate) running_ns: Counter,
     pub(crate) polling_ns: Counter,
     pub(crate) parked_ns: Counter,
-    /// `None` unless the worker waits adaptively.
-    pub(crate) waiting: Option<Box<WaitingCounters>>,
     pub(crate) turn_times: Recorder,
     /// `None` unless the application has enabled it, as the next.
     pub(crate) poll_times: Option<Box<Recorder>>,
@@ -65,8 +62,6 @@ pub struct Metrics {
     /// Time spent in waits that may block, in nanoseconds. Under kernel polling this includes the time in
     /// which the kernel polls the queue before it puts the thread to sleep.
     pub parked_ns: u64,
-    /// What its waits cost. `None` unless it waits by [`WaitStrategy::Adaptive`](crate::WaitStrategy::Adaptive).
-    pub waiting: Option<WaitingCosts>,
     /// How long turns have run tasks. Turns that had none to run are left out.
     pub turn_times: Histogram,
     /// How long polls of tasks took. `None` unless
@@ -101,12 +96,10 @@ impl Metrics {
 }
 
 impl WorkerCounters {
-    /// Counters, with the histograms that take a reading of the clock at each poll or each wake, and with the costs of waits
-    /// if the worker waits adaptively.
-    pub(crate) fn new(poll_times: bool, schedule_latency: bool, waiting: bool) -> Self {
+    /// Counters, with the histograms that take a reading of the clock at each poll or each wake.
+    pub(crate) fn new(poll_times: bool, schedule_latency: bool) -> Self {
         let recorder = |enabled: bool| enabled.then(Box::default);
         Self {
-            waiting: waiting.then(Box::default),
             poll_times: recorder(poll_times),
             schedule_latency: recorder(schedule_latency),
             ..Self::default()
@@ -134,7 +127,6 @@ impl WorkerCounters {
             running_ns: self.running_ns.get(),
             polling_ns: self.polling_ns.get(),
             parked_ns: self.parked_ns.get(),
-            waiting: self.waiting.as_ref().map(|counters| counters.read()),
             turn_times: self.turn_times.read(),
             poll_times: self.poll_times.as_ref().map(|recorder| recorder.read()),
             schedule_latency: self.schedule_latency.as_ref().map(|recorder| recorder.read()),

@@ -26,5 +26,4 @@ pub(crate) mod snapshot;
 pub use self::prometheus::PROMETHEUS_CONTENT_TYPE;
 pub use self::snapshot::{PolledPackets, Snapshot, WorkerSnapshot};
 pub use crate::counters::histogram::Histogram;
-pub use crate::counters::waiting::WaitingCosts;
 pub use crate::counters::worker_counters::Metrics;

@@ -8,7 +8,6 @@ use policies::status::QueueStatus;
 
 use super::snapshot::{Snapshot, WorkerSnapshot};
 use crate::counters::histogram::Histogram;
-use crate::counters::waiting::WaitingCosts;
 use crate::counters::worker_counters::Metrics;
 use crate::worker::report::WorkerReport;
 
@@ -100,7 +99,6 @@ impl Snapshot {
             }
         }
         times(&mut page, &workers);
-        waiting_times(&mut page, &workers);
         for (name, help, value) in HISTOGRAMS {
             let mut family = page.family(name, Kind::Histogram, help);
             for (number, worker) in &workers {
@@ -196,46 +194,6 @@ fn times(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
             [("running", metrics.running()), ("polling", metrics.polling()), ("parked", metrics.parked())];
         for (activity, time) in activities {
             family.sample(&[("worker", number), ("activity", activity)], Seconds(time));
-        }
-    }
-}
-
-/// A time of the waits of workers that wait adaptively: its name, its kind, its help, and its value in nanoseconds.
-type WaitingTime = (&'static str, Kind, &'static str, fn(&WaitingCosts) -> u64);
-
-const WAITING_TIMES: [WaitingTime; 4] = [
-    ("lull_worker_spin_limit_seconds", Kind::Gauge, "Time that the worker spins before it sleeps.", |it| {
-        it.spin_limit_ns
-    }),
-    (
-        "lull_worker_waiting_cost_seconds_total",
-        Kind::Counter,
-        "Time spun, and the cost of a sleep for each sleep.",
-        |it| it.cost_ns,
-    ),
-    (
-        "lull_worker_waiting_cost_by_sleeping_seconds_total",
-        Kind::Counter,
-        "What the same waits would have cost if the worker had slept at once.",
-        |it| it.blocking_cost_ns,
-    ),
-    (
-        "lull_worker_waiting_cost_at_best_seconds",
-        Kind::Gauge,
-        "What the same waits would have cost with the fixed spin limit that suits them best.",
-        |it| it.best_fixed_cost_ns,
-    ),
-];
-
-fn waiting_times(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
-    let adaptive = || workers.iter().filter_map(|(number, it)| Some((number, it.metrics.waiting.as_ref()?)));
-    if adaptive().next().is_none() {
-        return;
-    }
-    for (name, kind, help, nanos) in WAITING_TIMES {
-        let mut family = page.family(name, kind, help);
-        for (number, costs) in adaptive() {
-            family.sample(&[("worker", number)], Seconds(Duration::from_nanos(nanos(costs))));
         }
     }
 }

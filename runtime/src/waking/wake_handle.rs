@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::park_state::ParkState;
-use crate::counters::counter::Counter;
+use crate::counters::Counter;
 
 /// A worker's parked state, and the two descriptors through which others wake it: its eventfd, and its
 /// ring while it waits in one. This is all that drivers know of a worker, their own or another.

@@ -11,13 +11,11 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use policies::law::MachineCosts;
 use slab::Slab;
 
+use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
 use super::queue_control::QueueControl;
 use super::run_queue::RunQueue;
-use super::waiting::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
-use super::waiting::spin_limit::SpinLimit;
 use super::worker_handle::{Message, WorkerHandle};
 use super::worker_states::WorkerStates;
 use crate::config::hooks::Stall;
@@ -62,8 +60,6 @@ pub(crate) struct Worker {
     /// wake).
     tasks: RefCell<Slab<Option<TaskRef<WorkerHandle>>>>,
     spin: AdaptiveSpin,
-    /// `None` unless the strategy is [`WaitStrategy::Adaptive`].
-    spin_limit: Option<SpinLimit>,
     begun: Cell<bool>,
     stopping: Cell<bool>,
     /// The tasks are dropped, and the driver is closed.
@@ -95,8 +91,7 @@ impl Worker {
             wait,
             queue,
             tasks: RefCell::default(),
-            spin: AdaptiveSpin::default(),
-            spin_limit: (wait == WaitStrategy::Adaptive).then(|| SpinLimit::new(MachineCosts::measure())),
+            spin: AdaptiveSpin::new(),
             begun: Cell::new(false),
             stopping: Cell::new(false),
             closed: Cell::new(false),
@@ -232,7 +227,9 @@ impl Worker {
             counters.running_ns.add(now - started);
             if ran > 0 {
                 counters.turn_times.record(now - started);
-                idle_since = None;
+                if idle_since.take().is_some() && self.wait == WaitStrategy::Adaptive {
+                    self.spin.found();
+                }
             }
             let next_timer = self.timers.borrow_mut().next();
             let wait = self.choose_wait(now, self.end_of_wait(now, next_timer), &mut idle_since);
@@ -250,15 +247,16 @@ impl Worker {
             let waited = if parked { &counters.parked_ns } else { &counters.polling_ns };
             waited.add(started - now);
             if parked {
-                self.spin.slept(
-                    Duration::from_nanos(started - now),
-                    outcome.events == 0 && self.handle.inbox.is_filled(),
-                );
+                // A worker that blocks spins for messages only, an adaptive one for anything but a timer.
+                let (has_events, has_messages) = (outcome.events > 0, self.handle.inbox.is_filled());
+                let found = match self.wait {
+                    WaitStrategy::Adaptive => has_events || outcome.completed || has_messages,
+                    _ => !has_events && has_messages,
+                };
+                self.spin.slept(Duration::from_nanos(started - now), found);
+                idle_since = None;
             }
             let timer_due = next_timer.is_some_and(|deadline| deadline <= self.turn_time.get());
-            if outcome.events > 0 || outcome.completed || self.handle.inbox.is_filled() || timer_due {
-                self.record_wait(&mut idle_since, started, parked);
-            }
             counters.waits.add(outcome.calls as u64);
             counters.events.add(outcome.events as u64);
             counters.forced_passes.add(u64::from(outcome.forced_pass));
@@ -273,15 +271,6 @@ impl Worker {
             if timer_due {
                 self.fire_timers();
             }
-        }
-    }
-
-    /// Something has ended the wait that began when the worker became idle.
-    fn record_wait(&self, idle_since: &mut Option<u64>, now: u64, parked: bool) {
-        if let (Some(limit), Some(counters)) = (&self.spin_limit, &self.handle.counters.waiting)
-            && let Some(since) = idle_since.take()
-        {
-            limit.record(Duration::from_nanos(now.saturating_sub(since)), parked, counters);
         }
     }
 
@@ -310,13 +299,9 @@ impl Worker {
             return Wait::Pass;
         }
         let since = *idle_since.get_or_insert(now);
-        let spin_for = match &self.spin_limit {
-            Some(adaptive) => Some(adaptive.limit()),
-            None => self.wait.spin_for(),
-        };
-        let spinning = spin_for.is_none_or(|limit| u128::from(now - since) < limit.as_nanos());
-        if spinning
-            || self.spin_for_message(now, timeout)
+        if self.wait == WaitStrategy::Spin
+            || self.spins_for_anything(now - since)
+            || self.spins_for_message(now, timeout)
             || !self.handle.inbox.park(&self.handle.wake.park_state)
         {
             return Wait::Pass;
@@ -324,12 +309,22 @@ impl Worker {
         Wait::Park(timeout)
     }
 
+    /// Whether an adaptive worker that has been idle for this many nanoseconds makes another pass before it sleeps.
+    fn spins_for_anything(&self, idle: u64) -> bool {
+        if self.wait != WaitStrategy::Adaptive || !self.spin.is_expecting() {
+            return false;
+        }
+        let spins = u128::from(idle) < SPIN_TIME.as_nanos();
+        if !spins {
+            self.spin.missed();
+        }
+        spins
+    }
+
     /// Spins for a message if one is expected, and returns whether one has come. Not if the worker polls a queue, which
     /// would have to wait, nor if something is to be submitted.
-    fn spin_for_message(&self, now: u64, timeout: Option<Duration>) -> bool {
-        // The adaptive limit has been spent by now, and it knows how soon messages come.
-        if self.spin_limit.is_some()
-            || !self.spin.is_expecting()
+    fn spins_for_message(&self, now: u64, timeout: Option<Duration>) -> bool {
+        if !self.spin.is_expecting()
             || timeout.is_some_and(|timeout| timeout < SPIN_TIME)
             || !self.driver.may_spin()
         {

@@ -3,13 +3,15 @@
 //! - [`event_loop`]: one turn runs tasks, waits in the driver, fires timers;
 //! - [`run_queue`]: the tasks to poll;
 //! - [`worker_handle`]: what other threads see of a worker;
-//! - [`waiting`]: whether it sleeps or spins when nothing is to run;
+//! - [`adaptive_spin`]: whether it spins before it sleeps; [`thread_wait`]: the same for threads that wait for a worker, and
+//!   [`thread_parker`]: where they sleep;
 //! - [`wake_task`]: what a task's waker does;
 //! - [`worker_thread`]: pins the thread, and gives it back;
 //! - [`worker_states`]: what libraries keep on it;
 //! - [`runtime_state`]: what all workers of a runtime share;
 //! - [`startup`]: opens the driver, finds out which policy is in effect.
 
+mod adaptive_spin;
 pub(crate) mod current;
 pub(crate) mod event_loop;
 pub(crate) mod napi_map;
@@ -18,7 +20,8 @@ pub(crate) mod report;
 mod run_queue;
 pub(crate) mod runtime_state;
 pub(crate) mod startup;
-pub(crate) mod waiting;
+pub(crate) mod thread_parker;
+pub(crate) mod thread_wait;
 mod wake_task;
 pub(crate) mod worker_handle;
 pub(crate) mod worker_states;

@@ -71,8 +71,8 @@ pub struct WorkerReport {
     pub running: Running,
     /// Why that is less than what was asked for, and which settings failed although the policy is in effect: a sentence each.
     pub steps_down: Vec<String>,
-    /// What limits the policy although it runs as asked, as values of the queue that others have set and that it keeps: a
-    /// sentence each.
+    /// What limits the policy although it runs as asked: values of the queue that others have set and that it keeps, and a wait
+    /// strategy that the policy leaves without effect. A sentence each.
     pub notes: Vec<String>,
     /// The settings of the NAPI whose sockets its epoll instance holds, as the kernel has them.
     pub napi: Option<Napi>,
@@ -166,6 +166,8 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) no_law: Option<NoLaw>,
     /// The values that the queue keeps, because the law can't set others.
     pub(crate) keeps: Option<QueueSettings>,
+    /// Why the workers do not wait as they were asked to.
+    pub(crate) wait_note: Option<&'static str>,
 }
 
 /// Why a worker under kernel polling with an adaptive grace time does not poll.
@@ -206,7 +208,7 @@ impl ReportInputs<'_> {
             asked: self.asked,
             running,
             steps_down,
-            notes: self.kept_values().into_iter().collect(),
+            notes: self.kept_values().into_iter().chain(self.wait_note.map(str::to_owned)).collect(),
             napi,
             epoll,
             queue: None,

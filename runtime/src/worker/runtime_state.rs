@@ -9,7 +9,6 @@ use policies::{Applied, QueueRequests, host};
 use crate::blocking::BlockingPool;
 use crate::config::hooks::Hooks;
 use crate::config::settings::Config;
-use crate::counters::waiting::WaitingCounters;
 use crate::counters::worker_counters::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
@@ -23,8 +22,6 @@ pub(crate) struct RuntimeState {
     pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
     pub(crate) blocking: Arc<BlockingPool>,
-    /// The adaptive waits of threads that are no workers.
-    pub(crate) thread_waits: WaitingCounters,
     /// Counts what was spawned on any worker.
     spawned: AtomicUsize,
     /// Why the first worker that failed did.
@@ -58,7 +55,6 @@ impl RuntimeState {
         let spawned = AtomicUsize::new(0);
         Self {
             blocking,
-            thread_waits: WaitingCounters::default(),
             spawned,
             config,
             hooks,

@@ -88,6 +88,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         latency_budget: control.as_ref().map(|_| config.settings.latency_budget),
         no_law,
         keeps: control.as_ref().and_then(QueueControl::kept_values),
+        wait_note: config.wait_note,
     };
     let mut report = report.report(&driver);
     if let Some(control) = &control {

@@ -103,7 +103,7 @@ pub struct ComparisonFlags {
     /// Median delay that kernel polling may cost, in microseconds; with several budgets it is compared once for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [LatencyBudget::ZERO])]
     pub latency_budget: Vec<LatencyBudget>,
-    /// How the server's worker waits: block, spin, adaptive or spin-then-block
+    /// How the server's worker waits: block, spin or adaptive
     #[arg(long, default_value_t = WaitStrategy::Block)]
     pub wait: WaitStrategy,
     /// The server's driver under all policies: epoll, uring, hybrid or auto (`drivers` and `peers` choose their own)

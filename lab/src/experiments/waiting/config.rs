@@ -8,15 +8,11 @@ use serde::{Serialize, Serializer};
 use super::gap::Gap;
 
 /// The strategies, by index of contestant.
-pub(super) const STRATEGIES: [WaitStrategy; 4] = [
-    WaitStrategy::Block,
-    WaitStrategy::Spin,
-    WaitStrategy::SpinThenBlock(WaitStrategy::SPIN_LIMIT),
-    WaitStrategy::Adaptive,
-];
+pub(super) const STRATEGIES: [WaitStrategy; 3] =
+    [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::Adaptive];
 pub(super) const BLOCK: usize = 0;
 pub(super) const SPIN: usize = 1;
-pub(super) const ADAPTIVE: usize = 3;
+pub(super) const ADAPTIVE: usize = 2;
 
 /// How much is measured.
 #[derive(Debug, Clone, Serialize)]

@@ -55,7 +55,7 @@ fn message_table<'a>(
         cells
     };
     let [figure, ratio, limit] = header;
-    let header = [figure, "gap", "block", "spin", "spin-then-block", "adaptive", ratio, limit];
+    let header = [figure, "gap", "block", "spin", "adaptive", ratio, limit];
     heading + &plain_table(header, rows.iter().map(cells), &[0]) + "\n"
 }
 

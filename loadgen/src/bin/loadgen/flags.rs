@@ -226,7 +226,7 @@ pub struct Flags {
     /// I/O driver of the generator: auto, epoll, uring or hybrid
     #[arg(long, help_heading = "Generator")]
     pub driver: Option<DriverKind>,
-    /// How the generator's threads wait: block, spin, adaptive or spin-then-block:50us
+    /// How the generator's threads wait: block, spin or adaptive
     #[arg(long, help_heading = "Generator")]
     pub wait: Option<WaitStrategy>,
     /// Accepted for compatibility, without effect: threads block unless --wait says otherwise

@@ -82,10 +82,7 @@ impl Flags {
                 fill: self.fill,
                 trace: self.trace.clone(),
             },
-            workers_spin: matches!(
-                self.wait,
-                Some(WaitStrategy::Spin | WaitStrategy::SpinThenBlock(_) | WaitStrategy::Adaptive)
-            ),
+            workers_spin: matches!(self.wait, Some(WaitStrategy::Spin | WaitStrategy::Adaptive)),
             warm_up: self.warmup,
             duration,
             target_precision: self.until_ci,

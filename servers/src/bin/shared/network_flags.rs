@@ -14,7 +14,7 @@ pub struct NetworkFlags {
     /// Network interface of the clients; by default the one that has the first address
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
-    /// How idle workers wait: block, spin, adaptive, spin-then-block or spin-then-block:50us [env: RUNTIME_WAIT]
+    /// How idle workers wait: block, spin or adaptive [env: RUNTIME_WAIT]
     #[arg(long)]
     pub wait: Option<WaitStrategy>,
     /// Driver: auto, epoll, uring or hybrid [env: RUNTIME_DRIVER]
