@@ -1,4 +1,4 @@
-//! The epoll driver: registrations through mio, the wait through `epoll_pwait2`.
+//! The epoll driver, which waits by `epoll_pwait2`.
 //!
 //! Under a policy that busy-polls, a worker has two epoll instances. The *polling* one holds only sockets
 //! of the worker's NAPI, because an epoll instance remembers one NAPI id, and the last writer wins.
@@ -12,15 +12,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mio::unix::SourceFd;
-use mio::{Interest, Poll, Token};
 use policies::descriptors::EpollParams;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
@@ -47,8 +45,8 @@ const SUSPEND: usize = usize::MAX - 5;
 const LONG_COPY_EVENTS: usize = 8;
 
 pub(crate) struct EpollDriver {
-    polling: Poll,
-    other: Option<Poll>,
+    polling: OwnedFd,
+    other: Option<OwnedFd>,
     events: RefCell<Box<[Event]>>,
     sources: RefCell<Slab<Rc<Readiness>>>,
     /// What wakes the worker, unless its eventfd is watched by a ring.
@@ -69,18 +67,18 @@ pub(crate) struct EpollDriver {
     timed: Option<Box<TimedPolls>>,
 }
 
-fn fd(poll: &Poll) -> BorrowedFd<'_> {
-    // SAFETY: the epoll instance is open as long as the `Poll` that is borrowed.
-    unsafe { epoll_sys::borrow(poll.as_raw_fd()) }
-}
+/// What a registered descriptor is watched for, by edges.
+const EDGES: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 impl EpollDriver {
     /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
     /// suspension bounds how long other sockets of the queue wait. `wake`: wakes the worker, unless a ring
     /// watches that.
     pub(crate) fn new(split: bool, max_events: usize, wake: Option<Arc<WakeHandle>>) -> io::Result<Self> {
-        let polling = Poll::new()?;
-        let other = if split { Some(Poll::new()?) } else { None };
+        let create = || epoll::create(CreateFlags::CLOEXEC);
+        let polling = create()?;
+        let other = if split { Some(create()?) } else { None };
         let suspend = match split {
             true => Some(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?),
             false => None,
@@ -88,16 +86,16 @@ impl EpollDriver {
         if let Some(suspend) = &suspend {
             // Edge-triggered, so it need not be read.
             let flags = EventFlags::IN | EventFlags::ET;
-            epoll::add(fd(&polling), suspend, EventData::new_u64(SUSPEND as u64), flags)?;
+            epoll::add(&polling, suspend, EventData::new_u64(SUSPEND as u64), flags)?;
         }
         let timed = if split { Some(Box::new(TimedPolls::new()?)) } else { None };
         let once = if split { EventFlags::ONESHOT } else { EventFlags::ET };
         if let Some(wake) = &wake {
-            epoll::add(fd(&polling), wake.eventfd(), EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
+            epoll::add(&polling, wake.eventfd(), EventData::new_u64(WAKE as u64), EventFlags::IN | once)?;
         }
         if let Some(other) = &other {
             let flags = EventFlags::IN | EventFlags::ONESHOT;
-            epoll::add(fd(&polling), fd(other), EventData::new_u64(OTHER as u64), flags)?;
+            epoll::add(&polling, other, EventData::new_u64(OTHER as u64), flags)?;
         }
         Ok(Self {
             polling,
@@ -118,13 +116,13 @@ impl EpollDriver {
 
     /// Sets how the polling instance busy-polls, and returns what the kernel reads back.
     pub(crate) fn set_params(&self, params: EpollParams) -> io::Result<EpollParams> {
-        params.write(fd(&self.polling))?;
+        params.write(self.polling.as_fd())?;
         self.params()
     }
 
     /// How the polling instance busy-polls, read from the kernel.
     pub(crate) fn params(&self) -> io::Result<EpollParams> {
-        EpollParams::read(fd(&self.polling))
+        EpollParams::read(self.polling.as_fd())
     }
 
     /// Whether sockets of the worker's NAPI have an epoll instance to themselves.
@@ -133,13 +131,13 @@ impl EpollDriver {
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        fd(&self.polling)
+        self.polling.as_fd()
     }
 
     /// Ends the wait when a ring's completion eventfd is written. Edge-triggered, so it need not be read.
     pub(super) fn watch_ring(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::ET;
-        epoll::add(fd(&self.polling), eventfd, EventData::new_u64(RING as u64), flags)?;
+        epoll::add(&self.polling, eventfd, EventData::new_u64(RING as u64), flags)?;
         Ok(())
     }
 
@@ -147,7 +145,7 @@ impl EpollDriver {
     /// stores the id before the event mask is checked (`fs/eventpoll.c`, `ep_poll_callback`).
     pub(super) fn learn_napi(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let flags = EventFlags::ONESHOT | EventFlags::ET;
-        epoll::add(fd(&self.polling), socket, EventData::new_u64(LEARN as u64), flags)?;
+        epoll::add(&self.polling, socket, EventData::new_u64(LEARN as u64), flags)?;
         self.in_polling.set(self.in_polling.get() + 1);
         self.timed.iter().for_each(|timed| timed.add(socket));
         Ok(())
@@ -157,7 +155,7 @@ impl EpollDriver {
     pub(super) fn forget_napi(&self, socket: BorrowedFd<'_>) {
         self.timed.iter().for_each(|timed| timed.remove(socket));
         // Fails only for a descriptor that was closed by others, and then it is removed already.
-        let _ = epoll::delete(fd(&self.polling), socket);
+        let _ = epoll::delete(&self.polling, socket);
         self.in_polling.set(self.in_polling.get() - 1);
     }
 
@@ -177,11 +175,7 @@ impl EpollDriver {
         let mut sources = self.sources.borrow_mut();
         let entry = sources.vacant_entry();
         let key = entry.key();
-        self.instance(in_polling).registry().register(
-            &mut SourceFd(&descriptor.as_raw_fd()),
-            Token(key),
-            Interest::READABLE | Interest::WRITABLE,
-        )?;
+        epoll::add(self.instance(in_polling), descriptor, EventData::new_u64(key as u64), EDGES)?;
         entry.insert(Rc::clone(&source));
         self.in_polling.set(self.in_polling.get() + usize::from(in_polling));
         if let Some(timed) = self.timed.as_ref().filter(|_| in_polling) {
@@ -194,10 +188,11 @@ impl EpollDriver {
         let Some(source) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
         self.in_polling.set(self.in_polling.get() - usize::from(source.in_polling_epoll));
         self.timed.iter().for_each(|timed| timed.remove(descriptor));
-        self.instance(source.in_polling_epoll).registry().deregister(&mut SourceFd(&descriptor.as_raw_fd()))
+        epoll::delete(self.instance(source.in_polling_epoll), descriptor)?;
+        Ok(())
     }
 
-    fn instance(&self, polling: bool) -> &Poll {
+    fn instance(&self, polling: bool) -> &OwnedFd {
         match &self.other {
             Some(other) if !polling => other,
             _ => &self.polling,
@@ -252,7 +247,7 @@ impl EpollDriver {
         if let Some(timed) = &self.timed {
             timed.set(interval, params)?;
         }
-        params.write(fd(&self.polling))?;
+        params.write(self.polling.as_fd())?;
         self.polls.set(polls);
         Ok(())
     }
@@ -295,8 +290,8 @@ impl EpollDriver {
     fn collect(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<bool> {
         let mut events = self.events.borrow_mut();
         let count = match self.timed() {
-            Some(timed) => timed.wait(fd(&self.polling), &mut events, timeout, &mut outcome.calls)?,
-            None => epoll_sys::epoll_wait(fd(&self.polling), &mut events, timeout)?,
+            Some(timed) => timed.wait(self.polling.as_fd(), &mut events, timeout, &mut outcome.calls)?,
+            None => epoll_sys::epoll_wait(self.polling.as_fd(), &mut events, timeout)?,
         };
         self.last_events.set(count);
         let (mut network, mut other) = (count == 0, false);
@@ -336,7 +331,7 @@ impl EpollDriver {
     fn collect_other(&self, outcome: &mut WaitOutcome) -> io::Result<()> {
         let Some(instance) = &self.other else { return Ok(()) };
         let mut events = self.events.borrow_mut();
-        let count = epoll_sys::epoll_wait(fd(instance), &mut events, Some(Duration::ZERO))?;
+        let count = epoll_sys::epoll_wait(instance.as_fd(), &mut events, Some(Duration::ZERO))?;
         outcome.events += count;
         for &event in &events[..count] {
             self.dispatch(event.token(), event);
@@ -359,10 +354,10 @@ impl EpollDriver {
         if !self.wake_armed.replace(true)
             && let Some(wake) = &self.wake
         {
-            epoll::modify(fd(&self.polling), wake.eventfd(), EventData::new_u64(WAKE as u64), flags)?;
+            epoll::modify(&self.polling, wake.eventfd(), EventData::new_u64(WAKE as u64), flags)?;
         }
         if !self.other_armed.replace(true) {
-            epoll::modify(fd(&self.polling), fd(other), EventData::new_u64(OTHER as u64), flags)?;
+            epoll::modify(&self.polling, other, EventData::new_u64(OTHER as u64), flags)?;
         }
         Ok(())
     }
