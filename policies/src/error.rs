@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::host::Cpus;
+use crate::cpus::Cpus;
 use crate::policy::Policy;
 
 /// An error of reading the host, of a journal, or of applying a plan.

@@ -47,12 +47,15 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+mod affinity;
 mod apply;
 pub mod attach;
 pub mod counters;
+mod cpus;
 pub mod descriptors;
 mod error;
 pub mod explain;
+mod grace_time;
 pub mod host;
 mod journal;
 mod knob;
@@ -63,12 +66,16 @@ mod policy;
 pub mod prometheus_text;
 pub mod signals;
 mod supervise;
+mod thread_time;
 
+pub use affinity::{Affinity, UnknownAffinity};
 pub use apply::{AdaptedQueue, Applied, Guard, Outcome, QueueDelegate, apply};
+pub use cpus::{Cpus, InvalidCpus, Pid};
 pub use error::Error;
+pub use grace_time::{GraceTime, InvalidGraceTime};
 pub use host::capabilities::missing_capabilities;
 pub use host::numa::{NumaNode, Topology, nearest_cores};
-pub use host::{Cpus, Interface, InvalidCpus, Pid, RxQueue, TxQueue};
+pub use host::{Interface, RxQueue, TxQueue};
 #[cfg(fuzzing)]
 pub use journal::fuzzing;
 pub use journal::{
@@ -76,6 +83,6 @@ pub use journal::{
     RestoreReport, journals_of, queue_holders, recover, restore_all, restore_ended,
 };
 pub use knob::{Knob, NotPermitted, Value, may_set};
-pub use plan::{GraceTime, InvalidGraceTime, Plan, Settings, Step, SuppressionValues};
+pub use plan::{Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, UnknownPolicy};
-pub use supervise::{Affinity, Change, QueueRequests, Supervisor, SupervisorHooks, UnknownAffinity, status};
+pub use supervise::{Change, QueueRequests, Supervisor, SupervisorHooks, status};

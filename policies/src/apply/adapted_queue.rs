@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grace_time::nanos;
 use crate::host::device::Device;
 use crate::journal::{JournalDir, Lifetime};
 use crate::knob::{Knob, Value};
 use crate::law::QueueSettings;
 use crate::netlink::netdev::{NapiSetting, Netdev};
-use crate::plan::grace_time::nanos;
 
 /// The values of a queue that a process adapts, as a message to a process that may set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,17 +9,19 @@ use super::event::{AttachEvent, InstanceName};
 use super::load::{Load, LoadMeter};
 use super::queue_map::QueueName;
 use super::watchdog::Watchdog;
+use crate::affinity::Affinity;
 use crate::apply::{Applied, EpollJournal, apply};
 use crate::descriptors::EpollParams;
 use crate::error::Error;
+use crate::grace_time::GraceTime;
 use crate::host::identity::ProcessIdentity;
 use crate::host::interface_by_index;
 use crate::journal::{JournalDir, Lifetime, RestoreOutcome};
 use crate::knob::Knob;
 use crate::law::{LatencyBudget, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
-use crate::plan::{GraceTime, Plan, Settings};
+use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
-use crate::supervise::{Affinity, QueueRequests, Supervisor, SupervisorHooks};
+use crate::supervise::{QueueRequests, Supervisor, SupervisorHooks};
 
 /// How many packets one poll takes: the most that is allowed without `CAP_NET_ADMIN`.
 const BUSY_POLL_BUDGET: u16 = 64;

@@ -9,7 +9,8 @@ mod received_by_cpu;
 mod rx_packets;
 mod snapshot;
 
-pub use cpu_time::{AwakeTime, CpuTime, this_thread_cpu_time, thread_cpu_time};
+pub use crate::thread_time::{AwakeTime, this_thread_cpu_time, thread_cpu_time};
+pub use cpu_time::CpuTime;
 pub use delta::{Delta, PacketsPer};
 pub use model::PerformanceModel;
 pub use napi_threads::NapiThread;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use procfs::process::Process;
 use serde::Serialize;
 
-use super::cpu_time::thread_cpu_time;
 use crate::host::Interface;
 use crate::netlink::netdev::Netdev;
+use crate::thread_time::thread_cpu_time;
 
 /// What the kernel thread that polls a queue did between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::io;
 
-use super::cpuset::Pid;
 use super::discover::{self, interface_by_index};
 use super::interface::Interface;
 use super::irq::Direction;
+use crate::cpus::Pid;
 use crate::netlink::netdev::{Napi, Netdev};
 
 /// An interface by name and index, with its queues cached until [`Device::invalidate_queues`].

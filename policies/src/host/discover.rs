@@ -6,10 +6,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::cpuset::Cpus;
 use super::interface::{Interface, RxQueue, TxQueue};
 use super::irq::{self, Direction};
 use super::sysfs;
+use crate::cpus::Cpus;
 use crate::error::Error;
 use crate::netlink::ethtool::Ethtool;
 use crate::netlink::netdev::{Napi, Netdev, ReportedQueue};

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::cpuset::Cpus;
+use crate::cpus::Cpus;
 use crate::netlink::ethtool::{Channels, Coalescing, RxRing};
 use crate::netlink::netdev::Napi;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use super::cpuset::Cpus;
+use crate::cpus::Cpus;
 
 /// One line of `/proc/interrupts`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 //! interrupt affinity, the scheduling of kernel threads and irqbalance's ban list.
 
 pub(crate) mod capabilities;
-mod cpuset;
 pub(crate) mod device;
 mod discover;
 pub(crate) mod identity;
@@ -15,7 +14,7 @@ pub(crate) mod numa;
 pub mod scheduler;
 pub(crate) mod sysfs;
 
-pub use cpuset::{Cpus, InvalidCpus, Pid};
+pub use crate::cpus::{Cpus, InvalidCpus, Pid};
 pub use discover::{interface, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
 pub use interface::{Interface, RxQueue, TxQueue};

@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::cpuset::Cpus;
 use super::interface::Interface;
+use crate::cpus::Cpus;
 
 /// The CPUs of a NUMA node; empty if there is no such node.
 pub(crate) fn node_cpus(node: u32) -> Cpus {

@@ -6,7 +6,7 @@ use std::io;
 
 use procfs::process::Process;
 
-use super::cpuset::Pid;
+use crate::cpus::Pid;
 
 /// The priority that the kernel gives its interrupt threads (`sched_set_fifo`): `SCHED_FIFO` 50.
 pub const INTERRUPT_THREAD_PRIORITY: u32 = 50;

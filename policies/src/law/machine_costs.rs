@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::counters::this_thread_cpu_time;
+use crate::thread_time::this_thread_cpu_time;
 
 /// How often a sleep is measured. The median ignores the sleeps in which something else ran.
 const SLEEPS: usize = 33;

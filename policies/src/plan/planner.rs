@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::grace_time::{GraceTime, nanos};
 use super::settings::Settings;
 use super::steps::{Plan, Step};
+use crate::grace_time::{GraceTime, nanos};
 use crate::host::device::Device;
 use crate::host::{Interface, RxQueue, TxQueue};
 use crate::knob::{Knob, Value, may_set_on};

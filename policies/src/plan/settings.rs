@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::grace_time::GraceTime;
+use crate::grace_time::GraceTime;
 use crate::host::Cpus;
 use crate::law::{LatencyBudget, QueueSettings};
 use crate::netlink::ethtool::Coalescing;

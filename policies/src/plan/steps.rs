@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::grace_time::{GraceTime, nanos};
 use super::settings::Settings;
+use crate::grace_time::{GraceTime, nanos};
 use crate::knob::{Knob, Value};
 use crate::law::QueueSettings;
 use crate::policy::Policy;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::grace_time::{GraceTime, nanos};
 use super::planner::Planner;
 use super::settings::Settings;
 use super::steps::{Plan, Step};
+use crate::grace_time::{GraceTime, nanos};
 use crate::host::Interface;
 use crate::knob::{Knob, Value};
 use crate::law::{LawLimits, QueueSettings};

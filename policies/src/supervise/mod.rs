@@ -1,14 +1,12 @@
 //! Keeps an applied policy in effect while links change and other processes move interrupts, sets what the
 //! workers' laws choose for their queues, and publishes what the workers do.
 
-mod affinity;
 mod change;
 mod irqbalance_bans;
 mod queue_requests;
 pub mod status;
 mod supervisor;
 
-pub use affinity::{Affinity, UnknownAffinity};
 pub use change::Change;
 pub use queue_requests::QueueRequests;
 pub use supervisor::{Supervisor, SupervisorHooks};

@@ -10,10 +10,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::affinity::Affinity;
 use super::change::Change;
 use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
+use crate::affinity::Affinity;
 use crate::apply::{Guard, QueueDelegate};
 use crate::host::interface_by_index;
 use crate::host::irqbalance::Irqbalance;

@@ -1,0 +1,81 @@
+//! CPU time of threads.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// The CPU time that a thread, of this or another process, has used. Takes a thread id.
+///
+/// Source: the first field of `/proc/<tid>/schedstat`, in nanoseconds.
+///
+/// # Errors
+/// `NotFound` if there is no such thread, or the kernel was built without `CONFIG_SCHED_INFO`.
+pub fn thread_cpu_time(thread: i32) -> io::Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{thread}/schedstat"))?;
+    let nanos = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    nanos.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Reads how long a thread has run, and how long it was ready to run. The rest of the time it sleeps.
+///
+/// Source: the first two fields of `/proc/<tid>/schedstat`, in nanoseconds.
+#[derive(Debug)]
+pub struct AwakeTime(File);
+
+impl AwakeTime {
+    /// Opens the file of a thread, of this or another process, by its id.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such thread, or the kernel was built without `CONFIG_SCHED_INFO`.
+    pub fn open(thread: i32) -> io::Result<Self> {
+        File::open(format!("/proc/{thread}/schedstat")).map(Self)
+    }
+
+    /// The time since the thread's start in which it ran, and in which it was ready to run while something else had the
+    /// core.
+    ///
+    /// # Errors
+    /// If the thread has ended, or the file has another form.
+    pub fn read(&self) -> io::Result<(Duration, Duration)> {
+        let mut buffer = [0; 128];
+        let length = self.0.read_at(&mut buffer, 0)?;
+        let text = std::str::from_utf8(&buffer[..length]).map_err(io::Error::other)?;
+        let mut times = text.split_whitespace().map_while(|word| word.parse().ok().map(Duration::from_nanos));
+        match (times.next(), times.next()) {
+            (Some(run), Some(ready)) => Ok((run, ready)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// The CPU time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
+pub fn this_thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_computes_uses_cpu_time() {
+        let before = this_thread_cpu_time();
+        let end = before + Duration::from_millis(5);
+        while this_thread_cpu_time() < end {
+            std::hint::spin_loop();
+        }
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        assert!(thread_cpu_time(thread).unwrap() >= Duration::from_millis(4));
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_not_awake() {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let awake = AwakeTime::open(thread).unwrap();
+        let (before, _) = awake.read().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(awake.read().unwrap().0 - before < Duration::from_millis(25));
+    }
+}
