@@ -1,12 +1,95 @@
 //! Works out the steps that give an interface a policy. Reads the host, changes nothing.
 
-mod coalescing;
 mod placement;
 mod planner;
-mod polling_thread;
+mod ring;
 mod settings;
-mod steps;
-mod suspend_timeout;
+
+use serde::Serialize;
+
+use crate::grace_time::{GraceTime, nanos};
+use crate::knob::{Knob, Value};
+use crate::law::QueueSettings;
+use crate::policy::Policy;
 
 pub use settings::{Settings, SuppressionValues};
-pub use steps::{Plan, Step};
+
+/// A knob to set.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Step {
+    /// The knob.
+    #[serde(flatten)]
+    pub knob: Knob,
+    /// The present value; `None` if it can't be read (before an earlier step, for example).
+    pub current: Option<Value>,
+    /// The value to set.
+    pub target: Value,
+    /// What the step achieves.
+    pub purpose: &'static str,
+    /// Why this process may not set the knob ([`may_set`](crate::may_set)); `None` if it may.
+    pub forbidden: Option<String>,
+}
+
+impl Step {
+    /// Whether the knob has its target value already.
+    pub fn is_done(&self) -> bool {
+        self.current.as_ref() == Some(&self.target)
+    }
+}
+
+/// The steps that give an interface a policy.
+///
+/// Made by [`Plan::new`]; [`apply`](crate::apply) carries it out.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The policy to apply.
+    pub policy: Policy,
+    /// The interface's name.
+    pub interface: String,
+    /// The interface's index.
+    pub ifindex: u32,
+    /// The numbers of the receive queues that the plan is for.
+    pub queues: Vec<u32>,
+    /// The parameters that the plan was made from.
+    pub settings: Settings,
+    /// The knobs to set, in order.
+    pub steps: Vec<Step>,
+    /// What the policy needs and this host lacks, and what is unusual about the interface.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// The step that changes the number of queues, after which the other steps must be planned again;
+    /// `None` if the number does not change.
+    pub(crate) fn queue_count_change(&self) -> Option<&Step> {
+        self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
+    }
+
+    /// Whether a pending step has the driver rebuild the queues.
+    pub(crate) fn rebuilds_queues(&self) -> bool {
+        self.steps.iter().any(|step| step.knob.rebuilds_queues() && !step.is_done())
+    }
+
+    /// The bounds of a value that the law changes while the policy runs, in the knob's unit; `None` for fixed
+    /// values.
+    pub(crate) fn tuning_bounds(&self, step: &Step) -> Option<(u64, u64)> {
+        let adapts = self.settings.gro_flush_timeout == GraceTime::Adaptive
+            && self.policy == Policy::KernelPolling
+            && step.forbidden.is_none();
+        let most = match step.knob {
+            Knob::NapiDeferHardIrqs { .. } => QueueSettings::MOST_DEFERRALS,
+            // No latency budget is longer than the watchdog of timed mode.
+            Knob::NapiGroFlushTimeout { .. } => nanos(QueueSettings::LONGEST_WATCHDOG),
+            Knob::NapiIrqSuspendTimeout { .. } => nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT),
+            _ => return None,
+        };
+        adapts.then_some((0, most))
+    }
+
+    /// The pending steps that this process may not carry out.
+    pub fn forbidden(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.forbidden.is_some() && !step.is_done())
+    }
+}

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use super::ring::{bounded_suspend_timeout, frames_note, suspend_timeout_note, within_ring};
 use super::settings::Settings;
-use super::steps::{Plan, Step};
+use super::{Plan, Step};
 use crate::grace_time::{GraceTime, nanos};
 use crate::host::device::Device;
 use crate::host::{Interface, RxQueue, TxQueue};
 use crate::knob::{Knob, Value, may_set_on};
 use crate::law::{QueueMode, QueueSettings, Reason};
+use crate::netlink::ethtool::Coalescing;
 use crate::netlink::netdev::Netdev;
 use crate::policy::Policy;
 
@@ -142,8 +144,59 @@ impl Planner<'_> {
         }
     }
 
+    /// Delays interrupts as far as the device allows.
+    fn set_coalescing(&mut self, interface: &Interface) {
+        if interface.coalescing.is_empty() {
+            self.notes.push(format!(
+                "{} does not support interrupt coalescing (ethtool); only deferral delays interrupts",
+                interface.name
+            ));
+            return;
+        }
+        let others = interface.queues.len() - self.rx.len();
+        if others > 0 {
+            self.notes.push(format!(
+                "interrupt coalescing is of the whole device, and {others} of its queues are not of this plan; \
+                 it stays unchanged, and only deferral delays interrupts"
+            ));
+            return;
+        }
+        for parameter in Coalescing::ALL {
+            let supported = interface.coalescing.iter().any(|(which, _)| *which == parameter);
+            if supported {
+                let wanted = self.settings.suppression.target(parameter);
+                let target = within_ring(parameter, wanted, self.planned_ring(interface));
+                self.notes.extend(frames_note(parameter, target, wanted));
+                self.set(
+                    Knob::Coalesce { parameter },
+                    Value::Number(target.into()),
+                    if parameter.is_switch() {
+                        "the device ignores the values below while it adapts its own"
+                    } else {
+                        "interrupts are delayed as far as the device allows"
+                    },
+                );
+            } else if !parameter.is_switch() {
+                self.notes.push(format!("{} has no {}", interface.name, parameter.name()));
+            }
+        }
+    }
+
+    /// Kernel polling leaves coalescing alone, because it is of the whole device. Where interrupts are on, at low load
+    /// and in interrupt-first mode, the device's own delay is part of each request's latency.
+    fn note_moderation(&mut self, interface: &Interface) {
+        let value = |wanted| interface.coalescing.iter().find(|(which, _)| *which == wanted).map(|it| it.1);
+        if value(Coalescing::AdaptiveRx) == Some(1) {
+            self.notes.push(format!(
+                "{0} adapts the delay of its interrupts (adaptive-rx), which adds to the latency at low load; \
+                 `ethtool -C {0} adaptive-rx off rx-usecs 0` turns that off for the whole device",
+                interface.name
+            ));
+        }
+    }
+
     /// The size of the receive rings once the plan is applied.
-    pub(super) fn planned_ring(&self, interface: &Interface) -> Option<u32> {
+    fn planned_ring(&self, interface: &Interface) -> Option<u32> {
         let size = self.steps.iter().find_map(|step| match (&step.knob, &step.target) {
             (Knob::RxRing, Value::Number(size)) => u32::try_from(*size).ok(),
             _ => None,
@@ -179,6 +232,14 @@ impl Planner<'_> {
         Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
     }
 
+    /// The suspend timeout of the plan's queues. While a queue is suspended nobody empties its ring, and the packets that
+    /// find it full are lost.
+    fn suspend_timeout_for(&mut self, interface: &Interface) -> Duration {
+        let ring = self.planned_ring(interface);
+        self.notes.extend(suspend_timeout_note(self.settings, ring));
+        bounded_suspend_timeout(self.settings, ring)
+    }
+
     fn set_deferral(&mut self, interface: &Interface) {
         let adapts = self.adapts();
         let wanted = self.queue_settings();
@@ -210,7 +271,7 @@ impl Planner<'_> {
         let polling = self.policy == Policy::KernelPolling;
         let suspend = match polling {
             true if adapts => wanted.suspend_timeout,
-            true => self.bounded_suspend_timeout(interface),
+            true => self.suspend_timeout_for(interface),
             false => Duration::ZERO,
         };
         for queue in self.rx.clone().into_iter().filter(|queue| per_napi(queue)) {
