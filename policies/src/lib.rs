@@ -82,7 +82,8 @@ pub use journal::{
     JournalDir, JournalsOfProcess, LeftJournal, Lifetime, QueueHolder, Recovery, RestoreOutcome,
     RestoreReport, journals_of, queue_holders, recover, restore_all, restore_ended,
 };
-pub use knob::{Knob, NotPermitted, Value, may_set};
+pub use knob::permission::{NotPermitted, may_set};
+pub use knob::{Knob, Value};
 pub use plan::{Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, UnknownPolicy};
 pub use supervise::{Change, QueueRequests, Supervisor, SupervisorHooks, status};

@@ -1,11 +1,266 @@
-//! Single settings of the host: what they are called, who may set them, how they are read and written.
+//! Single settings of the host: what they are called, who may set them, how they are read and written, and what a policy
+//! loses without one.
 
 pub(crate) mod coalescing_limits;
-mod definition;
-mod permission;
+pub(crate) mod permission;
 mod read;
 mod write;
 
-pub use definition::{Knob, Value};
-pub(crate) use permission::may_set_on;
-pub use permission::{NotPermitted, may_set};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::Cpus;
+use crate::netlink::ethtool::Coalescing;
+use crate::policy::Policy;
+
+/// A setting of the host that a policy may change.
+///
+/// Per-queue knobs are keyed by queue number, not by NAPI id: ids change when a link is reopened.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "knob", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Knob {
+    /// The number of receive queues (ethtool channels).
+    Channels {
+        /// Whether a channel is a pair of a receive and a transmit queue.
+        combined: bool,
+    },
+    /// The size of the device's receive rings, in descriptors (`ethtool -G`).
+    RxRing,
+    /// An interrupt coalescing parameter of the device (`ethtool -C`).
+    Coalesce {
+        /// The parameter.
+        parameter: Coalescing,
+    },
+    /// The CPUs of receive packet steering (`rps_cpus`).
+    RpsCpus {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+    /// The size of the flow table of receive flow steering (`rps_flow_cnt`).
+    RpsFlowCount {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+    /// The CPUs that send through the queue (`xps_cpus`).
+    XpsCpus {
+        /// The transmit queue.
+        queue: u32,
+    },
+    /// Whether irqbalance is banned from moving an interrupt: 1 or 0.
+    IrqbalanceBan {
+        /// The interrupt's number.
+        irq: u32,
+    },
+    /// The CPUs that the receive queue's interrupt may go to (`smp_affinity_list`).
+    IrqAffinity {
+        /// The receive queue's index, from 0.
+        queue: u32,
+        /// The interrupt's number when the plan was made.
+        irq: u32,
+    },
+    /// The CPUs that the interrupt of a transmit queue may go to, if no receive queue shares it.
+    TxIrqAffinity {
+        /// The transmit queue.
+        queue: u32,
+        /// The interrupt's number when the plan was made.
+        irq: u32,
+    },
+    /// `napi_defer_hard_irqs` of the device, on kernels without the per-NAPI setting (before 6.13).
+    DeferHardIrqs,
+    /// `gro_flush_timeout` of the device in nanoseconds, on kernels without the per-NAPI setting.
+    GroFlushTimeout,
+    /// `defer-hard-irqs` of the queue's NAPI: the number of empty polls that re-arm the timer instead of
+    /// the interrupt.
+    NapiDeferHardIrqs {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+    /// `gro-flush-timeout` of the queue's NAPI in nanoseconds: the grace time after an empty poll.
+    NapiGroFlushTimeout {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+    /// `irq-suspend-timeout` of the queue's NAPI in nanoseconds: after this time without a poll the
+    /// kernel polls again itself.
+    NapiIrqSuspendTimeout {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+    /// Who polls the queue's NAPI: the softirq (0), a kernel thread that packets wake (1), or a kernel thread
+    /// that polls all the time and keeps the interrupt masked (2, Linux 6.19).
+    NapiThreaded {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+    /// The CPUs of the kernel thread that polls the queue's NAPI.
+    NapiThreadAffinity {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+    /// The `SCHED_FIFO` priority of the kernel thread that polls the queue's NAPI, 1 to 99; 0 is an ordinary
+    /// thread (`SCHED_OTHER`).
+    NapiThreadPriority {
+        /// The receive queue's index, from 0.
+        queue: u32,
+    },
+}
+
+/// A knob's value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum Value {
+    /// A count, a switch (0 or 1), or nanoseconds.
+    Number(u64),
+    /// A set of CPUs.
+    Cpus(Cpus),
+}
+
+impl Value {
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self {
+            Value::Number(number) => Some(*number),
+            Value::Cpus(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Number(number) => write!(f, "{number}"),
+            Value::Cpus(cpus) if cpus.is_empty() => write!(f, "none"),
+            Value::Cpus(cpus) => write!(f, "{cpus}"),
+        }
+    }
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Knob::Channels { combined: true } => write!(f, "combined channels"),
+            Knob::Channels { combined: false } => write!(f, "rx channels"),
+            Knob::RxRing => write!(f, "rx ring"),
+            Knob::Coalesce { parameter } => write!(f, "{}", parameter.name()),
+            Knob::RpsCpus { queue } => write!(f, "rx-{queue} rps_cpus"),
+            Knob::RpsFlowCount { queue } => write!(f, "rx-{queue} rps_flow_cnt"),
+            Knob::XpsCpus { queue } => write!(f, "tx-{queue} xps_cpus"),
+            Knob::IrqbalanceBan { irq } => write!(f, "irqbalance bans irq {irq}"),
+            Knob::IrqAffinity { queue, irq } => write!(f, "rx-{queue} irq {irq} affinity"),
+            Knob::TxIrqAffinity { queue, irq } => write!(f, "tx-{queue} irq {irq} affinity"),
+            Knob::DeferHardIrqs => write!(f, "napi_defer_hard_irqs"),
+            Knob::GroFlushTimeout => write!(f, "gro_flush_timeout"),
+            Knob::NapiDeferHardIrqs { queue } => write!(f, "rx-{queue} defer-hard-irqs"),
+            Knob::NapiGroFlushTimeout { queue } => write!(f, "rx-{queue} gro-flush-timeout"),
+            Knob::NapiIrqSuspendTimeout { queue } => write!(f, "rx-{queue} irq-suspend-timeout"),
+            Knob::NapiThreaded { queue } => write!(f, "rx-{queue} threaded"),
+            Knob::NapiThreadAffinity { queue } => write!(f, "rx-{queue} napi thread affinity"),
+            Knob::NapiThreadPriority { queue } => write!(f, "rx-{queue} napi thread priority"),
+        }
+    }
+}
+
+impl Knob {
+    /// The queue that the knob belongs to; `None` for knobs of the device or the machine.
+    pub fn queue(&self) -> Option<u32> {
+        match *self {
+            Knob::RpsCpus { queue }
+            | Knob::RpsFlowCount { queue }
+            | Knob::XpsCpus { queue }
+            | Knob::IrqAffinity { queue, .. }
+            | Knob::TxIrqAffinity { queue, .. }
+            | Knob::NapiDeferHardIrqs { queue }
+            | Knob::NapiGroFlushTimeout { queue }
+            | Knob::NapiIrqSuspendTimeout { queue }
+            | Knob::NapiThreaded { queue }
+            | Knob::NapiThreadAffinity { queue }
+            | Knob::NapiThreadPriority { queue } => Some(queue),
+            Knob::Channels { .. }
+            | Knob::RxRing
+            | Knob::Coalesce { .. }
+            | Knob::IrqbalanceBan { .. }
+            | Knob::DeferHardIrqs
+            | Knob::GroFlushTimeout => None,
+        }
+    }
+
+    /// What follows for a policy if this knob can't be set.
+    pub fn consequence_of_failure(&self, policy: Policy) -> &'static str {
+        match self {
+            Knob::Channels { .. } => "the device keeps its number of queues, and workers may share a queue",
+            Knob::RxRing => {
+                "the device keeps its receive rings, and a long pause of the application may fill them"
+            }
+            Knob::Coalesce { parameter } if parameter.is_switch() => {
+                "the device keeps choosing its own interrupt delays"
+            }
+            Knob::Coalesce { .. } => {
+                "the device interrupts as often as before, and only deferral delays interrupts"
+            }
+            Knob::RpsCpus { .. } | Knob::RpsFlowCount { .. } => {
+                "packets are steered to other cores after they were polled"
+            }
+            Knob::XpsCpus { .. } => "packets may be sent through queues of other workers",
+            Knob::IrqbalanceBan { .. } => "irqbalance moves the interrupt again within ten seconds",
+            Knob::IrqAffinity { .. } if policy.uses_packing_cores() => {
+                "the queue interrupts a core that is not a packing core"
+            }
+            Knob::IrqAffinity { .. } => "the queue may interrupt a core other than its worker's",
+            Knob::TxIrqAffinity { .. } => "transmit completions may interrupt a core other than the worker's",
+            Knob::DeferHardIrqs
+            | Knob::GroFlushTimeout
+            | Knob::NapiDeferHardIrqs { .. }
+            | Knob::NapiGroFlushTimeout { .. } => "interrupts are re-enabled after each empty poll",
+            Knob::NapiIrqSuspendTimeout { .. } => {
+                "interrupts are deferred, not suspended, while the application has work"
+            }
+            Knob::NapiThreaded { .. } if policy == Policy::KernelThread => {
+                "no kernel thread polls the queue all the time, and vanilla runs instead"
+            }
+            Knob::NapiThreadAffinity { .. } if policy == Policy::KernelThread => {
+                "the polling thread could take a worker's core, and vanilla runs instead"
+            }
+            Knob::NapiThreadPriority { .. } if policy == Policy::KernelThread => {
+                "the polling thread would leave its core to no other thread, and vanilla runs instead"
+            }
+            Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } => {
+                "the kernel chooses the core that polls the queue"
+            }
+            Knob::NapiThreadPriority { .. } => {
+                "the kernel thread that polls the queue waits its turn beside other threads of its core; \
+                 an interrupt would preempt them"
+            }
+        }
+    }
+
+    /// Whether the knob exists only while another one is on, and disappears with it.
+    pub(crate) fn depends_on_another_knob(&self) -> bool {
+        matches!(self, Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. })
+    }
+
+    /// Whether the knob is about the kernel thread that polls a queue.
+    pub(crate) fn is_of_napi_thread(&self) -> bool {
+        matches!(
+            self,
+            Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. }
+        )
+    }
+
+    /// Whether the driver rebuilds the device's queues to change it, and may lose what was set on them.
+    pub(crate) fn rebuilds_queues(&self) -> bool {
+        matches!(self, Knob::Channels { .. } | Knob::RxRing)
+    }
+
+    /// Whether the driver may round a value: up to what the device needs a multiple of (igb), or down to a power of two (ena).
+    pub(crate) fn is_rounded(&self) -> bool {
+        matches!(self, Knob::RxRing)
+    }
+
+    /// Whether the device may have a limit below the target. The journal must then accept any value up to
+    /// the target as its own.
+    pub(crate) fn has_limit(&self) -> bool {
+        matches!(self, Knob::Coalesce { parameter } if !parameter.is_switch())
+    }
+}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::fs::{Access, access};
 use rustix::thread::CapabilitySet;
 
-use super::definition::Knob;
+use super::Knob;
 use crate::host::capabilities::{has_capability, in_initial_user_namespace};
 use crate::host::device::Device;
 use crate::host::irq;

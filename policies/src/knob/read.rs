@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::definition::{Knob, Value};
+use super::{Knob, Value};
 use crate::host::device::Device;
 use crate::host::irq::{self, Direction};
 use crate::host::irqbalance::Irqbalance;

@@ -5,8 +5,8 @@ use std::io;
 
 use rustix::io::Errno;
 
-use super::definition::{Knob, Value};
 use super::read::running_irqbalance;
+use super::{Knob, Value};
 use crate::host::device::Device;
 use crate::host::{Cpus, irq, scheduler};
 use crate::netlink::errno;

@@ -7,7 +7,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::connection::Request;
+use super::Request;
 use super::generic::{Attribute, Family, Frame, GenericConnection};
 
 const FEATURES_SET: u8 = 12;

@@ -13,7 +13,7 @@ use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
 use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::connection::{Connection, Request};
+use super::{Connection, Request};
 
 /// What generic netlink's controller says of a command's attributes (`include/uapi/linux/genetlink.h` and
 /// `netlink.h`). netlink-packet-generic knows the messages, but not all types of attributes in them (`uint`).

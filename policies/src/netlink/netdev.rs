@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::connection::Request;
+use super::Request;
 use super::generic::{Attribute, Family, Frame, GenericConnection};
 
 const QUEUE_GET: u8 = 10;

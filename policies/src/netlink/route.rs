@@ -13,7 +13,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::connection::{Connection, Request};
+use super::{Connection, Request};
 
 /// A network interface as rtnetlink reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
