@@ -6,9 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::file_lock;
 use super::found::{self, Found, FoundJournal, UnreadableJournal};
-use super::lock::{JournalLock, without_locks};
+use super::locks::{JournalLock, hold_file, is_file_held, without_locks};
 use super::record::{Journal, Lifetime};
 use crate::error::Error;
 use crate::host::identity::{boot_id, network_namespace, start_time};
@@ -155,7 +154,7 @@ impl JournalDir {
         let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Error::journal(path))?;
         // Before the file has its name, and while only its owner may open it.
         if is_locked {
-            file_lock::hold(file.as_file()).map_err(|error| Error::journal(path)(without_locks(error)))?;
+            hold_file(file.as_file()).map_err(|error| Error::journal(path)(without_locks(error)))?;
         }
         // Serialized first: serde_json's writer makes one system call for each token.
         let text = serde_json::to_vec_pretty(journal).map_err(|error| Error::journal(path)(error.into()))?;
@@ -207,7 +206,7 @@ fn remove_abandoned_status_file(path: &Path) {
     };
     let is_abandoned = || -> io::Result<bool> {
         let file = File::open(path)?;
-        if file_lock::is_held(&file)? {
+        if is_file_held(&file)? {
             return Ok(false);
         }
         // Its process may have replaced it since, and holds the new one.

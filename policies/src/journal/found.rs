@@ -1,4 +1,4 @@
-//! Reads a file of the directory: a journal, or what is there in the place of one.
+//! Reads a file of the directory: a journal, or what is there in the place of one. Journals that a restore has to leave.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -6,8 +6,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::file_lock;
-use super::left::LeftJournal;
+use serde::Serialize;
+
+use super::locks::is_file_held;
 use super::record::{Journal, JournalHeader, Lifetime, VERSION};
 use crate::error::Error;
 use crate::host::identity::ProcessState;
@@ -61,6 +62,35 @@ impl FoundJournal {
             Some(sequence) => (sequence, (0, 0)),
             None => (0, self.modified),
         }
+    }
+}
+
+/// A journal that could not be restored or removed. The settings that it records may be left set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LeftJournal {
+    /// The file in the directory of journals.
+    pub path: PathBuf,
+    /// Why it can't be restored, as a clause.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl fmt::Display for LeftJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "journal {} is left: {}; {}", self.path.display(), self.reason, self.remedy)
+    }
+}
+
+impl LeftJournal {
+    pub(super) fn new(path: &Path, reason: impl fmt::Display, remedy: &str) -> Self {
+        Self { path: path.to_owned(), reason: reason.to_string(), remedy: remedy.to_owned() }
+    }
+
+    pub(crate) fn into_error(self) -> Error {
+        let source = io::Error::other(format!("{}; {}", self.reason, self.remedy));
+        Error::Journal { path: self.path, source }
     }
 }
 
@@ -184,7 +214,7 @@ fn open(path: &Path) -> Result<Option<Content>, Problem> {
         }
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
-        let is_held = file_lock::is_held(&file).map_err(|error| {
+        let is_held = is_file_held(&file).map_err(|error| {
             io::Error::new(error.kind(), format!("whether its owner runs is not known: {error}"))
         })?;
         // The owner replaces the file when it records more. Then the lock is on the new one.

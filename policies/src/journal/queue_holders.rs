@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::directory::JournalDir;
-use super::left::LeftJournal;
+use super::found::LeftJournal;
 use super::record::Lifetime;
 use crate::error::Error;
 use crate::host::Cpus;

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, OwnedValues};
-use super::epoll_entry::EpollEntry;
-use super::listener_entry::ListenerEntry;
+use super::entries::{Entry, EpollEntry, ListenerEntry, OwnedValues};
 use crate::host::Interface;
 use crate::host::device::Device;
 use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};

@@ -9,12 +9,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::directory::{Contents, JournalDir};
-use super::entry::{Entry, OwnedValues};
-use super::epoll_entry::EpollEntry;
-use super::found::{FoundJournal, UnreadableJournal};
-use super::left::LeftJournal;
+use super::entries::{Entry, EpollEntry, OwnedValues, RestoreOutcome};
+use super::found::{FoundJournal, LeftJournal, UnreadableJournal};
 use super::record::{Journal, Lifetime};
-use super::restore_outcome::RestoreOutcome;
 use crate::error::Error;
 use crate::host::device::Device;
 use crate::host::identity::network_namespace;

@@ -150,7 +150,7 @@ fn a_status_file_is_removed_without_its_lock_though_another_process_has_the_id()
     let pid = std::process::id();
     let path = directory.journals.path().join(format!("1-2-{pid}.workers"));
     let file = File::create(&path).unwrap();
-    super::file_lock::hold(&file).unwrap();
+    super::locks::hold_file(&file).unwrap();
     directory.read();
     assert!(path.exists());
     drop(file);

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::host::identity::{ProcessIdentity, network_namespace};
-use crate::journal::{JournalDir, file_lock};
+use crate::journal::JournalDir;
+use crate::journal::locks::{hold_file, is_file_held};
 use crate::law::{LatencyBudget, QueueMode, QueueSettings, Reason};
 use crate::signals::{Registration, on_termination};
 
@@ -134,7 +135,7 @@ impl StatusFile {
         let new = self.path.with_extension("workers-new");
         let mut file = File::create(&new)?;
         // Without locks, the processes that see this one know that it runs.
-        let _ = file_lock::hold(&file);
+        let _ = hold_file(&file);
         file.write_all(&serde_json::to_vec(&StatusContent { writer: ProcessIdentity::current(), workers })?)?;
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         fs::rename(&new, &self.path)?;
@@ -174,7 +175,7 @@ pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
         if file.read_to_end(&mut text).is_err() {
             continue;
         }
-        let is_held = || file_lock::is_held(&file).unwrap_or(false);
+        let is_held = || is_file_held(&file).unwrap_or(false);
         match serde_json::from_slice::<StatusContent>(&text) {
             Ok(content) if content.writer.is_alive() || is_held() => found.extend(content.workers),
             // Left by a process that was killed.

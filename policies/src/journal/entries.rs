@@ -1,0 +1,214 @@
+//! What a journal records: knobs, and the epoll instances and listeners of other processes. What became of each when it was
+//! restored.
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::descriptors::{EpollParams, duplicate, stop_steering};
+use crate::host::identity::{ProcessIdentity, ProcessState};
+use crate::knob::{Knob, Value};
+
+/// The values of a knob that the journal's writer may have set. Only these are replaced by the old value;
+/// any other was set by somebody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OwnedValues {
+    /// The new value.
+    New,
+    /// Any from the old to the new value: the device may take less than was asked for.
+    UpToNew,
+    /// Any within bounds: the value is tuned while the policy runs.
+    Within {
+        /// The lower bound.
+        least: u64,
+        /// The upper bound.
+        most: u64,
+    },
+    /// Any: the device rebuilds its queues and loses the old value.
+    Any,
+}
+
+/// A knob's old and new value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(flatten)]
+    pub(crate) knob: Knob,
+    pub(crate) old: Option<Value>,
+    pub(crate) new: Value,
+    #[serde(rename = "own")]
+    pub(crate) owned: OwnedValues,
+    /// What the knob had when the policy was applied, if an ended process had left that and could not restore `old`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) left: Option<Value>,
+}
+
+impl Entry {
+    /// Whether the journal's writer changes the value while its policy runs.
+    pub(crate) fn is_adapted(&self) -> bool {
+        matches!(self.owned, OwnedValues::Within { .. })
+    }
+
+    /// Whether the journal's writer may have set the value, or the process from which it has taken over the knob.
+    pub(crate) fn owns(&self, value: &Value) -> bool {
+        if self.left.as_ref() == Some(value) {
+            return true;
+        }
+        match (self.owned, value, &self.old, &self.new) {
+            (OwnedValues::Any, ..) => true,
+            (OwnedValues::UpToNew, Value::Number(value), Some(Value::Number(old)), Value::Number(new)) => {
+                (old.min(new)..=old.max(new)).contains(&value)
+            }
+            (OwnedValues::Within { least, most }, Value::Number(value), ..) => (least..=most).contains(value),
+            _ => *value == self.new,
+        }
+    }
+}
+
+/// An epoll instance of another process, and its parameters before they were set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EpollEntry {
+    pub(crate) process: ProcessIdentity,
+    /// The descriptor's number in that process.
+    pub(crate) descriptor: i32,
+    pub(crate) old: EpollParams,
+    /// The budget of the parameters that the journal's writer sets.
+    pub(crate) budget: u16,
+}
+
+impl EpollEntry {
+    /// Whether the journal's writer may have set these parameters. It sets no others. So an instance that has
+    /// meanwhile got the number of one that was closed, and has its own parameters, is left alone.
+    pub(crate) fn owns(&self, params: EpollParams) -> bool {
+        params.prefer_busy_poll == 1 && params.busy_poll_budget == self.budget
+    }
+
+    /// Whether the instance has parameters that the journal's writer has set.
+    pub(super) fn is_set(&self) -> bool {
+        let now = || EpollParams::read(duplicate(self.process.pid, self.descriptor)?);
+        self.process.is_alive() && now().is_ok_and(|now| now != self.old && self.owns(now))
+    }
+
+    /// Sets the old parameters again.
+    pub(crate) fn restore(&self) -> RestoreOutcome {
+        match self.process.state() {
+            ProcessState::Running => {}
+            ProcessState::Ended => return RestoreOutcome::Gone,
+            ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
+        }
+        match self.try_restore() {
+            Ok(outcome) => outcome,
+            // It has ended meanwhile.
+            Err(_) if !self.process.is_alive() => RestoreOutcome::Gone,
+            Err(error) => RestoreOutcome::Failed { reason: error.to_string() },
+        }
+    }
+
+    fn try_restore(&self) -> io::Result<RestoreOutcome> {
+        let epoll = match duplicate(self.process.pid, self.descriptor) {
+            Ok(epoll) => epoll,
+            // The process has closed it, or this number belongs to something else now.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => return Ok(RestoreOutcome::Gone),
+            Err(error) => return Err(error),
+        };
+        let Ok(now) = EpollParams::read(&epoll) else { return Ok(RestoreOutcome::Gone) };
+        if now == self.old {
+            return Ok(RestoreOutcome::Restored);
+        }
+        if !self.owns(now) {
+            return Ok(RestoreOutcome::ChangedMeanwhile { value: format!("{now:?}") });
+        }
+        self.old.write(&epoll)?;
+        Ok(RestoreOutcome::Restored)
+    }
+}
+
+impl fmt::Display for EpollEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}, epoll instance {}", self.process.pid, self.descriptor)
+    }
+}
+
+/// A listener of another process, whose reuseport group chooses by a program of the journal's writer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ListenerEntry {
+    pub(crate) process: ProcessIdentity,
+    /// The descriptor's number in that process.
+    pub(crate) descriptor: i32,
+}
+
+impl ListenerEntry {
+    /// Removes the program. The group chooses by the connection's hash again.
+    pub(crate) fn restore(&self) -> RestoreOutcome {
+        match self.process.state() {
+            ProcessState::Running => {}
+            ProcessState::Ended => return RestoreOutcome::Gone,
+            ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
+        }
+        let result = duplicate(self.process.pid, self.descriptor).and_then(|socket| stop_steering(&socket));
+        match result.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(()) => RestoreOutcome::Restored,
+            // It was not set yet, or removed by somebody else.
+            Err((Some(libc::ENOENT), _)) => RestoreOutcome::Restored,
+            // The listener was closed, and the number may be that of something else.
+            Err((Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL | libc::ENOPROTOOPT), _)) => {
+                RestoreOutcome::Gone
+            }
+            Err(_) if !self.process.is_alive() => RestoreOutcome::Gone,
+            Err((_, error)) => RestoreOutcome::Failed { reason: error.to_string() },
+        }
+    }
+}
+
+impl fmt::Display for ListenerEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}, listener {}", self.process.pid, self.descriptor)
+    }
+}
+
+/// The result of restoring one knob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum RestoreOutcome {
+    /// The knob has its old value.
+    Restored,
+    /// Another process set the knob in the meantime, and its value was kept.
+    ChangedMeanwhile {
+        /// The present value.
+        value: String,
+    },
+    /// The knob disappeared with its device, or with the knob that it depends on.
+    Gone,
+    /// The old value could not be written, or the device has made another one of it.
+    Failed {
+        /// The kernel's error, or the two values.
+        reason: String,
+    },
+}
+
+impl RestoreOutcome {
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, RestoreOutcome::Failed { .. })
+    }
+
+    pub(super) fn of_hidden_process() -> Self {
+        let reason =
+            "this process can't see it; restore as root in the PID namespace in which `policies attach` ran";
+        RestoreOutcome::Failed { reason: reason.to_owned() }
+    }
+}
+
+impl fmt::Display for RestoreOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RestoreOutcome::Restored => write!(f, "restored"),
+            RestoreOutcome::Gone => write!(f, "gone, nothing to restore"),
+            RestoreOutcome::ChangedMeanwhile { value } => {
+                write!(f, "left alone, another process has set it to {value} meanwhile")
+            }
+            RestoreOutcome::Failed { reason } => write!(f, "NOT restored: {reason}"),
+        }
+    }
+}
