@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::cpu_time::CpuTime;
 use super::napi_threads::NapiThread;
-use super::rx_packets::RxPackets;
+use super::received::RxPackets;
 use crate::host::Cpus;
 
 /// What changed between two snapshots.

@@ -2,18 +2,15 @@
 
 mod cpu_time;
 mod delta;
-mod model;
 mod napi_threads;
 mod perf;
-mod received_by_cpu;
-mod rx_packets;
+mod received;
 mod snapshot;
 
 pub use crate::thread_time::{AwakeTime, this_thread_cpu_time, thread_cpu_time};
 pub use cpu_time::CpuTime;
 pub use delta::{Delta, PacketsPer};
-pub use model::PerformanceModel;
 pub use napi_threads::NapiThread;
-pub use perf::{PerfCounters, PerfReading, PerfTarget};
-pub use rx_packets::RxPackets;
+pub use perf::{PerfCounters, PerfReading, PerfTarget, PerformanceModel};
+pub use received::RxPackets;
 pub use snapshot::{Snapshot, Totals, busy_poll_rx_packets};

@@ -7,8 +7,7 @@ use std::time::Instant;
 use super::cpu_time::CpuTicks;
 use super::delta::Delta;
 use super::napi_threads::NapiThread;
-use super::received_by_cpu;
-use super::rx_packets::RxPackets;
+use super::received::{RxPackets, received_by_cpu, received_since};
 use crate::error::Error;
 use crate::host::{Interface, irq};
 
@@ -61,7 +60,7 @@ impl Snapshot {
             taken: Instant::now(),
             rx_packets: RxPackets::read(interface)?,
             net_rx: net_rx_softirqs().map_err(Error::kernel("read /proc/softirqs"))?,
-            received_by_cpu: received_by_cpu::read().map_err(Error::kernel("read /proc/net/softnet_stat"))?,
+            received_by_cpu: received_by_cpu().map_err(Error::kernel("read /proc/net/softnet_stat"))?,
             napi_threads: NapiThread::read_all(interface),
             irqs,
             tx_irqs,
@@ -114,7 +113,7 @@ impl Snapshot {
                 .enumerate()
                 .map(|(cpu, now)| {
                     let then = before.received_by_cpu.get(cpu).copied().unwrap_or(0);
-                    received_by_cpu::difference(*now, then)
+                    received_since(*now, then)
                 })
                 .collect(),
             napi_threads: self.napi_threads.iter().map(|thread| thread.since(&before.napi_threads)).collect(),

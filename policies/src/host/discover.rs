@@ -6,9 +6,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::interface::{Interface, RxQueue, TxQueue};
+use super::interface::{Interface, RxQueue, TxQueue, sysfs};
 use super::irq::{self, Direction};
-use super::sysfs;
 use crate::cpus::Cpus;
 use crate::error::Error;
 use crate::netlink::ethtool::Ethtool;

@@ -1,4 +1,4 @@
-//! Interfaces and queues as data.
+//! Interfaces and queues as data, and their paths in sysfs.
 
 use serde::Serialize;
 
@@ -102,5 +102,28 @@ impl Interface {
     /// The NAPI ids in queue order, without queues whose NAPI is unknown.
     pub fn napi_ids(&self) -> Vec<u32> {
         self.queues.iter().filter_map(|queue| Some(queue.napi.as_ref()?.id)).collect()
+    }
+}
+
+/// Paths of an interface below `/sys/class/net`.
+pub(crate) mod sysfs {
+    use std::path::{Path, PathBuf};
+
+    /// The interface's directory. Valid only if `/sys` was mounted in this thread's network namespace:
+    /// sysfs shows the namespace of its mount.
+    pub(crate) fn class_net(interface: &str) -> PathBuf {
+        Path::new("/sys/class/net").join(interface)
+    }
+
+    pub(crate) fn rps_cpus(interface: &str, queue: u32) -> PathBuf {
+        class_net(interface).join(format!("queues/rx-{queue}/rps_cpus"))
+    }
+
+    pub(crate) fn rps_flow_count(interface: &str, queue: u32) -> PathBuf {
+        class_net(interface).join(format!("queues/rx-{queue}/rps_flow_cnt"))
+    }
+
+    pub(crate) fn xps_cpus(interface: &str, queue: u32) -> PathBuf {
+        class_net(interface).join(format!("queues/tx-{queue}/xps_cpus"))
     }
 }

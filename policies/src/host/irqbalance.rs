@@ -132,31 +132,4 @@ fn parse_setup(reply: &str) -> Vec<u32> {
 }
 
 #[cfg(test)]
-#[path = "irqbalance_double.rs"]
-pub(crate) mod double;
-
-#[cfg(test)]
-mod tests {
-    use super::double::FakeIrqbalance;
-    use super::*;
-
-    #[test]
-    fn the_ban_list_is_read_and_replaced_over_the_socket() {
-        let running = FakeIrqbalance::start(&[31, 40]);
-        let irqbalance = running.handle();
-        assert_eq!(irqbalance.banned().unwrap(), [31, 40]);
-        irqbalance.ban(&[5]).unwrap();
-        assert_eq!(running.banned(), [5]);
-        irqbalance.ban(&[]).unwrap();
-        assert_eq!(irqbalance.banned().unwrap(), [0u32; 0]);
-        drop(running);
-        assert!(irqbalance.banned().is_err(), "it has ended");
-    }
-
-    #[test]
-    fn banned_interrupts_are_parsed_from_the_setup_reply() {
-        let reply = "SLEEP 10 IRQ 31 LOAD 0 DIFF 12 CLASS 5 IRQ 40 LOAD 3 DIFF 0 CLASS 5 BANNED 00000000";
-        assert_eq!(parse_setup(reply), [31, 40]);
-        assert_eq!(parse_setup("SLEEP 10 BANNED 0"), [0u32; 0]);
-    }
-}
+pub(crate) mod tests;

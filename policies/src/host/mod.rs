@@ -12,10 +12,10 @@ mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;
 pub mod scheduler;
-pub(crate) mod sysfs;
 
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};
 pub use discover::{interface, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
+pub(crate) use interface::sysfs;
 pub use interface::{Interface, RxQueue, TxQueue};
 pub use machine::Machine;

@@ -85,7 +85,7 @@ impl IrqbalanceBans {
 mod tests {
     use super::*;
     use crate::apply::Outcome;
-    use crate::host::irqbalance::double::FakeIrqbalance;
+    use crate::host::irqbalance::tests::FakeIrqbalance;
 
     fn banned(irq: u32, outcome: Outcome) -> Applied {
         Applied::of(Knob::IrqbalanceBan { irq }, Value::Number(1), outcome)

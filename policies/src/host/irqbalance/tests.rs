@@ -1,4 +1,4 @@
-//! A test double of irqbalance: it speaks the protocol of its socket, and moves nothing.
+//! Tests against a double of irqbalance, which speaks the protocol of its socket, and moves nothing.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use super::Irqbalance;
+use super::{Irqbalance, parse_setup};
 
 /// A double with an id beyond those of processes, on its abstract address. It ends when it is dropped.
 pub(crate) struct FakeIrqbalance {
@@ -118,4 +118,24 @@ impl State {
             panic!("unknown request: {request}");
         }
     }
+}
+
+#[test]
+fn the_ban_list_is_read_and_replaced_over_the_socket() {
+    let running = FakeIrqbalance::start(&[31, 40]);
+    let irqbalance = running.handle();
+    assert_eq!(irqbalance.banned().unwrap(), [31, 40]);
+    irqbalance.ban(&[5]).unwrap();
+    assert_eq!(running.banned(), [5]);
+    irqbalance.ban(&[]).unwrap();
+    assert_eq!(irqbalance.banned().unwrap(), [0u32; 0]);
+    drop(running);
+    assert!(irqbalance.banned().is_err(), "it has ended");
+}
+
+#[test]
+fn banned_interrupts_are_parsed_from_the_setup_reply() {
+    let reply = "SLEEP 10 IRQ 31 LOAD 0 DIFF 12 CLASS 5 IRQ 40 LOAD 3 DIFF 0 CLASS 5 BANNED 00000000";
+    assert_eq!(parse_setup(reply), [31, 40]);
+    assert_eq!(parse_setup("SLEEP 10 BANNED 0"), [0u32; 0]);
 }
