@@ -1,25 +1,24 @@
 //! The loop of an attachment: finds instances, keeps them attached, and runs the laws.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::config::AttachConfig;
 use super::event::{AttachEvent, InstanceName};
 use super::held_queue::{HeldQueue, InstanceKey};
 use super::instance::{Holds, Instance, is_nested};
-use super::load::{Load, PacketCounter, drops};
+use super::load::{Load, Traffic};
 use super::process::{self, Descriptors, EpollReader, ThreadWait};
 use super::queue_map::{QueueMap, QueueName};
 use super::reporter::Reporter;
 use super::steer::Steerer;
-use super::target::ProcessFinder;
-use crate::counters::busy_poll_rx_packets;
+use super::target::{AttachConfig, ProcessFinder};
 use crate::descriptors::EpollParams;
 use crate::error::Error;
 use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::host::net_namespace::NetNamespace;
 use crate::law::MachineCosts;
+use crate::supervise::Change;
 
 /// How often the laws are asked.
 pub(super) const STEP: Duration = Duration::from_millis(50);
@@ -40,34 +39,83 @@ const MOST_THREADS: usize = 128;
 struct Known {
     instance: Instance,
     name: InstanceName,
-    /// The queue it was on in the last scans, and in how many of them.
-    agreeing: Option<(QueueName, u32)>,
+    /// The queue that its connections were on in the last scans, and in how many of them.
+    seen_on: Option<(QueueName, u32)>,
     /// The queue it is attached to.
     attached: Option<QueueName>,
     paused_until: Option<Instant>,
     /// Why it is left alone, as it was reported.
-    said: Option<String>,
+    reported: Option<String>,
+}
+
+/// The target's processes, of which those in one network namespace are attached.
+struct TargetProcesses {
+    finder: ProcessFinder,
+    namespace: u64,
+    /// How many there were in the last scan.
+    count: usize,
+    /// Those in other namespaces, which were reported.
+    foreign: BTreeSet<u32>,
+}
+
+/// The queues of the network namespace, and those of them that this process holds.
+struct Queues {
+    map: QueueMap,
+    held: BTreeMap<QueueName, HeldQueue>,
+    /// Those that could not be used, and since when.
+    refused: BTreeMap<QueueName, Instant>,
+}
+
+impl Queues {
+    fn reread_map(&mut self) {
+        if let Ok(map) = QueueMap::read() {
+            self.map = map;
+        }
+    }
+
+    /// Reads which NAPIs the queues have now, and which kernel threads poll those.
+    fn reread_napis(&mut self) {
+        self.reread_map();
+        for (name, queue) in &mut self.held {
+            let interface = self.map.interface(name);
+            let found = interface.and_then(|it| it.queues.iter().find(|it| it.index == name.queue));
+            queue.meter.set_kernel_thread(found.and_then(|queue| queue.napi.as_ref()?.pid));
+        }
+    }
+}
+
+/// Events on their way to the reporter. Supervisors of queues send them from their threads.
+struct Events {
+    sender: Sender<AttachEvent>,
+    receiver: Receiver<AttachEvent>,
+}
+
+impl Events {
+    fn send(&self, event: AttachEvent) {
+        // Both ends are here.
+        let _ = self.sender.send(event);
+    }
+
+    fn send_all(&self, events: impl IntoIterator<Item = AttachEvent>) {
+        events.into_iter().for_each(|event| self.send(event));
+    }
+
+    fn take(&self) -> Vec<AttachEvent> {
+        self.receiver.try_iter().collect()
+    }
 }
 
 pub(super) struct Attacher {
     config: AttachConfig,
-    finder: ProcessFinder,
     costs: MachineCosts,
-    namespace: u64,
-    reader: EpollReader,
-    counter: PacketCounter,
-    queue_map: QueueMap,
+    target: TargetProcesses,
+    epolls: EpollReader,
     instances: BTreeMap<InstanceKey, Known>,
-    queues: BTreeMap<QueueName, HeldQueue>,
-    refused: BTreeMap<QueueName, Instant>,
-    foreign: BTreeSet<u32>,
-    polled: u64,
-    drops: BTreeMap<String, u64>,
+    queues: Queues,
+    traffic: Traffic,
     steerer: Steerer,
-    pub(super) processes: usize,
-    sender: Sender<AttachEvent>,
-    receiver: Receiver<AttachEvent>,
-    pub(super) reporter: Reporter,
+    events: Events,
+    reporter: Reporter,
     next_scan: Instant,
 }
 
@@ -78,27 +126,20 @@ impl Attacher {
         finder: ProcessFinder,
         reporter: Reporter,
     ) -> Result<Self, Error> {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = channel();
+        let namespace = network_namespace();
         Ok(Self {
+            config,
             costs: MachineCosts::measure(),
-            namespace: network_namespace(),
-            reader: EpollReader::new().map_err(Error::kernel("open a socket"))?,
-            counter: PacketCounter::open().map_err(Error::kernel("use netdev netlink"))?,
-            queue_map: QueueMap::read()?,
+            target: TargetProcesses { finder, namespace, count: 0, foreign: BTreeSet::new() },
+            epolls: EpollReader::new().map_err(Error::kernel("open a socket"))?,
             instances: BTreeMap::new(),
-            queues: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            foreign: BTreeSet::new(),
-            polled: busy_poll_rx_packets().unwrap_or(0),
-            drops: BTreeMap::new(),
+            traffic: Traffic::open().map_err(Error::kernel("use netdev netlink"))?,
+            queues: Queues { map: QueueMap::read()?, held: BTreeMap::new(), refused: BTreeMap::new() },
             steerer: Steerer::default(),
-            processes: 0,
-            sender,
-            receiver,
+            events: Events { sender, receiver },
             reporter,
             next_scan: Instant::now(),
-            config,
-            finder,
         })
     }
 
@@ -107,15 +148,14 @@ impl Attacher {
         let now = Instant::now();
         let mut goes_on = true;
         if now >= self.next_scan {
-            goes_on = self.scan();
+            goes_on = self.scan_target();
             self.next_scan = Instant::now() + SCAN.max(now.elapsed() * SCAN_COST);
         }
-        self.step();
-        let events: Vec<AttachEvent> = self.receiver.try_iter().collect();
-        for event in events {
+        self.run_laws();
+        for event in self.events.take() {
             // A link that was reopened has other NAPIs.
-            if matches!(&event, AttachEvent::Queue { change: crate::supervise::Change::LinkUp, .. }) {
-                self.forget_queues();
+            if matches!(&event, AttachEvent::Queue { change: Change::LinkUp, .. }) {
+                self.queues.reread_napis();
             }
             self.reporter.event(&event);
         }
@@ -125,26 +165,10 @@ impl Attacher {
         goes_on
     }
 
-    fn say(&self, event: AttachEvent) {
-        // Both ends are here.
-        let _ = self.sender.send(event);
-    }
-
-    fn forget_queues(&mut self) {
-        if let Ok(map) = QueueMap::read() {
-            self.queue_map = map;
-        }
-        for (name, queue) in &mut self.queues {
-            let interface = self.queue_map.interface(name);
-            let found = interface.and_then(|it| it.queues.iter().find(|it| it.index == name.queue));
-            queue.meter.set_kernel_thread(found.and_then(|queue| queue.napi.as_ref()?.pid));
-        }
-    }
-
     /// Looks for processes, instances and sockets. Returns whether the target can still have processes.
-    fn scan(&mut self) -> bool {
-        let pids = self.finder.processes();
-        self.processes = pids.len();
+    fn scan_target(&mut self) -> bool {
+        let pids = self.target.finder.processes();
+        self.target.count = pids.len();
         let mut present = BTreeSet::new();
         for pid in &pids {
             let Some(identity) = ProcessIdentity::of(*pid) else { continue };
@@ -156,157 +180,160 @@ impl Attacher {
             for &descriptor in &descriptors.epolls {
                 let key = (identity.clone(), descriptor);
                 present.insert(key.clone());
-                self.look(key, &descriptors);
+                self.follow_instance(key, &descriptors);
             }
         }
         let gone: Vec<InstanceKey> =
             self.instances.keys().filter(|key| !present.contains(*key)).cloned().collect();
         for key in gone {
             let reason = if key.0.is_alive() { "it was closed" } else { "its process has ended" };
-            self.leave(&key, reason);
+            self.detach_instance(&key, reason);
             self.instances.remove(&key);
         }
-        self.queues.retain(|_, queue| !queue.instances.is_empty());
+        self.queues.held.retain(|_, queue| !queue.instances.is_empty());
         if self.config.steer {
             let epolls: Vec<InstanceKey> = self.instances.keys().cloned().collect();
             let only = self.config.interface.as_deref();
-            let events = self.steerer.steer(&epolls, &self.reader, only, &self.config.journals);
-            events.into_iter().for_each(|event| self.say(event));
+            let events = self.steerer.steer(&epolls, &self.epolls, only, &self.config.journals);
+            self.events.send_all(events);
         }
-        self.watch_threads();
-        !pids.is_empty() || self.finder.may_come_back()
+        self.note_waiting_threads();
+        !pids.is_empty() || self.target.finder.may_come_back()
     }
 
     fn is_in_namespace(&mut self, pid: u32) -> bool {
         let inode = NetNamespace::of_process(pid).map(|namespace| namespace.inode());
-        let same = inode.is_ok_and(|inode| inode == self.namespace);
-        if !same && self.foreign.insert(pid) && ProcessIdentity::of(pid).is_some() {
+        let same = inode.is_ok_and(|inode| inode == self.target.namespace);
+        if !same && self.target.foreign.insert(pid) && ProcessIdentity::of(pid).is_some() {
             let reason = "it is in another network namespace than the target's first process".to_owned();
-            self.say(AttachEvent::ProcessLeftAlone { pid, reason });
+            self.events.send(AttachEvent::ProcessLeftAlone { pid, reason });
         }
         same
     }
 
-    fn look(&mut self, key: InstanceKey, descriptors: &Descriptors) {
+    /// Reads which queues an instance's connections are on now, and attaches or detaches it accordingly.
+    fn follow_instance(&mut self, key: InstanceKey, descriptors: &Descriptors) {
         let (process, descriptor) = key.clone();
         let known = self.instances.entry(key.clone()).or_insert_with(|| Known {
             name: InstanceName { pid: process.pid, process: process::name(process.pid), descriptor },
             instance: Instance::new(process, descriptor),
-            agreeing: None,
+            seen_on: None,
             attached: None,
             paused_until: None,
-            said: None,
+            reported: None,
         });
         // It may have been closed.
-        if known.instance.look(&self.reader).is_err() {
+        if known.instance.read_sockets(&self.epolls).is_err() {
             return;
         }
-        if known.instance.has_unknown_napi(&self.queue_map)
-            && let Ok(map) = QueueMap::read()
-        {
-            self.queue_map = map;
+        if known.instance.has_unknown_napi(&self.queues.map) {
+            self.queues.reread_map();
         }
-        let holds = known.instance.holds(&self.queue_map);
+        let holds = known.instance.holds(&self.queues.map);
         let attached = known.attached.clone();
         match (holds, attached) {
             (Holds::Nothing, _) => {}
             (Holds::One(queue), Some(attached)) if queue == attached => {}
-            (Holds::One(queue), Some(_)) => self.leave(&key, &format!("its connections are now on {queue}")),
-            (Holds::One(queue), None) => self.consider(&key, queue, descriptors),
+            (Holds::One(queue), Some(_)) => {
+                self.detach_instance(&key, &format!("its connections are now on {queue}"));
+            }
+            (Holds::One(queue), None) => self.attach_if_suitable(&key, queue, descriptors),
             (Holds::Several(queues), attached) => {
                 let each: Vec<String> =
                     queues.iter().map(|(queue, count)| format!("{count} of {queue}")).collect();
                 let reason = format!("it holds connections of several queues ({})", each.join(", "));
                 known.paused_until = Some(Instant::now() + PAUSE_OF_INSTANCE);
                 match attached {
-                    Some(_) => self.leave(&key, &reason),
-                    None => self.leave_alone(&key, "it holds connections of several queues", &reason),
+                    Some(_) => self.detach_instance(&key, &reason),
+                    None => self.report_left_alone(&key, "it holds connections of several queues", &reason),
                 }
             }
         }
     }
 
     /// Attaches an instance whose connections are on one queue, if nothing speaks against it.
-    fn consider(&mut self, key: &InstanceKey, queue: QueueName, descriptors: &Descriptors) {
+    fn attach_if_suitable(&mut self, key: &InstanceKey, queue: QueueName, descriptors: &Descriptors) {
         let now = Instant::now();
         let Some(known) = self.instances.get_mut(key) else { return };
         let before =
-            known.agreeing.as_ref().filter(|(other, _)| *other == queue).map_or(0, |(_, count)| *count);
-        known.agreeing = Some((queue.clone(), before + 1));
+            known.seen_on.as_ref().filter(|(other, _)| *other == queue).map_or(0, |(_, count)| *count);
+        known.seen_on = Some((queue.clone(), before + 1));
         let paused = known.paused_until.is_some_and(|end| now < end)
-            || self.refused.get(&queue).is_some_and(|since| now < *since + PAUSE_OF_QUEUE);
+            || self.queues.refused.get(&queue).is_some_and(|since| now < *since + PAUSE_OF_QUEUE);
         if before + 1 < AGREEING_SCANS || paused {
             return;
         }
         if self.config.interface.as_ref().is_some_and(|only| *only != queue.interface) {
             let reason = format!("its connections come from {queue}");
-            return self.leave_alone(key, &reason, &reason);
+            return self.report_left_alone(key, &reason, &reason);
         }
         match known.instance.params() {
             Ok(params) if params == EpollParams::default() => {}
             Ok(_) => {
                 let reason = "it busy-polls already, as its program has set it";
-                return self.leave_alone(key, reason, reason);
+                return self.report_left_alone(key, reason, reason);
             }
-            Err(error) => return self.leave_alone(key, "can't be read", &error.to_string()),
+            Err(error) => return self.report_left_alone(key, "can't be read", &error.to_string()),
         }
-        if is_nested(&self.reader, key.0.pid, key.1, &descriptors.epolls) {
+        if is_nested(&self.epolls, key.0.pid, key.1, &descriptors.epolls) {
             let reason = "it is in another epoll instance, whose wait never polls";
-            return self.leave_alone(key, reason, reason);
+            return self.report_left_alone(key, reason, reason);
         }
-        self.attach(key, queue);
+        self.attach_instance(key, queue);
     }
 
-    fn attach(&mut self, key: &InstanceKey, queue: QueueName) {
-        if !self.queues.contains_key(&queue) {
+    fn attach_instance(&mut self, key: &InstanceKey, queue: QueueName) {
+        if !self.queues.held.contains_key(&queue) {
             let (budget, journals) = (self.config.latency_budget, &self.config.journals);
-            match HeldQueue::take(&queue, budget, self.costs, journals, self.sender.clone()) {
-                Ok(held) => drop(self.queues.insert(queue.clone(), held)),
+            match HeldQueue::take(&queue, budget, self.costs, journals, self.events.sender.clone()) {
+                Ok(held) => drop(self.queues.held.insert(queue.clone(), held)),
                 Err(error) => {
-                    if self.refused.insert(queue.clone(), Instant::now()).is_none() {
-                        self.say(AttachEvent::QueueRefused { queue, reason: error.to_string() });
+                    if self.queues.refused.insert(queue.clone(), Instant::now()).is_none() {
+                        self.events.send(AttachEvent::QueueRefused { queue, reason: error.to_string() });
                     }
                     return;
                 }
             }
-            self.forget_queues();
+            self.queues.reread_napis();
         }
-        let (Some(held), Some(known)) = (self.queues.get_mut(&queue), self.instances.get_mut(key)) else {
+        let (Some(held), Some(known)) = (self.queues.held.get_mut(&queue), self.instances.get_mut(key))
+        else {
             return;
         };
         match held.attach(key.clone(), known.name.clone()) {
             Ok(()) => {
                 known.attached = Some(queue.clone());
-                known.said = None;
-                self.say(AttachEvent::Attached { instance: self.instances[key].name.clone(), queue });
+                known.reported = None;
+                self.events.send(AttachEvent::Attached { instance: self.instances[key].name.clone(), queue });
             }
             // It ended meanwhile, or says why.
-            Err(error) => self.leave_alone(key, "can't be attached", &error.to_string()),
+            Err(error) => self.report_left_alone(key, "can't be attached", &error.to_string()),
         }
     }
 
     /// Reports once that an instance is left alone; again if the kind of reason is another one.
-    fn leave_alone(&mut self, key: &InstanceKey, kind: &str, reason: &str) {
+    fn report_left_alone(&mut self, key: &InstanceKey, kind: &str, reason: &str) {
         let Some(known) = self.instances.get_mut(key) else { return };
-        if known.said.as_deref() != Some(kind) {
-            known.said = Some(kind.to_owned());
+        if known.reported.as_deref() != Some(kind) {
+            known.reported = Some(kind.to_owned());
             let instance = known.name.clone();
-            self.say(AttachEvent::LeftAlone { instance, reason: reason.to_owned() });
+            self.events.send(AttachEvent::LeftAlone { instance, reason: reason.to_owned() });
         }
     }
 
-    fn leave(&mut self, key: &InstanceKey, reason: &str) {
+    fn detach_instance(&mut self, key: &InstanceKey, reason: &str) {
         let Some(known) = self.instances.get_mut(key) else { return };
-        known.agreeing = None;
+        known.seen_on = None;
         let Some(queue) = known.attached.take() else { return };
-        let events = self.queues.get_mut(&queue).map(|held| held.leave(key, reason)).unwrap_or_default();
-        events.into_iter().for_each(|event| self.say(event));
+        let events = self.queues.held.get_mut(&queue).map(|held| held.detach(key, reason));
+        self.events.send_all(events.unwrap_or_default());
     }
 
     /// Notes which threads wait on the attached instances.
-    fn watch_threads(&mut self) {
+    fn note_waiting_threads(&mut self) {
         let pids: BTreeSet<u32> = self
             .queues
+            .held
             .values()
             .flat_map(|queue| queue.instances.keys().map(|(process, _)| process.pid))
             .collect();
@@ -318,7 +345,7 @@ impl Attacher {
                 .filter_map(|thread| Some((*thread, process::thread_wait(pid, *thread).ok()?)))
                 .collect();
             for ((process, descriptor), instance) in
-                self.queues.values_mut().flat_map(|queue| &mut queue.instances)
+                self.queues.held.values_mut().flat_map(|queue| &mut queue.instances)
             {
                 if process.pid != pid {
                     continue;
@@ -332,62 +359,36 @@ impl Attacher {
     }
 
     /// Measures each queue, and lets its law choose.
-    fn step(&mut self) {
-        let polled = busy_poll_rx_packets().unwrap_or(self.polled);
-        let newly_polled = polled.saturating_sub(std::mem::replace(&mut self.polled, polled));
-        let names: Vec<QueueName> = self.queues.keys().cloned().collect();
-        let mut packets = BTreeMap::new();
-        self.counter.keep(&names);
-        let lost = self.lost_packets(&names);
-        for name in &names {
-            let sharing = names.iter().filter(|other| other.ifindex == name.ifindex).count();
-            packets.insert(name.clone(), self.counter.read(name, sharing as u64));
-        }
-        let share = self.reporter.polled_share(newly_polled, &packets);
+    fn run_laws(&mut self) {
+        let names: Vec<QueueName> = self.queues.held.keys().cloned().collect();
+        let traffic = self.traffic.measure(&names);
+        let share = self.reporter.polled_share(traffic.busy_polled, &traffic.packets);
         let mut loads: Vec<(QueueName, Load)> = Vec::new();
         let mut events = Vec::new();
-        for (name, queue) in &mut self.queues {
-            let count = packets.get(name).copied().unwrap_or(0);
-            let lost = lost.get(&name.interface).copied().unwrap_or(0);
-            let (load, said) = queue.step(count, share, lost);
+        for (name, queue) in &mut self.queues.held {
+            let packets = traffic.packets.get(name).copied().unwrap_or(0);
+            let lost = traffic.lost.get(&name.interface).copied().unwrap_or(0);
+            let (load, changes) = queue.step(packets, share, lost);
             loads.push((name.clone(), load));
-            events.extend(said);
+            events.extend(changes);
         }
-        events.into_iter().for_each(|event| self.say(event));
-        self.reporter.loads(&loads, newly_polled);
-        let instances = self.instances.len();
+        self.events.send_all(events);
+        self.reporter.loads(&loads, traffic.busy_polled);
         self.reporter.publish(
-            self.processes,
-            instances,
-            &self.queues,
-            &self.queue_map,
+            self.target.count,
+            self.instances.len(),
+            &self.queues.held,
+            &self.queues.map,
             &self.config.journals,
         );
     }
 
-    /// The packets that each interface of the queues has lost since the last step. Which of its queues lost them is not
-    /// known, so that all of them are told.
-    fn lost_packets(&mut self, names: &[QueueName]) -> BTreeMap<String, u64> {
-        let interfaces: BTreeSet<&String> = names.iter().map(|name| &name.interface).collect();
-        let now: BTreeMap<String, u64> =
-            interfaces.into_iter().map(|interface| (interface.clone(), drops(interface))).collect();
-        let since = |(interface, now): (&String, &u64)| {
-            // An interface that is new here begins at 0.
-            let before = self.drops.get(interface).unwrap_or(now);
-            (interface.clone(), now.saturating_sub(*before))
-        };
-        let lost = now.iter().map(since).collect();
-        self.drops = now;
-        lost
-    }
-
     /// Gives back all queues and epoll instances.
-    pub(super) fn detach(mut self) {
+    pub(super) fn detach_all(mut self) {
         // First: the last journal that is removed removes the folder.
         self.reporter.remove_files();
-        self.queues.clear();
+        self.queues.held.clear();
         self.steerer = Steerer::default();
-        let events: Vec<AttachEvent> = self.receiver.try_iter().collect();
-        events.iter().for_each(|event| self.reporter.event(event));
+        self.events.take().iter().for_each(|event| self.reporter.event(event));
     }
 }

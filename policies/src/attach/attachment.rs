@@ -7,11 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::attacher::{Attacher, STEP};
-use super::config::AttachConfig;
 use super::event::AttachEvent;
-use super::reporter::Reporter;
-use super::status::AttachStatus;
-use super::target::ProcessFinder;
+use super::reporter::{AttachStatus, Reporter};
+use super::target::{AttachConfig, ProcessFinder};
 use crate::error::Error;
 use crate::host::net_namespace::NetNamespace;
 
@@ -68,7 +66,7 @@ impl Attachment {
             while !stop_requested.load(Ordering::Acquire) && attacher.turn() {
                 thread::park_timeout(STEP);
             }
-            attacher.detach();
+            attacher.detach_all();
         };
         let thread = thread::Builder::new()
             .name("lull-attach".to_owned())

@@ -159,8 +159,8 @@ impl HeldQueue {
         Ok(())
     }
 
-    /// Lets an instance go. While the queue polls, it first has to go back to plain interrupts.
-    pub(super) fn leave(&mut self, key: &InstanceKey, reason: &str) -> Vec<AttachEvent> {
+    /// Detaches an instance. While the queue polls, it first has to go back to plain interrupts.
+    pub(super) fn detach(&mut self, key: &InstanceKey, reason: &str) -> Vec<AttachEvent> {
         if let Some(instance) = self.instances.get_mut(key) {
             instance.leaving = Some(reason.to_owned());
         }

@@ -69,7 +69,7 @@ impl Instance {
     ///
     /// # Errors
     /// `NotFound` if the instance was closed.
-    pub(super) fn look(&mut self, reader: &EpollReader) -> io::Result<()> {
+    pub(super) fn read_sockets(&mut self, reader: &EpollReader) -> io::Result<()> {
         let present = reader.sockets(self.process.pid, self.descriptor)?;
         self.scans += 1;
         let mut seen = BTreeMap::new();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::process::{RunTimes, run_times};
 use super::queue_map::QueueName;
-use crate::counters::AwakeTime;
+use crate::counters::{AwakeTime, busy_poll_rx_packets};
 use crate::law::Epoch;
 use crate::netlink::netdev::Netdev;
 
@@ -22,7 +22,7 @@ const SERVES: f64 = 0.01;
 
 /// Counts the packets of queues.
 #[derive(Debug)]
-pub(super) struct PacketCounter {
+struct PacketCounter {
     netdev: Netdev,
     queues: BTreeMap<QueueName, Counted>,
 }
@@ -39,13 +39,13 @@ struct Counted {
 }
 
 impl PacketCounter {
-    pub(super) fn open() -> io::Result<Self> {
+    fn open() -> io::Result<Self> {
         Ok(Self { netdev: Netdev::open()?, queues: BTreeMap::new() })
     }
 
     /// The packets that a queue has received since it was read first. Where the driver does not count by queue, those of
     /// the interface are divided by the number of queues that share them at the time.
-    pub(super) fn read(&mut self, queue: &QueueName, sharing: u64) -> u64 {
+    fn read(&mut self, queue: &QueueName, sharing: u64) -> u64 {
         // The queue keeps its count where the kernel does not answer.
         let read = self.netdev.rx_packets(queue.ifindex).ok();
         let known = self.queues.get(queue).copied();
@@ -62,7 +62,7 @@ impl PacketCounter {
     }
 
     /// Forgets queues that are no longer held.
-    pub(super) fn keep(&mut self, held: &[QueueName]) {
+    fn keep(&mut self, held: &[QueueName]) {
         self.queues.retain(|queue, _| held.contains(queue));
     }
 }
@@ -78,8 +78,66 @@ impl Counted {
     }
 }
 
+/// What the held queues have received since the attachment began.
+pub(super) struct Traffic {
+    counter: PacketCounter,
+    /// Packets that busy polls had received at the last step, in the network namespace.
+    busy_polled: u64,
+    /// Packets that each interface had lost at the last step.
+    drops: BTreeMap<String, u64>,
+}
+
+/// The traffic of one step.
+pub(super) struct TrafficStep {
+    /// The packets that each queue has received since it was read first.
+    pub(super) packets: BTreeMap<QueueName, u64>,
+    /// The packets that busy polls have received in this step.
+    pub(super) busy_polled: u64,
+    /// The packets that each interface has lost in this step. Which of its queues lost them is not known, so they count
+    /// for all of them.
+    pub(super) lost: BTreeMap<String, u64>,
+}
+
+impl Traffic {
+    pub(super) fn open() -> io::Result<Self> {
+        Ok(Self {
+            counter: PacketCounter::open()?,
+            busy_polled: busy_poll_rx_packets().unwrap_or(0),
+            drops: BTreeMap::new(),
+        })
+    }
+
+    /// Reads the counters of the queues that are held now.
+    pub(super) fn measure(&mut self, queues: &[QueueName]) -> TrafficStep {
+        let polled = busy_poll_rx_packets().unwrap_or(self.busy_polled);
+        let busy_polled = polled.saturating_sub(std::mem::replace(&mut self.busy_polled, polled));
+        self.counter.keep(queues);
+        let lost = self.lost(queues);
+        let mut packets = BTreeMap::new();
+        for queue in queues {
+            let sharing = queues.iter().filter(|other| other.ifindex == queue.ifindex).count();
+            packets.insert(queue.clone(), self.counter.read(queue, sharing as u64));
+        }
+        TrafficStep { packets, busy_polled, lost }
+    }
+
+    fn lost(&mut self, queues: &[QueueName]) -> BTreeMap<String, u64> {
+        let interfaces: BTreeSet<&String> = queues.iter().map(|name| &name.interface).collect();
+        let now: BTreeMap<String, u64> =
+            interfaces.into_iter().map(|interface| (interface.clone(), drops(interface))).collect();
+        let since = |(interface, now): (&String, &u64)| {
+            // An interface that is new here begins at 0.
+            let before = self.drops.get(interface).unwrap_or(now);
+            (interface.clone(), now.saturating_sub(*before))
+        };
+        let lost = now.iter().map(since).collect();
+        self.drops = now;
+        lost
+    }
+}
+
 /// Packets of an interface that were lost for lack of room.
-pub(super) fn drops(interface: &str) -> u64 {
+fn drops(interface: &str) -> u64 {
     ["rx_dropped", "rx_missed_errors", "rx_fifo_errors"].map(|name| statistic(interface, name)).iter().sum()
 }
 

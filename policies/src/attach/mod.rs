@@ -26,7 +26,6 @@
 
 mod attacher;
 mod attachment;
-mod config;
 mod event;
 mod held_queue;
 mod instance;
@@ -34,16 +33,14 @@ mod load;
 mod process;
 mod queue_map;
 mod reporter;
-mod status;
 mod steer;
 mod survey;
 mod target;
 mod watchdog;
 
 pub use attachment::Attachment;
-pub use config::AttachConfig;
 pub use event::{AttachEvent, InstanceName};
 pub use queue_map::QueueName;
-pub use status::{AttachStatus, AttachedQueue};
+pub use reporter::{AttachStatus, AttachedQueue};
 pub use survey::{Fitness, Observation, ObservedInstance, ObservedProcess, observe};
-pub use target::Target;
+pub use target::{AttachConfig, Target};

@@ -1,4 +1,4 @@
-//! Which processes to attach to.
+//! What to attach to, and how: a server, and its processes as they come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,11 +9,42 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
+use crate::journal::JournalDir;
+use crate::law::LatencyBudget;
 
 /// The mount points of a control group hierarchy that holds units: version 2, hybrid, version 1.
 const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup"];
 /// How deep units are looked for below a hierarchy: `user.slice/user-0.slice/user@0.service/app.slice/NAME`.
 const DEEPEST_UNIT: usize = 6;
+
+/// What to attach to, and how.
+#[derive(Debug, Clone)]
+pub struct AttachConfig {
+    /// The server.
+    pub target: Target,
+    /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
+    pub interface: Option<String>,
+    /// How much longer the median request may take than under plain interrupts.
+    pub latency_budget: LatencyBudget,
+    /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the new connections of one
+    /// queue.
+    pub steer: bool,
+    /// Where the old values are journalled.
+    pub journals: JournalDir,
+}
+
+impl AttachConfig {
+    /// All interfaces, a latency budget of 0, and the default journals.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            interface: None,
+            latency_budget: LatencyBudget::ZERO,
+            steer: false,
+            journals: JournalDir::default(),
+        }
+    }
+}
 
 /// The processes of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]

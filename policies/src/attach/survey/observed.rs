@@ -5,8 +5,7 @@ use std::io;
 
 use serde::Serialize;
 
-use super::wait_trace::Timeouts;
-use super::waits::Waits;
+use super::waits::{Timeouts, Waits};
 use crate::attach::queue_map::{QueueMap, QueueName};
 use crate::descriptors::EpollParams;
 use crate::journal::QueueHolder;
