@@ -85,5 +85,5 @@ pub use journal::{
 pub use knob::permission::{NotPermitted, may_set};
 pub use knob::{Knob, Value};
 pub use plan::{Plan, Settings, Step, SuppressionValues};
-pub use policy::{Policy, UnknownPolicy};
+pub use policy::{Policy, Processing, UnknownPolicy, WorkerWait};
 pub use supervise::{Change, QueueRequests, Supervisor, SupervisorHooks, status};

@@ -1,9 +1,11 @@
-//! The policies and their names.
+//! The policies: what each is called, where packets are processed under it, and what its workers' waits do.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::grace_time::GraceTime;
 
 /// How network processing is scheduled against application processing.
 ///
@@ -41,26 +43,94 @@ impl Policy {
     pub const PAPER: [Policy; 4] =
         [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling];
 
+    /// What distinguishes the policy. Plans, reports and commands ask this by the methods below.
+    const fn description(self) -> Description {
+        use Processing::{PackingCores, PollingThreads, WorkerCores};
+        use WorkerWait::{Blocks, Polls, Suspends};
+        let (name, processing, worker_wait) = match self {
+            Policy::Vanilla => ("vanilla", WorkerCores, Blocks),
+            Policy::Packing => ("packing", PackingCores, Blocks),
+            Policy::Suppression => ("suppression", WorkerCores, Polls),
+            Policy::KernelPolling => ("kernel-polling", WorkerCores, Suspends),
+            Policy::KernelThread => ("kernel-thread", PollingThreads, Blocks),
+        };
+        Description { name, processing, worker_wait }
+    }
+
     /// The name in kebab case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::Vanilla => "vanilla",
-            Policy::Packing => "packing",
-            Policy::Suppression => "suppression",
-            Policy::KernelPolling => "kernel-polling",
-            Policy::KernelThread => "kernel-thread",
-        }
+    pub const fn name(self) -> &'static str {
+        self.description().name
+    }
+
+    /// The names of all policies for a help text: `vanilla, packing, … or kernel-thread`.
+    pub fn names() -> String {
+        let [others @ .., last] = Self::ALL.map(Self::name);
+        format!("{} or {last}", others.join(", "))
+    }
+
+    /// Where the packets of the queues are processed.
+    pub const fn processing(self) -> Processing {
+        self.description().processing
+    }
+
+    /// What a worker's wait does with its queue.
+    pub const fn worker_wait(self) -> WorkerWait {
+        self.description().worker_wait
     }
 
     /// Whether a worker's wait polls the queue under this policy.
     pub fn busy_polls(self) -> bool {
-        matches!(self, Policy::Suppression | Policy::KernelPolling)
+        self.worker_wait() != WorkerWait::Blocks
+    }
+
+    /// Whether a worker's wait suspends the queue's interrupt while it finds work.
+    pub fn suspends_interrupts(self) -> bool {
+        self.worker_wait() == WorkerWait::Suspends
+    }
+
+    /// Whether the [law](crate::law) of the workers sets the queues' values under this policy with a grace time.
+    pub fn adapts(self, grace_time: GraceTime) -> bool {
+        self.suspends_interrupts() && grace_time == GraceTime::Adaptive
     }
 
     /// Whether the queues are polled on the packing cores, away from the workers.
     pub fn uses_packing_cores(self) -> bool {
-        matches!(self, Policy::Packing | Policy::KernelThread)
+        self.processing() != Processing::WorkerCores
     }
+
+    /// Whether kernel threads poll the queues all the time. Without them vanilla runs instead.
+    pub fn has_polling_threads(self) -> bool {
+        self.processing() == Processing::PollingThreads
+    }
+}
+
+/// A row of the table of policies.
+struct Description {
+    name: &'static str,
+    processing: Processing,
+    worker_wait: WorkerWait,
+}
+
+/// Where the packets of the queues are processed before a worker reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processing {
+    /// On the core of each queue's worker, where the queue's interrupt goes.
+    WorkerCores,
+    /// On the packing cores, where all interrupts go.
+    PackingCores,
+    /// On the packing cores, by a kernel thread for each queue, which polls all the time.
+    PollingThreads,
+}
+
+/// What a worker's wait does with its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerWait {
+    /// Nothing: it sleeps until the kernel has processed packets.
+    Blocks,
+    /// Polls it, while the device and deferral delay its interrupts.
+    Polls,
+    /// Polls it, and suspends its interrupt while it finds work.
+    Suspends,
 }
 
 impl fmt::Display for Policy {
@@ -71,9 +141,7 @@ impl fmt::Display for Policy {
 
 /// Text that names no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown policy {given:?}; the policies are: vanilla, packing, suppression, kernel-polling, kernel-thread"
-)]
+#[error("unknown policy {given:?}; the policies are: {}", Policy::ALL.map(Policy::name).join(", "))]
 pub struct UnknownPolicy {
     /// What was given instead of a policy.
     pub given: String,
@@ -98,6 +166,7 @@ mod tests {
     fn every_name_parses_to_its_policy() {
         for policy in Policy::ALL {
             assert_eq!(policy.to_string().parse::<Policy>(), Ok(policy));
+            assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
         }
     }
 

@@ -87,8 +87,7 @@ const PEAK_PACKET_RATE: u32 = 100_000;
 pub struct PlanArguments {
     /// Interface, for example eth0
     interface: String,
-    /// vanilla, packing, suppression, kernel-polling or kernel-thread
-    #[arg(long)]
+    #[arg(long, help = Policy::names())]
     policy: Policy,
     /// Cores of the application's workers, for example 0-3; queue i belongs to the i-th core
     #[arg(long, default_value = "", hide_default_value = true, conflicts_with = "workers")]
@@ -176,7 +175,7 @@ impl PlanArguments {
     fn peak_packet_rate(&self, interface: &Interface) -> Option<u32> {
         match self.peak_packet_rate {
             Some(given) => Some(given),
-            None if self.policy == Policy::KernelPolling => {
+            None if self.policy.suspends_interrupts() => {
                 let is_ours = |queue| self.queues.as_ref().is_none_or(|queues| queues.contains(queue));
                 Some(PEAK_PACKET_RATE.max(highest_packet_rate(interface, is_ours)))
             }
@@ -187,7 +186,7 @@ impl PlanArguments {
     /// The values of deferral. A grace time given by hand has the deferrals that it has in a program on the runtime.
     fn deferral(&self) -> QueueSettings {
         let mut values = match self.gro_flush_timeout.map(Duration::from_micros) {
-            None if self.policy == Policy::KernelPolling => QueueSettings::fixed(self.latency_budget),
+            None if self.policy.suspends_interrupts() => QueueSettings::fixed(self.latency_budget),
             by_hand => {
                 let time = by_hand.unwrap_or(Settings::SUPPRESSION_GRACE_TIME);
                 QueueSettings::preset(Settings::DEFER_HARD_IRQS, time, Settings::IRQ_SUSPEND_TIMEOUT)

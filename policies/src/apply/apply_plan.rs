@@ -15,6 +15,7 @@ use crate::host::{Cpus, interface_by_index, wait_for_queues};
 use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, Originals, restore_where};
 use crate::knob::{Knob, Value};
 use crate::plan::{Plan, Settings, Step};
+use crate::policy::Policy;
 use crate::signals;
 
 /// Applies a plan: journals the old values, then sets the knobs in order and reads each back.
@@ -216,6 +217,32 @@ impl Guard {
                 return self.set_steps(device, others);
             }
         }
+        Ok(())
+    }
+
+    /// For a policy that can't run without a step that failed: puts back what the policy has set, and plans vanilla
+    /// instead. The steps that failed stay among the applied ones, with their reasons; the number of queues and the size
+    /// of their rings stay changed.
+    fn step_down(&mut self, device: &Device) -> Result<(), Error> {
+        let is_set = |knob: &Knob| self.applied.iter().any(|it| it.knob == *knob && it.outcome.is_ok());
+        let mut undo = lock(&self.undo);
+        if let Some(undo) = undo.as_mut() {
+            undo.journal.give_up(device, is_set);
+        }
+        self.applied.retain(|it| !it.outcome.is_ok() || it.knob.rebuilds_queues());
+        let settings = Settings { channels: None, rx_ring: None, ..self.plan.settings.clone() };
+        let mut plan = Plan::new(Policy::Vanilla, &interface_by_index(self.plan.ifindex)?, &settings);
+        if let Some(undo) = undo.as_mut() {
+            undo.journal.policy = plan.policy;
+            undo.journal.record_plan(&plan, device);
+            undo.write(&self.directory)?;
+        }
+        let rebuilding = self.plan.steps.iter().filter(|step| step.knob.rebuilds_queues()).cloned();
+        plan.steps.splice(0..0, rebuilding);
+        let mut notes = std::mem::take(&mut self.plan.notes);
+        notes.retain(|note| !plan.notes.contains(note));
+        plan.notes.splice(0..0, notes);
+        self.plan = plan;
         Ok(())
     }
 

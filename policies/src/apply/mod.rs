@@ -8,7 +8,6 @@ mod guard;
 mod left_entries;
 mod outcome;
 mod steering;
-mod step_down;
 mod undo;
 mod write_verified;
 

@@ -79,7 +79,7 @@ impl Applied {
     /// their core, as ordinary threads. Otherwise the rest of the policy would keep interrupts away from the
     /// workers' cores for nothing, or the thread would keep a core from its worker.
     pub(super) fn ends_policy(&self) -> bool {
-        self.policy == Policy::KernelThread && self.knob.is_of_napi_thread() && !self.outcome.is_ok()
+        self.policy.has_polling_threads() && self.knob.is_of_napi_thread() && !self.outcome.is_ok()
     }
 }
 

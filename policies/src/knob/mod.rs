@@ -216,13 +216,13 @@ impl Knob {
             Knob::NapiIrqSuspendTimeout { .. } => {
                 "interrupts are deferred, not suspended, while the application has work"
             }
-            Knob::NapiThreaded { .. } if policy == Policy::KernelThread => {
+            Knob::NapiThreaded { .. } if policy.has_polling_threads() => {
                 "no kernel thread polls the queue all the time, and vanilla runs instead"
             }
-            Knob::NapiThreadAffinity { .. } if policy == Policy::KernelThread => {
+            Knob::NapiThreadAffinity { .. } if policy.has_polling_threads() => {
                 "the polling thread could take a worker's core, and vanilla runs instead"
             }
-            Knob::NapiThreadPriority { .. } if policy == Policy::KernelThread => {
+            Knob::NapiThreadPriority { .. } if policy.has_polling_threads() => {
                 "the polling thread would leave its core to no other thread, and vanilla runs instead"
             }
             Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } => {

@@ -7,7 +7,7 @@ mod settings;
 
 use serde::Serialize;
 
-use crate::grace_time::{GraceTime, nanos};
+use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
 use crate::law::QueueSettings;
 use crate::policy::Policy;
@@ -75,9 +75,7 @@ impl Plan {
     /// The bounds of a value that the law changes while the policy runs, in the knob's unit; `None` for fixed
     /// values.
     pub(crate) fn tuning_bounds(&self, step: &Step) -> Option<(u64, u64)> {
-        let adapts = self.settings.gro_flush_timeout == GraceTime::Adaptive
-            && self.policy == Policy::KernelPolling
-            && step.forbidden.is_none();
+        let adapts = self.policy.adapts(self.settings.gro_flush_timeout) && step.forbidden.is_none();
         let most = match step.knob {
             Knob::NapiDeferHardIrqs { .. } => QueueSettings::MOST_DEFERRALS,
             // No latency budget is longer than the watchdog of timed mode.

@@ -6,7 +6,7 @@ use crate::host::scheduler::INTERRUPT_THREAD_PRIORITY;
 use crate::host::{Cpus, Interface, RxQueue, numa};
 use crate::knob::{Knob, Value};
 use crate::netlink::netdev::{Napi, Netdev, THREADED_BUSY_POLL};
-use crate::policy::Policy;
+use crate::policy::Processing;
 
 const NEEDS_LINUX_6_19: &str =
     "this kernel has no kernel threads that poll all the time (they need Linux 6.19); vanilla runs instead";
@@ -15,10 +15,11 @@ impl Planner<'_> {
     /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue without an
     /// interrupt by a kernel thread that polls it; or by packet steering, where it can't have a thread.
     pub(super) fn place_processing(&mut self, interface: &Interface) {
-        let packing = match self.policy {
-            Policy::Packing => Some(self.packing_cores(interface, 1)),
-            Policy::KernelThread => self.place_polling_threads(interface),
-            _ => None,
+        let processing = self.policy.processing();
+        let packing = match processing {
+            Processing::WorkerCores => None,
+            Processing::PackingCores => Some(self.packing_cores(interface, 1)),
+            Processing::PollingThreads => self.place_polling_threads(interface),
         };
         if packing.is_none() && self.settings.worker_cores.is_empty() {
             self.notes
@@ -36,11 +37,13 @@ impl Planner<'_> {
                     self.place_interrupt(queue, irq, core);
                     // Packing leaves a thread that packets wake; one that polls all the time is another policy.
                     let polls = queue.napi.as_ref().is_some_and(Napi::has_polling_thread);
-                    if packing.is_none() || polls && self.policy == Policy::Packing {
+                    if packing.is_none() || polls && processing == Processing::PackingCores {
                         self.stop_napi_thread(queue);
                     }
                 }
-                None if packing.is_some() && self.policy == Policy::KernelThread => self.stop_steering(queue),
+                None if packing.is_some() && processing == Processing::PollingThreads => {
+                    self.stop_steering(queue)
+                }
                 None if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some()) => {
                     self.stop_steering(queue);
                     self.start_napi_thread(queue, core);
@@ -195,10 +198,12 @@ impl Planner<'_> {
         self.set(
             Knob::IrqAffinity { queue: queue.index, irq },
             Value::Cpus(core),
-            match self.policy {
-                Policy::Packing => "the queue's interrupt goes to a packing core",
-                Policy::KernelThread => "the interrupt that starts the thread's polling goes to its core",
-                _ => "the queue's interrupt goes to its worker's core",
+            match self.policy.processing() {
+                Processing::WorkerCores => "the queue's interrupt goes to its worker's core",
+                Processing::PackingCores => "the queue's interrupt goes to a packing core",
+                Processing::PollingThreads => {
+                    "the interrupt that starts the thread's polling goes to its core"
+                }
             },
         );
     }
@@ -217,7 +222,7 @@ impl Planner<'_> {
         self.set(
             Knob::NapiThreadAffinity { queue: index },
             Value::Cpus(core),
-            if self.policy == Policy::Packing {
+            if self.policy.processing() == Processing::PackingCores {
                 "the thread polls the queue on a packing core"
             } else {
                 "the thread polls the queue on its worker's core"
@@ -236,7 +241,7 @@ impl Planner<'_> {
             self.set(
                 Knob::RpsCpus { queue: queue.index },
                 Value::Cpus(core),
-                if self.policy == Policy::Packing {
+                if self.policy.processing() == Processing::PackingCores {
                     "the queue has neither interrupt nor thread; packets are steered to a packing core"
                 } else {
                     "the queue has neither interrupt nor thread; packets are steered to the worker's core"

@@ -13,7 +13,7 @@ use crate::knob::{Knob, Value};
 use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
 use crate::netlink::netdev::Netdev;
-use crate::policy::Policy;
+use crate::policy::{Policy, WorkerWait};
 
 impl Plan {
     /// Plans a policy for an interface. Reads the host, changes nothing.
@@ -80,10 +80,10 @@ impl Planner<'_> {
         }
         self.set_queue_count(interface);
         self.set_rx_ring(interface);
-        match policy {
-            Policy::Suppression => self.set_coalescing(interface),
-            Policy::KernelPolling => self.note_moderation(interface),
-            _ => {}
+        match policy.worker_wait() {
+            WorkerWait::Blocks => {}
+            WorkerWait::Polls => self.set_coalescing(interface),
+            WorkerWait::Suspends => self.note_moderation(interface),
         }
         self.place_processing(interface);
         if policy.busy_polls() {
@@ -207,7 +207,7 @@ impl Planner<'_> {
 
     /// Whether the law of the application's workers sets the queues' values.
     fn adapts(&self) -> bool {
-        self.policy == Policy::KernelPolling && self.settings.gro_flush_timeout == GraceTime::Adaptive
+        self.policy.adapts(self.settings.gro_flush_timeout)
     }
 
     /// The values of deferral, grace time and suspension.
@@ -269,7 +269,7 @@ impl Planner<'_> {
             return;
         }
         let purposes = if adapts { Purposes::ADAPTED } else { Purposes::of(wanted.mode) };
-        let polling = self.policy == Policy::KernelPolling;
+        let polling = self.policy.suspends_interrupts();
         let suspend = match polling {
             true if adapts => wanted.suspend_timeout,
             true => self.suspend_timeout_for(interface),

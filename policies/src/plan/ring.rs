@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use super::settings::Settings;
 use super::{Plan, Step};
-use crate::grace_time::{GraceTime, nanos};
+use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
 use crate::law::{LawLimits, QueueSettings};
 use crate::netlink::ethtool::Coalescing;
-use crate::policy::Policy;
 
 impl Plan {
     /// Adapts the steps whose value depends on the size of the receive rings, which was planned to be `before`. Returns
@@ -38,7 +37,7 @@ impl Plan {
 
     /// Adapts the steps that set the suspend timeout to the size of the receive rings. Returns those that have changed.
     fn fit_suspend_timeouts(&mut self, before: Option<u32>, size: u32) -> Vec<Step> {
-        if self.policy != Policy::KernelPolling || self.settings.gro_flush_timeout == GraceTime::Adaptive {
+        if !self.policy.suspends_interrupts() || self.policy.adapts(self.settings.gro_flush_timeout) {
             return Vec::new();
         }
         let old = suspend_timeout_note(&self.settings, before);
@@ -104,6 +103,8 @@ pub(super) fn suspend_timeout_note(settings: &Settings, ring: Option<u32>) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grace_time::GraceTime;
+    use crate::policy::Policy;
 
     fn timeout(rate: u32, ring: Option<u32>) -> (u128, bool) {
         let settings = Settings { peak_packet_rate: Some(rate), ..Settings::default() };
