@@ -127,15 +127,6 @@ pub struct PlanArguments {
     /// Suppression: microseconds from a received packet to its interrupt
     #[arg(long, value_name = "US", default_value_t = SuppressionValues::default().rx_usecs)]
     rx_usecs: u32,
-    /// Suppression: received packets that raise an interrupt at once
-    #[arg(long, value_name = "COUNT", default_value_t = SuppressionValues::default().rx_frames)]
-    rx_frames: u32,
-    /// Suppression: microseconds from a sent packet to its completion interrupt
-    #[arg(long, value_name = "US", default_value_t = SuppressionValues::default().tx_usecs)]
-    tx_usecs: u32,
-    /// Suppression: sent packets that raise a completion interrupt at once
-    #[arg(long, value_name = "COUNT", default_value_t = SuppressionValues::default().tx_frames)]
-    tx_frames: u32,
 }
 
 impl PlanArguments {
@@ -160,12 +151,7 @@ impl PlanArguments {
             gro_flush_timeout: GraceTime::Fixed(values.grace_time),
             latency_budget: self.latency_budget,
             peak_packet_rate: self.peak_packet_rate(interface),
-            suppression: SuppressionValues {
-                rx_usecs: self.rx_usecs,
-                rx_frames: self.rx_frames,
-                tx_usecs: self.tx_usecs,
-                tx_frames: self.tx_frames,
-            },
+            suppression: SuppressionValues { rx_usecs: self.rx_usecs, ..SuppressionValues::default() },
             ..Settings::default()
         };
         Ok(Plan::new(self.policy, interface, &settings))
