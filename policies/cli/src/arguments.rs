@@ -10,7 +10,7 @@ use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionVa
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
 use crate::error::CommandError;
-use crate::format::Format;
+use crate::output::Format;
 use crate::tune::Tune;
 use crate::watch::WatchArguments;
 

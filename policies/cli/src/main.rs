@@ -5,7 +5,6 @@
 mod arguments;
 mod attach;
 mod error;
-mod format;
 mod measured;
 mod output;
 mod prometheus;
@@ -24,9 +23,8 @@ use serde_json::json;
 
 use arguments::{Cli, Command};
 use error::CommandError;
-use format::Format;
 use output::{
-    list_table, print_explanation, print_interface, print_left_journals, print_line, print_plan,
+    Format, list_table, print_explanation, print_interface, print_left_journals, print_line, print_plan,
     print_restore_reports,
 };
 

@@ -1,9 +1,10 @@
-//! Tables and text on standard output.
+//! What goes to standard output: tables, text, JSON.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use policies::explain::{Explanation, Finding, Severity};
 use policies::netlink::netdev::THREADED_BUSY_POLL;
@@ -26,6 +27,26 @@ pub fn write_line(line: fmt::Arguments<'_>) {
         && !FAILED.swap(true, Ordering::Relaxed)
     {
         eprintln!("policies: cannot write the output: {error}");
+    }
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Json,
+    /// Prometheus text format, for `watch` only; prints the metrics once
+    Prometheus,
+}
+
+impl Format {
+    /// Prints `json` or calls `print_table`.
+    pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
+        match self {
+            Format::Json => print_line!("{json:#}"),
+            // `main` accepts Prometheus for `watch` only, which does not call this.
+            Format::Table | Format::Prometheus => print_table(),
+        }
     }
 }
 

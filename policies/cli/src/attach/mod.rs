@@ -21,9 +21,8 @@ use policies::{JournalDir, signals};
 use serde_json::json;
 
 use crate::error::CommandError;
-use crate::format::Format;
 use crate::measured;
-use crate::output::{print_left_journals, print_line, write_error};
+use crate::output::{Format, print_left_journals, print_line, write_error};
 
 pub use run::{RunArguments, run};
 

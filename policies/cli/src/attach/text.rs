@@ -4,8 +4,7 @@ use comfy_table::Table;
 use policies::attach::{AttachEvent, AttachStatus, Fitness, InstanceName, Observation, ObservedInstance};
 use serde_json::json;
 
-use crate::format::Format;
-use crate::output::{or_dash, print_findings, print_line, table, write_error};
+use crate::output::{Format, or_dash, print_findings, print_line, table, write_error};
 
 /// Rates of less than this number of seconds say little.
 const SHORTEST_INTERVAL: f64 = 0.5;
