@@ -2,21 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
-use netlink_packet_route::AddressFamily;
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
-};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use policies::netlink::ethtool::Ethtool;
+use policies::netlink::message::{Attribute, emit};
 use policies::netlink::{Connection, Request, route};
+use rustix::net::AddressFamily;
 
 use super::namespace::Namespace;
 
@@ -94,25 +87,63 @@ const OFFLOAD_FEATURES: [(&str, bool); 5] = [
 /// `NLM_F_CREATE | NLM_F_EXCL`
 const CREATE: u16 = 0x400 | 0x200;
 
+/// rtnetlink's commands and attributes (`include/uapi/linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h`).
+mod rtnl {
+    pub const NEW_LINK: u16 = 16;
+    pub const SET_LINK: u16 = 19;
+    pub const NEW_ADDRESS: u16 = 20;
+    pub const NEW_NEIGHBOUR: u16 = 28;
+    pub const LINK_ADDRESS: u16 = 1;
+    pub const LINK_NAME: u16 = 3;
+    pub const LINK_INFO: u16 = 18;
+    pub const LINK_INFO_KIND: u16 = 1;
+    pub const LINK_INFO_DATA: u16 = 2;
+    pub const VETH_PEER: u16 = 1;
+    pub const LINK_NETNS_FD: u16 = 28;
+    pub const LINK_TX_QUEUES: u16 = 31;
+    pub const LINK_RX_QUEUES: u16 = 32;
+    pub const LINK_GRO_IPV4_MAX_SIZE: u16 = 64;
+    /// `IFF_UP`
+    pub const UP: u32 = 1;
+    pub const ADDRESS: u16 = 1;
+    pub const LOCAL: u16 = 2;
+    pub const NEIGHBOUR_ADDRESS: u16 = 1;
+    pub const NEIGHBOUR_MAC: u16 = 2;
+    /// `NUD_PERMANENT`
+    pub const PERMANENT: u16 = 0x80;
+}
+
+/// `struct ifinfomsg`: family, type, index, flags, and which flags to change.
+fn link_message(index: u32, flags: u32, attributes: &[Attribute]) -> Vec<u8> {
+    let header = [0, index, flags, flags].map(u32::to_ne_bytes);
+    [header.concat(), emit(attributes)].concat()
+}
+
+fn family() -> u8 {
+    AddressFamily::INET.as_raw() as u8
+}
+
+fn send(command: u16, message: &[u8], flags: u16) -> io::Result<()> {
+    Connection::open(NETLINK_ROUTE)?.request(command, message, Request::Acknowledged(flags)).map(drop)
+}
+
 fn create_pair(queues: u32, peer_namespace: i32) -> io::Result<()> {
-    let named = |name: &str, mac: [u8; 6]| {
-        let mut link = LinkMessage::default();
-        link.attributes.push(LinkAttribute::Address(mac.to_vec()));
-        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        link.attributes.push(LinkAttribute::NumTxQueues(queues));
-        link.attributes.push(LinkAttribute::NumRxQueues(queues));
-        link
+    let named = |name: &str, mac: [u8; 6], last: Attribute| {
+        let attributes = [
+            Attribute::bytes(rtnl::LINK_ADDRESS, mac),
+            Attribute::text(rtnl::LINK_NAME, name),
+            Attribute::number(rtnl::LINK_TX_QUEUES, queues),
+            Attribute::number(rtnl::LINK_RX_QUEUES, queues),
+            last,
+        ];
+        link_message(0, 0, &attributes)
     };
-    let mut peer = named(CLIENT_INTERFACE, CLIENT_MAC);
-    peer.attributes.push(LinkAttribute::NetNsFd(peer_namespace));
-    let mut link = named(SERVER_INTERFACE, SERVER_MAC);
-    link.attributes.push(LinkAttribute::LinkInfo(vec![
-        LinkInfo::Kind(InfoKind::Veth),
-        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
-    ]));
-    Connection::open(NETLINK_ROUTE)?
-        .request(RouteNetlinkMessage::NewLink(link), Request::Acknowledged(CREATE))
-        .map(drop)
+    let namespace = Attribute::bytes(rtnl::LINK_NETNS_FD, peer_namespace.to_ne_bytes());
+    let peer = Attribute::bytes(rtnl::VETH_PEER, named(CLIENT_INTERFACE, CLIENT_MAC, namespace));
+    let info =
+        [Attribute::text(rtnl::LINK_INFO_KIND, "veth"), Attribute::nested(rtnl::LINK_INFO_DATA, &[peer])];
+    let info = Attribute::nested(rtnl::LINK_INFO, &info);
+    send(rtnl::NEW_LINK, &named(SERVER_INTERFACE, SERVER_MAC, info), CREATE)
 }
 
 /// Returns the interface's index.
@@ -127,23 +158,13 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
     Ethtool::open()
         .and_then(|mut ethtool| ethtool.set_features(index, &OFFLOAD_FEATURES))
         .map_err(failed_step("disable segmentation offload and enable receive offload"))?;
-    let mut connection = Connection::open(NETLINK_ROUTE)?;
-    let mut message = AddressMessage::default();
-    message.header.family = AddressFamily::Inet;
-    message.header.prefix_len = PREFIX_LENGTH;
-    message.header.index = index;
-    message.attributes.push(AddressAttribute::Address(IpAddr::V4(address)));
-    message.attributes.push(AddressAttribute::Local(IpAddr::V4(address)));
-    connection
-        .request(RouteNetlinkMessage::NewAddress(message), Request::Acknowledged(CREATE))
+    // `struct ifaddrmsg`: family, bits of the network, flags, scope, index.
+    let header = [[family(), PREFIX_LENGTH, 0, 0], index.to_ne_bytes()].concat();
+    let attributes = [rtnl::ADDRESS, rtnl::LOCAL].map(|kind| Attribute::bytes(kind, address.octets()));
+    send(rtnl::NEW_ADDRESS, &[header, emit(&attributes)].concat(), CREATE)
         .map_err(failed_step("set the address"))?;
     for index in [find("lo"), Some(index)].into_iter().flatten() {
-        let mut link = LinkMessage::default();
-        link.header.index = index;
-        link.header.flags = LinkFlags::Up;
-        link.header.change_mask = LinkFlags::Up;
-        connection
-            .request(RouteNetlinkMessage::SetLink(link), Request::Acknowledged(0))
+        send(rtnl::SET_LINK, &link_message(index, rtnl::UP, &[]), 0)
             .map_err(failed_step("bring the interface up"))?;
     }
     Ok(index)
@@ -161,24 +182,19 @@ pub fn ring_drops() -> io::Result<u64> {
 
 /// A neighbour entry that the kernel neither asks for nor forgets.
 fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
-    let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
-    message.header.ifindex = interface;
-    message.header.state = NeighbourState::Permanent;
-    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
-    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
-    Connection::open(NETLINK_ROUTE)?
-        .request(RouteNetlinkMessage::NewNeighbour(message), Request::Acknowledged(CREATE))
-        .map(drop)
+    // `struct ndmsg`: family and padding, interface, state, flags, type.
+    let [low, high] = rtnl::PERMANENT.to_ne_bytes();
+    let header = [[family(), 0, 0, 0], interface.to_ne_bytes(), [low, high, 0, 0]].concat();
+    let attributes = [
+        Attribute::bytes(rtnl::NEIGHBOUR_ADDRESS, address.octets()),
+        Attribute::bytes(rtnl::NEIGHBOUR_MAC, mac),
+    ];
+    send(rtnl::NEW_NEIGHBOUR, &[header, emit(&attributes)].concat(), CREATE)
 }
 
 /// Keeps GRO from merging the packets that an interface receives. A fleet reads packets as they come, into slots that
 /// hold one of them; a veth needs GRO to be on, because it has no NAPI without.
 fn receive_single_packets(interface: u32) -> io::Result<()> {
-    let mut link = LinkMessage::default();
-    link.header.index = interface;
-    link.attributes.push(LinkAttribute::GroIpv4MaxSize(1));
-    Connection::open(NETLINK_ROUTE)?
-        .request(RouteNetlinkMessage::SetLink(link), Request::Acknowledged(0))
-        .map(drop)
+    let attribute = Attribute::number(rtnl::LINK_GRO_IPV4_MAX_SIZE, 1);
+    send(rtnl::SET_LINK, &link_message(interface, 0, &[attribute]), 0)
 }

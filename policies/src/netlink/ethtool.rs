@@ -8,7 +8,8 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::Request;
-use super::generic::{Attribute, Family, Frame, GenericConnection};
+use super::generic::{Family, Frame, GenericConnection};
+use super::message::Attribute;
 
 const FEATURES_SET: u8 = 12;
 const RINGS_GET: u8 = 15;
@@ -237,7 +238,7 @@ impl Ethtool {
     }
 
     fn get(&mut self, command: u8, ifindex: u32) -> io::Result<Frame<EthtoolFamily>> {
-        let frames = self.0.request(command, vec![header(ifindex)], Request::Acknowledged(0))?;
+        let frames = self.0.request(command, &[header(ifindex)], Request::Acknowledged(0))?;
         frames.into_iter().next().ok_or_else(|| io::Error::other("the kernel sent no reply"))
     }
 
@@ -251,8 +252,8 @@ impl Ethtool {
         ifindex: u32,
         attributes: impl IntoIterator<Item = Attribute>,
     ) -> io::Result<()> {
-        let attributes = [header(ifindex)].into_iter().chain(attributes).collect();
-        self.0.request(command, attributes, Request::Acknowledged(0)).map(drop)
+        let attributes: Vec<_> = [header(ifindex)].into_iter().chain(attributes).collect();
+        self.0.request(command, &attributes, Request::Acknowledged(0)).map(drop)
     }
 }
 

@@ -1,29 +1,26 @@
-//! Generic netlink with raw attributes.
+//! Generic netlink: families with commands (`include/uapi/linux/genetlink.h`).
 
 use std::fmt::Debug;
 use std::io;
 use std::marker::PhantomData;
 
-use netlink_packet_core::{
-    DecodeError, DefaultNla, Emitable, NLA_F_NESTED, Nla, NlaBuffer, NlasIterator, Parseable,
-    ParseableParametrized,
-};
-use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
-use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
-use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
+use super::message::{Attribute, attributes, emit};
 use super::{Connection, Request};
 
-/// What generic netlink's controller says of a command's attributes (`include/uapi/linux/genetlink.h` and
-/// `netlink.h`). netlink-packet-generic knows the messages, but not all types of attributes in them (`uint`).
-mod policy {
+/// The family of the families, and what it says of a command's attributes.
+mod controller {
     /// `GENL_ID_CTRL`
-    pub const CONTROLLER_ID: u16 = 16;
+    pub const ID: u16 = 16;
+    /// `CTRL_CMD_GETFAMILY`
+    pub const GET_FAMILY: u8 = 3;
     /// `CTRL_CMD_GETPOLICY`
-    pub const GET: u8 = 10;
+    pub const GET_POLICY: u8 = 10;
     /// `CTRL_ATTR_FAMILY_ID`
     pub const FAMILY_ID: u16 = 1;
+    /// `CTRL_ATTR_FAMILY_NAME`
+    pub const FAMILY_NAME: u16 = 2;
     /// `CTRL_ATTR_POLICY`
     pub const POLICIES: u16 = 8;
     /// `CTRL_ATTR_OP_POLICY`
@@ -36,13 +33,8 @@ mod policy {
     pub const MAX_VALUE: u16 = 5;
 }
 
-/// The family of the families.
-#[derive(Debug, Clone)]
-struct Controller;
-
-impl Family for Controller {
-    const NAME: &'static str = "nlctrl";
-}
+/// `struct genlmsghdr`: command, version, two reserved bytes.
+const HEADER: usize = 4;
 
 /// A generic netlink family.
 pub trait Family: Debug + Clone + 'static {
@@ -50,82 +42,9 @@ pub trait Family: Debug + Clone + 'static {
     const NAME: &'static str;
 }
 
-/// An attribute: its type and its value in host byte order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attribute(DefaultNla);
-
-impl Attribute {
-    /// A `u32` attribute.
-    pub fn number(kind: u16, value: u32) -> Self {
-        Self(DefaultNla::new(kind, value.to_ne_bytes().to_vec()))
-    }
-
-    /// A `u8` attribute.
-    pub fn byte(kind: u16, value: u8) -> Self {
-        Self(DefaultNla::new(kind, vec![value]))
-    }
-
-    /// A zero-terminated string.
-    pub fn text(kind: u16, value: &str) -> Self {
-        let mut bytes = value.as_bytes().to_vec();
-        bytes.push(0);
-        Self(DefaultNla::new(kind, bytes))
-    }
-
-    /// A flag: true by its presence.
-    pub fn flag(kind: u16) -> Self {
-        Self(DefaultNla::new(kind, Vec::new()))
-    }
-
-    /// An attribute that contains attributes.
-    pub fn nested(kind: u16, inner: &[Attribute]) -> Self {
-        Self(DefaultNla::new(kind | NLA_F_NESTED, emit(inner)))
-    }
-
-    /// The attribute's type, without flags.
-    pub fn kind(&self) -> u16 {
-        self.0.kind() & !NLA_F_NESTED
-    }
-
-    /// The attributes in an attribute.
-    fn inner(&self) -> Vec<Attribute> {
-        let mut bytes = vec![0; self.0.value_len()];
-        self.0.emit_value(&mut bytes);
-        let parse = |inner: NlaBuffer<&[u8]>| DefaultNla::parse(&inner).ok().map(Attribute);
-        NlasIterator::new(bytes.as_slice()).flatten().filter_map(parse).collect()
-    }
-
-    fn inner_number(&self, kind: u16) -> Option<u64> {
-        self.inner().iter().find(|inner| inner.kind() == kind)?.as_number()
-    }
-
-    /// The value as an unsigned number of 1, 2, 4 or 8 bytes (netlink's `uint` has 4 or 8); `None` for other
-    /// sizes.
-    pub fn as_number(&self) -> Option<u64> {
-        let mut bytes = vec![0; self.0.value_len()];
-        self.0.emit_value(&mut bytes);
-        Some(match bytes.len() {
-            1 => u64::from(bytes[0]),
-            2 => u64::from(u16::from_ne_bytes(bytes.try_into().ok()?)),
-            4 => u64::from(u32::from_ne_bytes(bytes.try_into().ok()?)),
-            8 => u64::from_ne_bytes(bytes.try_into().ok()?),
-            _ => return None,
-        })
-    }
-}
-
-fn emit(attributes: &[Attribute]) -> Vec<u8> {
-    let inner: Vec<DefaultNla> = attributes.iter().map(|attribute| attribute.0.clone()).collect();
-    let inner = inner.as_slice();
-    let mut bytes = vec![0; inner.buffer_len()];
-    inner.emit(&mut bytes);
-    bytes
-}
-
-/// A message of family `F`: a command with its attributes.
+/// A reply of family `F`: its attributes.
 #[derive(Debug, Clone)]
 pub struct Frame<F> {
-    command: u8,
     attributes: Vec<Attribute>,
     family: PhantomData<F>,
 }
@@ -133,43 +52,12 @@ pub struct Frame<F> {
 impl<F> Frame<F> {
     /// The first attribute of a type, as a number.
     pub fn number(&self, kind: u16) -> Option<u64> {
-        self.attributes.iter().find(|attribute| attribute.kind() == kind)?.as_number()
+        number_in(&self.attributes, kind)
     }
 }
 
-impl<F: Family> GenlFamily for Frame<F> {
-    fn family_name() -> &'static str {
-        F::NAME
-    }
-
-    fn command(&self) -> u8 {
-        self.command
-    }
-
-    fn version(&self) -> u8 {
-        1
-    }
-}
-
-impl<F> Emitable for Frame<F> {
-    fn buffer_len(&self) -> usize {
-        self.attributes.iter().map(|attribute| attribute.0.buffer_len()).sum()
-    }
-
-    fn emit(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(&emit(&self.attributes));
-    }
-}
-
-impl<F> ParseableParametrized<[u8], GenlHeader> for Frame<F> {
-    fn parse_with_param(buffer: &[u8], header: GenlHeader) -> Result<Self, DecodeError> {
-        let mut attributes = Vec::new();
-        for attribute in NlasIterator::new(buffer) {
-            let attribute: NlaBuffer<&[u8]> = attribute?;
-            attributes.push(Attribute(DefaultNla::parse(&attribute)?));
-        }
-        Ok(Self { command: header.cmd, attributes, family: PhantomData })
-    }
+fn number_in(attributes: &[Attribute], kind: u16) -> Option<u64> {
+    attributes.iter().find(|attribute| attribute.kind() == kind)?.as_number()
 }
 
 /// A connection to one generic netlink family.
@@ -187,13 +75,10 @@ impl<F: Family> GenericConnection<F> {
     /// `NotFound` if the kernel has no such family; otherwise the error of opening the socket.
     pub fn open() -> io::Result<Self> {
         let mut connection = Connection::open(NETLINK_GENERIC)?;
-        let query = GenlCtrl {
-            cmd: GenlCtrlCmd::GetFamily,
-            nlas: vec![GenlCtrlAttrs::FamilyName(F::NAME.to_owned())],
-        };
-        let replies = connection
-            .request(GenlMessage::from_payload(query), Request::Acknowledged(0))
-            .map_err(|error| match error.kind() {
+        let query = [Attribute::text(controller::FAMILY_NAME, F::NAME)];
+        let replies =
+            send(&mut connection, controller::ID, controller::GET_FAMILY, &query, Request::Acknowledged(0))
+                .map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => io::Error::new(
                     io::ErrorKind::NotFound,
                     format!("this kernel has no generic netlink family {:?}", F::NAME),
@@ -202,11 +87,7 @@ impl<F: Family> GenericConnection<F> {
             })?;
         let family_id = replies
             .iter()
-            .flat_map(|reply| &reply.payload.nlas)
-            .find_map(|attribute| match attribute {
-                GenlCtrlAttrs::FamilyId(id) => Some(*id),
-                _ => None,
-            })
+            .find_map(|reply| u16::try_from(number_in(reply, controller::FAMILY_ID)?).ok())
             .ok_or_else(|| io::Error::other(format!("the kernel returned no id for {:?}", F::NAME)))?;
         Ok(Self { connection, family_id, family: PhantomData })
     }
@@ -217,25 +98,24 @@ impl<F: Family> GenericConnection<F> {
     /// # Errors
     /// As [`Connection::request`].
     pub fn limit(&mut self, command: u8, attribute: u16) -> io::Result<Option<u64>> {
-        let query = vec![
-            Attribute(DefaultNla::new(policy::FAMILY_ID, self.family_id.to_ne_bytes().to_vec())),
-            Attribute::number(policy::COMMAND, command.into()),
+        let query = [
+            Attribute::bytes(controller::FAMILY_ID, self.family_id.to_ne_bytes()),
+            Attribute::number(controller::COMMAND, command.into()),
         ];
-        let frame = Frame::<Controller> { command: policy::GET, attributes: query, family: PhantomData };
-        let mut message = GenlMessage::from_payload(frame);
-        message.set_resolved_family_id(policy::CONTROLLER_ID);
-        let replies = self.connection.request(message, Request::Dump)?;
-        let parts: Vec<&Attribute> = replies.iter().flat_map(|reply| &reply.payload.attributes).collect();
+        let connection = &mut self.connection;
+        let replies = send(connection, controller::ID, controller::GET_POLICY, &query, Request::Dump)?;
         // First the index of the command's policy, then that policy, an attribute a message.
-        let inner =
-            |kind: u16| parts.iter().filter(move |part| part.kind() == kind).flat_map(|part| part.inner());
-        let of_command = inner(policy::OF_COMMANDS).find(|of| of.kind() == u16::from(command));
-        let index = of_command.and_then(|of| of.inner_number(policy::DO));
-        let found = inner(policy::POLICIES)
+        let inner = |kind: u16| {
+            let parts = replies.iter().flatten().filter(move |part| part.kind() == kind);
+            parts.flat_map(Attribute::inner)
+        };
+        let of_command = inner(controller::OF_COMMANDS).find(|of| of.kind() == u16::from(command));
+        let index = of_command.and_then(|of| number_in(&of.inner(), controller::DO));
+        let found = inner(controller::POLICIES)
             .filter(|policy| Some(u64::from(policy.kind())) == index)
             .flat_map(|policy| policy.inner())
             .find(|found| found.kind() == attribute);
-        Ok(found.and_then(|found| found.inner_number(policy::MAX_VALUE)))
+        Ok(found.and_then(|found| number_in(&found.inner(), controller::MAX_VALUE)))
     }
 
     /// Sends one command and returns its replies.
@@ -245,12 +125,25 @@ impl<F: Family> GenericConnection<F> {
     pub fn request(
         &mut self,
         command: u8,
-        attributes: Vec<Attribute>,
+        attributes: &[Attribute],
         request: Request,
     ) -> io::Result<Vec<Frame<F>>> {
-        let mut message = GenlMessage::from_payload(Frame::<F> { command, attributes, family: PhantomData });
-        message.set_resolved_family_id(self.family_id);
-        let replies = self.connection.request(message, request)?;
-        Ok(replies.into_iter().map(|reply| reply.payload).collect())
+        let replies = send(&mut self.connection, self.family_id, command, attributes, request)?;
+        Ok(replies.into_iter().map(|attributes| Frame { attributes, family: PhantomData }).collect())
     }
+}
+
+/// Sends a command to a family, and returns the attributes of each reply.
+fn send(
+    connection: &mut Connection,
+    family: u16,
+    command: u8,
+    query: &[Attribute],
+    request: Request,
+) -> io::Result<Vec<Vec<Attribute>>> {
+    const VERSION: u8 = 1;
+    let mut body = vec![command, VERSION, 0, 0];
+    body.extend(emit(query));
+    let replies = connection.request(family, &body, request)?;
+    Ok(replies.iter().map(|reply| attributes(reply.body.get(HEADER..).unwrap_or_default())).collect())
 }

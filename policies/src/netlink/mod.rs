@@ -1,20 +1,28 @@
 //! Synchronous netlink: one request, all its replies, and errors with the kernel's extended acknowledgement.
 //!
-//! Message layouts come from the `netlink-packet-*` crates; this module sends and receives.
+//! [`message`] has the layout of messages, and each family a module.
 
 pub mod ethtool;
 pub mod generic;
+pub mod message;
 pub mod netdev;
 pub mod route;
 
 use std::io;
 
-use netlink_packet_core::{
-    DefaultNla, ErrorMessage, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, Nla,
-    NlasIterator, Parseable,
-};
-pub use netlink_packet_core::{NetlinkDeserializable, NetlinkPayload, NetlinkSerializable};
 use netlink_sys::{Socket, SocketAddr};
+
+use self::message::{HEADER, Message, attributes, read_u16, read_u32};
+
+/// Types of messages that are no replies: `NLMSG_NOOP`, `NLMSG_ERROR`, `NLMSG_DONE`, `NLMSG_OVERRUN`.
+const NOOP: u16 = 1;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const OVERRUN: u16 = 4;
+/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_ROOT | NLM_F_MATCH`.
+const REQUEST: u16 = 1;
+const ACKNOWLEDGE: u16 = 4;
+const DUMP: u16 = 0x300;
 
 /// The kind of a request, which determines where its replies end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,76 +60,70 @@ impl Connection {
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(64 << 10) })
     }
 
-    /// Sends `payload` and returns all replies.
+    /// Sends a message with the family's header and attributes, and returns all replies.
     ///
     /// # Errors
     /// The kernel's error, or the error of sending or receiving. [`errno`] returns its number.
-    pub fn request<T>(&mut self, payload: T, request: Request) -> io::Result<Vec<T>>
-    where
-        T: NetlinkSerializable + NetlinkDeserializable,
-        NetlinkPayload<T>: From<T>,
-    {
+    pub fn request(&mut self, kind: u16, body: &[u8], request: Request) -> io::Result<Vec<Message>> {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST
+        let flags = REQUEST
             | match request {
-                Request::Dump => NLM_F_DUMP,
-                Request::Acknowledged(flags) => NLM_F_ACK | flags,
+                Request::Dump => DUMP,
+                Request::Acknowledged(flags) => ACKNOWLEDGE | flags,
             };
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(payload));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
+        let length = u32::try_from(HEADER + body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        bytes.extend_from_slice(&length.to_ne_bytes());
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        bytes.extend_from_slice(&self.sequence.to_ne_bytes());
+        // The kernel fills in the port.
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(body);
         self.socket.send(&bytes, 0)?;
         self.replies()
     }
 
-    fn replies<T: NetlinkDeserializable>(&mut self) -> io::Result<Vec<T>> {
+    fn replies(&mut self) -> io::Result<Vec<Message>> {
         let mut replies = Vec::new();
         loop {
             self.buffer.clear();
             let received = self.socket.recv(&mut self.buffer, 0)?;
             let mut rest = &self.buffer[..received];
             while !rest.is_empty() {
-                let message = NetlinkMessage::<T>::deserialize(rest)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                let cut_off = || io::Error::new(io::ErrorKind::InvalidData, "a netlink message is cut off");
+                let length = read_u32(rest, 0).ok_or_else(cut_off)? as usize;
+                let body = rest.get(HEADER..length).ok_or_else(cut_off)?;
+                let kind = read_u16(rest, 4).ok_or_else(cut_off)?;
+                let sequence = read_u32(rest, 8).ok_or_else(cut_off)?;
                 // Messages are aligned to four bytes; the padding of the last one may be missing.
-                let length = (message.header.length as usize).next_multiple_of(4).max(16);
-                rest = rest.get(length..).unwrap_or_default();
-                if message.header.sequence_number != self.sequence {
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+                if sequence != self.sequence {
                     continue;
                 }
-                match message.payload {
-                    NetlinkPayload::InnerMessage(inner) => replies.push(inner),
-                    NetlinkPayload::Done(_) => return Ok(replies),
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
-                    NetlinkPayload::Error(error) => return Err(kernel_error(&error)),
-                    NetlinkPayload::Overrun(_) => {
-                        return Err(io::Error::other("netlink replies were lost (overrun)"));
-                    }
-                    _ => {}
+                match kind {
+                    NOOP => {}
+                    DONE => return Ok(replies),
+                    ERROR => match read_u32(body, 0).ok_or_else(cut_off)?.cast_signed() {
+                        0 => return Ok(replies),
+                        code => return Err(kernel_error(code, body)),
+                    },
+                    OVERRUN => return Err(io::Error::other("netlink replies were lost (overrun)")),
+                    kind => replies.push(Message { kind, body: body.to_vec() }),
                 }
             }
         }
     }
 }
 
-/// The kernel's error, with its message if it sent one (`NLMSGERR_ATTR_MSG`).
-fn kernel_error(error: &ErrorMessage) -> io::Error {
-    const HEADER: usize = 16;
+/// The kernel's error, with its message if it sent one (`NLMSGERR_ATTR_MSG`). `body`: the code, the request's header
+/// and, as the socket caps acknowledgements (`NETLINK_CAP_ACK`), attributes.
+fn kernel_error(code: i32, body: &[u8]) -> io::Error {
     const MESSAGE: u16 = 1;
-    let plain = error.to_io();
-    let attributes = error.header.get(HEADER..).unwrap_or_default();
-    let message = NlasIterator::new(attributes).flatten().find_map(|attribute| {
-        let attribute = DefaultNla::parse(&attribute).ok()?;
-        let mut bytes = vec![0; attribute.value_len()];
-        attribute.emit_value(&mut bytes);
-        let text = String::from_utf8_lossy(&bytes);
-        (attribute.kind() == MESSAGE).then(|| text.trim_end_matches('\0').to_owned())
-    });
-    match message {
-        Some(message) => io::Error::new(plain.kind(), ExplainedError { plain, message }),
+    let plain = io::Error::from_raw_os_error(code.saturating_neg());
+    let inner = attributes(body.get(4 + HEADER..).unwrap_or_default());
+    match inner.iter().find(|attribute| attribute.kind() == MESSAGE) {
+        Some(message) => io::Error::new(plain.kind(), ExplainedError { plain, message: message.as_text() }),
         None => plain,
     }
 }

@@ -6,7 +6,8 @@
 use std::io;
 
 use super::Request;
-use super::generic::{Attribute, Family, Frame, GenericConnection};
+use super::generic::{Family, Frame, GenericConnection};
+use super::message::Attribute;
 
 const QUEUE_GET: u8 = 10;
 const NAPI_GET: u8 = 11;
@@ -147,7 +148,7 @@ impl Netdev {
     /// `EOPNOTSUPP` on older kernels, `ENODEV` if there is no such interface.
     pub fn queues(&mut self, ifindex: u32) -> io::Result<(Vec<ReportedQueue>, Vec<ReportedQueue>)> {
         let frames =
-            self.0.request(QUEUE_GET, vec![Attribute::number(queue::IFINDEX, ifindex)], Request::Dump)?;
+            self.0.request(QUEUE_GET, &[Attribute::number(queue::IFINDEX, ifindex)], Request::Dump)?;
         let of_type = |kind: u64| {
             let mut queues: Vec<_> = frames
                 .iter()
@@ -170,8 +171,7 @@ impl Netdev {
     /// # Errors
     /// `EOPNOTSUPP` on older kernels, `ENODEV` if there is no such interface.
     pub fn napis(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
-        let frames =
-            self.0.request(NAPI_GET, vec![Attribute::number(napi::IFINDEX, ifindex)], Request::Dump)?;
+        let frames = self.0.request(NAPI_GET, &[Attribute::number(napi::IFINDEX, ifindex)], Request::Dump)?;
         let mut napis: Vec<_> = frames.iter().filter_map(parse_napi).collect();
         napis.sort_by_key(|napi| napi.id);
         Ok(napis)
@@ -183,7 +183,7 @@ impl Netdev {
     /// `NotFound` if there is no such NAPI, `EOPNOTSUPP` before Linux 6.8.
     pub fn napi(&mut self, id: u32) -> io::Result<Napi> {
         let frames =
-            self.0.request(NAPI_GET, vec![Attribute::number(napi::ID, id)], Request::Acknowledged(0))?;
+            self.0.request(NAPI_GET, &[Attribute::number(napi::ID, id)], Request::Acknowledged(0))?;
         frames.iter().find_map(parse_napi).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
@@ -196,8 +196,8 @@ impl Netdev {
         let value = u32::try_from(value).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{value} does not fit 32 bits"))
         })?;
-        let attributes = vec![Attribute::number(napi::ID, id), Attribute::number(setting.attribute(), value)];
-        self.0.request(NAPI_SET, attributes, Request::Acknowledged(0)).map(drop)
+        let attributes = [Attribute::number(napi::ID, id), Attribute::number(setting.attribute(), value)];
+        self.0.request(NAPI_SET, &attributes, Request::Acknowledged(0)).map(drop)
     }
 
     /// Whether this kernel accepts [`THREADED_BUSY_POLL`], by what the family says of its attributes. Changes
@@ -212,11 +212,11 @@ impl Netdev {
     /// # Errors
     /// `EOPNOTSUPP` on older kernels.
     pub fn rx_packets(&mut self, ifindex: u32) -> io::Result<Vec<(u32, u64)>> {
-        let attributes = vec![
+        let attributes = [
             Attribute::number(qstats::IFINDEX, ifindex),
             Attribute::number(qstats::SCOPE, qstats::SCOPE_QUEUE),
         ];
-        let frames = self.0.request(QSTATS_GET, attributes, Request::Dump)?;
+        let frames = self.0.request(QSTATS_GET, &attributes, Request::Dump)?;
         Ok(frames
             .iter()
             .filter(|frame| frame.number(qstats::QUEUE_TYPE) == Some(queue::TYPE_RX))

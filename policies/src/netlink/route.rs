@@ -5,15 +5,43 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
-
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::message::{Attribute, attributes, read_u32};
 use super::{Connection, Request};
+
+/// `RTM_NEWLINK`, `RTM_GETLINK`, `RTM_NEWADDR`, `RTM_GETADDR` (`include/uapi/linux/rtnetlink.h`).
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
+
+/// `struct ifinfomsg` and its attributes (`include/uapi/linux/if_link.h`).
+mod link {
+    pub const HEADER: usize = 16;
+    pub const INDEX_AT: usize = 4;
+    pub const FLAGS_AT: usize = 8;
+    /// `IFF_UP`
+    pub const UP: u32 = 1;
+    pub const NAME: u16 = 3;
+    pub const INFO: u16 = 18;
+    /// `IFLA_INFO_KIND`, in [`INFO`].
+    pub const INFO_KIND: u16 = 1;
+    /// `struct rtnl_link_stats64`: counters of 8 bytes.
+    pub const STATISTICS: u16 = 23;
+    pub const RX_PACKETS: usize = 0;
+    pub const TX_DROPPED: usize = 7;
+}
+
+/// `struct ifaddrmsg` and its attributes (`include/uapi/linux/if_addr.h`).
+mod address {
+    pub const HEADER: usize = 8;
+    pub const INDEX_AT: usize = 4;
+    pub const ADDRESS: u16 = 1;
+    pub const LOCAL: u16 = 2;
+}
 
 /// A network interface as rtnetlink reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,42 +67,28 @@ pub struct Link {
 /// As [`Connection::open`] and [`Connection::request`].
 pub fn links() -> io::Result<Vec<Link>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
-    let replies = connection.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), Request::Dump)?;
-    Ok(replies
-        .into_iter()
-        .filter_map(|reply| match reply {
-            RouteNetlinkMessage::NewLink(link) => parse_link(link),
-            _ => None,
-        })
-        .collect())
+    let replies = connection.request(GET_LINK, &[0; link::HEADER], Request::Dump)?;
+    let links = replies.iter().filter(|reply| reply.kind == NEW_LINK);
+    Ok(links.filter_map(|reply| parse_link(&reply.body)).collect())
 }
 
-fn parse_link(message: LinkMessage) -> Option<Link> {
-    let mut link = Link {
-        index: message.header.index,
-        name: String::new(),
-        up: message.header.flags.contains(LinkFlags::Up),
-        kind: None,
-        rx_packets: None,
-        tx_dropped: None,
+fn parse_link(body: &[u8]) -> Option<Link> {
+    let attributes = attributes(body.get(link::HEADER..)?);
+    let find = |kind| attributes.iter().find(|attribute| attribute.kind() == kind);
+    let counter = |number: usize| {
+        let statistics = find(link::STATISTICS)?.value();
+        Some(u64::from_ne_bytes(statistics.get(number * 8..number * 8 + 8)?.try_into().ok()?))
     };
-    for attribute in message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Stats64(stats) => {
-                link.rx_packets = Some(stats.rx_packets);
-                link.tx_dropped = Some(stats.tx_dropped);
-            }
-            LinkAttribute::LinkInfo(infos) => {
-                link.kind = infos.into_iter().find_map(|info| match info {
-                    LinkInfo::Kind(kind) => Some(kind.to_string()),
-                    _ => None,
-                });
-            }
-            _ => {}
-        }
-    }
-    (!link.name.is_empty()).then_some(link)
+    let info = find(link::INFO).map(Attribute::inner).unwrap_or_default();
+    let kind = info.iter().find(|attribute| attribute.kind() == link::INFO_KIND);
+    Some(Link {
+        index: read_u32(body, link::INDEX_AT)?,
+        name: find(link::NAME)?.as_text(),
+        up: read_u32(body, link::FLAGS_AT)? & link::UP != 0,
+        kind: kind.map(Attribute::as_text),
+        rx_packets: counter(link::RX_PACKETS),
+        tx_dropped: counter(link::TX_DROPPED),
+    })
 }
 
 /// The addresses of the calling thread's network namespace, with the index of their interface.
@@ -83,30 +97,20 @@ fn parse_link(message: LinkMessage) -> Option<Link> {
 /// As [`Connection::open`] and [`Connection::request`].
 pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
-    let replies =
-        connection.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), Request::Dump)?;
-    Ok(replies
-        .into_iter()
-        .filter_map(|reply| match reply {
-            RouteNetlinkMessage::NewAddress(message) => {
-                let index = message.header.index;
-                // IFA_LOCAL is the interface's own address; IFA_ADDRESS is the peer's on a
-                // point-to-point link, and the only one given for IPv6.
-                let local = message.attributes.iter().find_map(|attribute| match attribute {
-                    AddressAttribute::Local(address) => Some(*address),
-                    _ => None,
-                });
-                let address = local.or_else(|| {
-                    message.attributes.iter().find_map(|attribute| match attribute {
-                        AddressAttribute::Address(address) => Some(*address),
-                        _ => None,
-                    })
-                })?;
-                Some((index, address))
-            }
-            _ => None,
-        })
-        .collect())
+    let replies = connection.request(GET_ADDRESS, &[0; address::HEADER], Request::Dump)?;
+    let addresses = replies.iter().filter(|reply| reply.kind == NEW_ADDRESS);
+    Ok(addresses.filter_map(|reply| parse_address(&reply.body)).collect())
+}
+
+fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
+    let attributes = attributes(body.get(address::HEADER..)?);
+    let find = |kind| attributes.iter().find(|attribute| attribute.kind() == kind);
+    // IFA_LOCAL is the interface's own address; IFA_ADDRESS is the peer's on a point-to-point link, and the only one
+    // given for IPv6.
+    let bytes = find(address::LOCAL).or_else(|| find(address::ADDRESS))?.value();
+    let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    let address = v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))?;
+    Some((read_u32(body, address::INDEX_AT)?, address))
 }
 
 /// What ended a wait of a [`LinkMonitor`].
