@@ -67,6 +67,7 @@ pub mod prometheus_text;
 pub mod signals;
 mod supervise;
 mod thread_time;
+mod worker_status;
 
 pub use affinity::{Affinity, UnknownAffinity};
 pub use apply::{AdaptedQueue, Applied, Guard, Outcome, QueueDelegate, apply};

@@ -6,85 +6,15 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::journal::JournalDir;
 use crate::journal::locks::{hold_file, is_file_held};
-use crate::law::{LatencyBudget, QueueMode, QueueSettings, Reason};
 use crate::signals::{Registration, on_termination};
 
-/// The state of a worker, at most a second old. Times count from the worker's start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerStatus {
-    /// The worker's number, from 0.
-    pub worker: usize,
-    /// The thread id.
-    pub thread: i32,
-    /// The id of the NAPI whose sockets it polls; 0 if none.
-    pub napi: u32,
-    /// The policy in effect, which may be less than the requested one.
-    pub running: String,
-    /// How its queue is driven at present. `None` unless kernel polling is in effect.
-    #[serde(default)]
-    pub queue: Option<QueueStatus>,
-    /// Nanoseconds spent running tasks.
-    pub running_ns: u64,
-    /// Nanoseconds spent polling without blocking.
-    pub polling_ns: u64,
-    /// Nanoseconds spent waiting.
-    pub parked_ns: u64,
-}
-
-/// How a worker's queue is driven, and why. Times are whole microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueStatus {
-    /// What drives the queue while the worker waits.
-    pub mode: QueueMode,
-    /// The latency budget of the law that adapts the queue. `None` if the configuration fixes its values.
-    pub latency_budget_us: Option<u64>,
-    /// `gro_flush_timeout`.
-    pub grace_time_us: u64,
-    /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
-    #[serde(default)]
-    pub poll_interval_us: u64,
-    /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
-    pub spin_us: u64,
-    /// Why the queue is driven this way, as `reason` with the share in percent that it is based on.
-    #[serde(flatten)]
-    pub why: Reason,
-}
-
-impl QueueStatus {
-    /// The status of a queue with these settings.
-    pub fn new(settings: &QueueSettings, budget: Option<LatencyBudget>) -> Self {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        Self {
-            mode: settings.mode,
-            latency_budget_us: budget.map(|budget| micros(budget.delay())),
-            grace_time_us: micros(settings.grace_time),
-            poll_interval_us: micros(settings.poll_interval),
-            spin_us: micros(settings.spin),
-            why: settings.why,
-        }
-    }
-
-    /// The mode, with the times that count in it: `grace 20 µs`.
-    pub fn mode_text(&self) -> String {
-        let mut text = self.mode.to_string();
-        match self.mode {
-            QueueMode::Grace => text.push_str(&format!(" {} µs", self.grace_time_us)),
-            QueueMode::Timed => text.push_str(&format!(" {} µs", self.poll_interval_us)),
-            _ => {}
-        }
-        if self.spin_us > 0 {
-            text.push_str(&format!(", spins {} µs", self.spin_us));
-        }
-        text
-    }
-}
+pub use crate::worker_status::{QueueStatus, WorkerStatus};
 
 #[derive(Serialize, Deserialize)]
 struct StatusContent {
@@ -188,6 +118,7 @@ pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::law::{LatencyBudget, QueueSettings, Reason};
 
     #[test]
     fn workers_are_listed_until_the_status_file_is_dropped() {
@@ -240,34 +171,5 @@ mod tests {
         file.state.lock().unwrap().file.take();
         assert_eq!(workers(&directory, 5), []);
         assert!(!file.path.exists());
-    }
-
-    #[test]
-    fn a_queue_status_says_the_mode_and_the_times_that_count() {
-        let spinning = |settings| QueueSettings { spin: Duration::from_micros(3), ..settings };
-        let text = |settings| QueueStatus::new(&settings, None).mode_text();
-        let short = QueueSettings::SHORT_GRACE_TIME;
-        assert_eq!(text(QueueSettings::plain(Reason::Start)), "plain");
-        assert_eq!(text(QueueSettings::interrupt_first(short, Reason::Start)), "interrupt-first");
-        let spins = spinning(QueueSettings::interrupt_first(short, Reason::Start));
-        assert_eq!(text(spins), "interrupt-first, spins 3 µs");
-        assert_eq!(text(QueueSettings::grace(short, Reason::Start)), "grace 20 µs");
-    }
-
-    #[test]
-    fn every_reason_is_read_back_from_a_status() {
-        let shares = [
-            Reason::OftenIdle { busy: 1 },
-            Reason::StaysBusy { busy: 70 },
-            Reason::Saturated { busy: 99 },
-            Reason::CostsMore { busy: 70 },
-            Reason::WithinBudget { share: 80 },
-        ];
-        for why in shares.into_iter().chain([Reason::Start, Reason::Fixed]) {
-            let status = QueueStatus::new(&QueueSettings::plain(why), Some(LatencyBudget::ZERO));
-            let json = serde_json::to_value(status).unwrap();
-            assert_eq!(json["reason"], why.name(), "{json}");
-            assert_eq!(serde_json::from_value::<QueueStatus>(json).unwrap(), status);
-        }
     }
 }
