@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use dispatcher::{BlockingStream, Builder, Dispatcher, Placement};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{Serving, TcpListener, TcpStream};
-use policies::counters::this_thread_cpu_time;
+use policies::thread_time::this_thread_cpu_time;
 
 use common::{local, pair, with_std_peer};
 

@@ -1,7 +1,7 @@
 //! Explains whether kernel polling can run on an interface, and how to fix what prevents it. Observes the
 //! interface for a second. Needs no privilege.
 //!
-//!     cargo run -p lull-policies --example explain -- eth0
+//!     cargo run -p lull-policies --features tools --example explain -- eth0
 
 use policies::explain::{Explanation, Severity};
 use policies::{JournalDir, host};

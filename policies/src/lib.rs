@@ -34,6 +34,10 @@
 //! | [`counters`] | interrupts, packets, softirqs and CPU time of a run |
 //! | [`netlink`] | rtnetlink, netdev and ethtool requests |
 //!
+//! # Features
+//! - `tools` (off by default): what the `policies` command and measurements need beyond a runtime: `attach`, `explain`, and
+//!   [`counters`] of a run.
+//!
 //! The crate is synchronous. It reports by [`tracing`] what it can't return.
 //!
 //! The kernel's side is described in `Documentation/networking/napi.rst`, the policies in Cai and Karsten,
@@ -49,11 +53,14 @@ compile_error!(
 
 mod affinity;
 mod apply;
+mod atomic_file;
+#[cfg(feature = "tools")]
 pub mod attach;
 pub mod counters;
 mod cpus;
 pub mod descriptors;
 mod error;
+#[cfg(feature = "tools")]
 pub mod explain;
 mod grace_time;
 pub mod host;
@@ -66,7 +73,7 @@ mod policy;
 pub mod prometheus_text;
 pub mod signals;
 mod supervise;
-mod thread_time;
+pub mod thread_time;
 mod worker_status;
 
 pub use affinity::{Affinity, UnknownAffinity};

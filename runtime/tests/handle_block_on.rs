@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
-use policies::counters::this_thread_cpu_time;
+use policies::thread_time::this_thread_cpu_time;
 use runtime::{Builder, DriverKind, Handle, Runtime, WaitStrategy};
 
 const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use policies::counters::{
-    CpuTime, Delta, PerfCounters, PerfReading, PerfTarget, PerformanceModel, Snapshot, thread_cpu_time,
-};
+use policies::counters::{CpuTime, Delta, PerfCounters, PerfReading, PerfTarget, PerformanceModel, Snapshot};
+use policies::thread_time::thread_cpu_time;
 use policies::{Cpus, host};
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Builder, Handle};

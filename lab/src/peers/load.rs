@@ -10,7 +10,7 @@ use futures_util::{AsyncBufReadExt, AsyncWriteExt};
 use hdrhistogram::Histogram;
 use net::TcpStream;
 use policies::Cpus;
-use policies::counters::thread_cpu_time;
+use policies::thread_time::thread_cpu_time;
 use runtime::{Builder, DriverKind};
 use serde::{Deserialize, Serialize};
 

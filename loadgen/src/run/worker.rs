@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use policies::counters::this_thread_cpu_time;
+use policies::thread_time::this_thread_cpu_time;
 
 use crate::config::{Config, Loop, Protocol};
 use crate::connection::pipeline::Connection;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::process::{RunTimes, run_times};
 use super::queue_map::QueueName;
-use crate::counters::{AwakeTime, busy_poll_rx_packets};
+use crate::counters::busy_poll_rx_packets;
 use crate::law::Epoch;
 use crate::netlink::netdev::Netdev;
+use crate::thread_time::AwakeTime;
 
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);

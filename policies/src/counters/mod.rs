@@ -1,16 +1,24 @@
-//! The kernel's counters before and after a run, and the ratios that the paper reports.
+//! The kernel's counters before and after a run, and the ratios that the paper reports. With the feature `tools`; without it
+//! only received packets.
 
+#[cfg(feature = "tools")]
 mod cpu_time;
+#[cfg(feature = "tools")]
 mod delta;
+#[cfg(feature = "tools")]
 mod napi_threads;
+#[cfg(feature = "tools")]
 mod perf;
 mod received;
+#[cfg(feature = "tools")]
 mod snapshot;
 
-pub use crate::thread_time::{AwakeTime, this_thread_cpu_time, thread_cpu_time};
-pub use cpu_time::CpuTime;
-pub use delta::{Delta, PacketsPer};
-pub use napi_threads::NapiThread;
-pub use perf::{PerfCounters, PerfReading, PerfTarget, PerformanceModel};
-pub use received::RxPackets;
-pub use snapshot::{Snapshot, Totals, busy_poll_rx_packets};
+#[cfg(feature = "tools")]
+pub use self::{
+    cpu_time::CpuTime,
+    delta::{Delta, PacketsPer},
+    napi_threads::NapiThread,
+    perf::{PerfCounters, PerfReading, PerfTarget, PerformanceModel},
+    snapshot::{Snapshot, Totals},
+};
+pub use received::{RxPackets, busy_poll_rx_packets};

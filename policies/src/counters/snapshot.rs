@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::cpu_time::CpuTicks;
 use super::delta::Delta;
 use super::napi_threads::NapiThread;
-use super::received::{RxPackets, received_by_cpu, received_since};
+use super::received::{RxPackets, busy_poll_rx_packets};
 use crate::error::Error;
 use crate::host::{Interface, irq};
 
@@ -152,41 +152,44 @@ fn net_rx_softirqs() -> io::Result<Vec<u64>> {
         .collect())
 }
 
-/// Packets that busy polls have received since boot, in the calling thread's network namespace (`BusyPollRxPackets` in
-/// `/proc/thread-self/net/netstat`).
+/// Reads `processed` of `/proc/net/softnet_stat`: index is the CPU's number, and offline CPUs have 0.
 ///
-/// # Errors
-/// If the file can't be read; `Unsupported` if the kernel has no such counter.
-pub fn busy_poll_rx_packets() -> io::Result<u64> {
-    // /proc/self would be the namespace of the process's main thread.
-    let text = fs::read_to_string("/proc/thread-self/net/netstat")?;
-    parse_netstat(&text, "TcpExt:", "BusyPollRxPackets").ok_or_else(|| {
-        io::Error::new(io::ErrorKind::Unsupported, "this kernel has no BusyPollRxPackets counter")
-    })
+/// `__netif_receive_skb_core` counts there what it hands to protocols: in a softirq, in a NAPI's kernel
+/// thread and in a busy poll alike.
+fn received_by_cpu() -> io::Result<Vec<u64>> {
+    parse_softnet_stat(&fs::read_to_string("/proc/net/softnet_stat")?)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Finds a counter in `netstat`, which has pairs of lines with the same prefix: names, then values.
-fn parse_netstat(text: &str, prefix: &str, counter: &str) -> Option<u64> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(prefix));
-    let (names, values) = (lines.next()?, lines.next()?);
-    names
-        .split_whitespace()
-        .zip(values.split_whitespace())
-        .find(|(name, _)| *name == counter)
-        .and_then(|(_, value)| value.parse().ok())
+fn parse_softnet_stat(text: &str) -> Option<Vec<u64>> {
+    /// The column of the CPU's number, from 0 (Linux 5.10).
+    const CPU: usize = 12;
+    let mut received = Vec::new();
+    for (position, line) in text.lines().enumerate() {
+        let mut columns = line.split_whitespace().map(|column| u64::from_str_radix(column, 16).ok());
+        let processed = columns.next()??;
+        // Offline CPUs have no line. Older kernels don't say which CPU a line is for.
+        let cpu = match columns.nth(CPU - 1) {
+            Some(cpu) => usize::try_from(cpu?).ok()?,
+            None => position,
+        };
+        if received.len() <= cpu {
+            received.resize(cpu + 1, 0);
+        }
+        received[cpu] = processed;
+    }
+    Some(received)
+}
+
+/// The difference of two readings of a counter that the kernel keeps in 32 bits.
+fn received_since(now: u64, then: u64) -> u64 {
+    now.wrapping_sub(then) & u64::from(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::host;
-
-    #[test]
-    fn a_netstat_counter_is_found_by_its_column() {
-        let text = "TcpExt: SyncookiesSent BusyPollRxPackets\nTcpExt: 3 42\nIpExt: InNoRoutes\nIpExt: 1\n";
-        assert_eq!(parse_netstat(text, "TcpExt:", "BusyPollRxPackets"), Some(42));
-        assert_eq!(parse_netstat(text, "TcpExt:", "Nonesuch"), None);
-    }
 
     #[test]
     fn packets_on_loopback_are_in_the_difference() {
@@ -203,5 +206,24 @@ mod tests {
         let received: u64 = delta.received_by_cpu.iter().sum();
         assert!(received >= 10, "{:?}", delta.received_by_cpu);
         assert_eq!(delta.napi_threads, []);
+    }
+
+    #[test]
+    fn lines_belong_to_the_cpu_in_their_late_column() {
+        let text = "0000000a 0 0 0 0 0 0 0 0 0 0 0 00000000 00000000 00000000\n\
+                    000000ff 0 0 0 0 0 0 0 0 0 0 0 00000003 00000000 00000000\n";
+        assert_eq!(parse_softnet_stat(text), Some(vec![10, 0, 0, 255]));
+    }
+
+    #[test]
+    fn without_that_column_lines_are_in_the_order_of_cpus() {
+        assert_eq!(parse_softnet_stat("0000000a 0 0\n0000000b 0 0\n"), Some(vec![10, 11]));
+        assert_eq!(parse_softnet_stat("not hexadecimal\n"), None);
+    }
+
+    #[test]
+    fn a_counter_that_overflowed_still_gives_the_difference() {
+        assert_eq!(received_since(5, 0xffff_fffe), 7);
+        assert_eq!(received_since(7, 5), 2);
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::atomic_file::AtomicFile;
 use crate::host::Machine;
 use crate::law::LatencyBudget;
 
@@ -148,11 +149,14 @@ impl Measured {
         let folder = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let content = WrittenFile { format: FORMAT, version: VERSION, measured: self, report };
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer(io::BufWriter::new(&mut file), &content)?;
+        let mut new = AtomicFile::new_in(folder)?;
+        let mut writer = io::BufWriter::new(&mut new.file);
+        serde_json::to_writer(&mut writer, &content)?;
+        io::Write::flush(&mut writer)?;
+        drop(writer);
         // A temporary file is for its owner only.
-        file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
-        file.persist(path)?;
+        new.file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        new.persist(path)?;
         Ok(())
     }
 

@@ -25,9 +25,10 @@ use serde::Serialize;
 use crate::counters::Snapshot;
 use crate::error::Error;
 use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
+use crate::host::identity::network_namespace;
 use crate::host::irqbalance::Irqbalance;
 use crate::host::{Cpus, Interface, RxQueue};
-use crate::journal::{JournalDir, queue_holders, unreadable_journals};
+use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
 
 /// How much a finding affects kernel polling.
@@ -394,6 +395,17 @@ fn plural(count: usize, word: &str) -> String {
 fn worker_count(interface: &Interface) -> usize {
     let cores = Cpus::allowed().map_or(1, |cpus| cpus.len());
     interface.queues.len().clamp(1, cores)
+}
+
+/// The journals that can't be read, and may be of the interface with an index.
+///
+/// # Errors
+/// [`Error::Journal`] if the directory of journals can't be read.
+fn unreadable_journals(ifindex: u32, journals: &JournalDir) -> Result<Vec<LeftJournal>, Error> {
+    let namespace = network_namespace();
+    let unreadable = journals.read()?.unreadable.into_iter();
+    let concerned = unreadable.filter(|unreadable| unreadable.may_concern(namespace, Some(ifindex)));
+    Ok(concerned.map(|unreadable| unreadable.left).collect())
 }
 
 #[cfg(test)]

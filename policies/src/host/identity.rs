@@ -7,10 +7,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use procfs::process::{Process, Stat};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
+
+use super::process_stat::ProcessStat;
 
 /// A process. Its start time distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,6 +36,7 @@ pub(crate) enum ProcessState {
 }
 
 impl ProcessIdentity {
+    #[cfg(any(feature = "tools", test))]
     /// A running process by its id; `None` if there is none.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Some(Self { pid, start: start_time(pid)?, pid_namespace: pid_namespace() })
@@ -42,8 +44,7 @@ impl ProcessIdentity {
 
     pub(crate) fn current() -> Self {
         // Not by the id: /proc may be that of another PID namespace.
-        let stat = Process::myself().and_then(|process| process.stat());
-        let start = stat.map_or(0, |stat| stat.starttime);
+        let start = ProcessStat::read("self").map_or(0, |stat| stat.start_time);
         Self { pid: std::process::id(), start, pid_namespace: pid_namespace() }
     }
 
@@ -56,9 +57,9 @@ impl ProcessIdentity {
             let ended = pid_namespace_has_ended(self.pid_namespace);
             return if ended { ProcessState::Ended } else { ProcessState::Hidden };
         }
-        match stat(self.pid) {
-            Some(stat) if is_running(&stat) && stat.starttime == self.start => ProcessState::Running,
-            None if exists(self.pid) => ProcessState::Hidden,
+        match ProcessStat::read(self.pid) {
+            Ok(stat) if is_running(&stat) && stat.start_time == self.start => ProcessState::Running,
+            Err(_) if exists(self.pid) => ProcessState::Hidden,
             _ => ProcessState::Ended,
         }
     }
@@ -82,15 +83,11 @@ impl ProcessIdentity {
 
 /// The start time of a running process, in clock ticks since boot; `None` if there is no such process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    stat(pid).filter(is_running).map(|stat| stat.starttime)
-}
-
-fn stat(pid: u32) -> Option<Stat> {
-    Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()
+    ProcessStat::read(pid).ok().filter(is_running).map(|stat| stat.start_time)
 }
 
 /// A zombie no longer runs, and no longer holds what it set.
-fn is_running(stat: &Stat) -> bool {
+fn is_running(stat: &ProcessStat) -> bool {
     stat.state != 'Z'
 }
 

@@ -1,16 +1,19 @@
 //! Talks to a running irqbalance over its socket (`irqbalance(1)`, "API").
 
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use procfs::process::{Process, all_processes};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketType, UCred, connect, recvmsg, sendmsg, socket, sockopt,
 };
+
+use super::process_stat::ProcessStat;
 
 /// How long a reply may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,12 +31,14 @@ impl Irqbalance {
     /// Finds irqbalance among the processes that are visible to this one.
     pub fn find() -> Option<Self> {
         // Only a process of root: any user can start one of this name.
-        let is_irqbalance = |process: &Process| {
-            process.uid().is_ok_and(|owner| owner == 0)
-                && process.stat().is_ok_and(|stat| stat.comm == "irqbalance")
+        let is_irqbalance = |entry: &fs::DirEntry, pid: i32| {
+            entry.metadata().is_ok_and(|data| data.uid() == 0)
+                && ProcessStat::read(pid).is_ok_and(|stat| stat.name == "irqbalance")
         };
-        let process = all_processes().ok()?.filter_map(Result::ok).find(is_irqbalance)?;
-        Some(Self { pid: process.pid })
+        fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            is_irqbalance(&entry, pid).then_some(Self { pid })
+        })
     }
 
     /// The banned interrupts: those that irqbalance does not move.

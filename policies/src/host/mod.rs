@@ -11,6 +11,7 @@ pub mod irqbalance;
 mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;
+mod process_stat;
 pub mod scheduler;
 
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};

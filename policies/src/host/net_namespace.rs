@@ -27,6 +27,7 @@ impl NetNamespace {
         Self::open("/proc/thread-self/ns/net")
     }
 
+    #[cfg(feature = "tools")]
     /// That of a process.
     ///
     /// # Errors
@@ -52,6 +53,7 @@ impl NetNamespace {
         Ok(Self { file, inode })
     }
 
+    #[cfg(feature = "tools")]
     /// The inode, which identifies the namespace.
     pub(crate) fn inode(&self) -> u64 {
         self.inode

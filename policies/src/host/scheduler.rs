@@ -4,8 +4,7 @@
 
 use std::io;
 
-use procfs::process::Process;
-
+use super::process_stat::ProcessStat;
 use crate::cpus::Pid;
 
 /// The priority that the kernel gives its interrupt threads (`sched_set_fifo`): `SCHED_FIFO` 50.
@@ -18,20 +17,15 @@ pub const INTERRUPT_THREAD_PRIORITY: u32 = 50;
 /// `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_DEADLINE`).
 pub fn fifo_priority(thread: Pid) -> io::Result<u32> {
     let id = thread.as_raw_nonzero().get();
-    let stat = Process::new(id).and_then(|process| process.stat()).map_err(|error| match error {
-        procfs::ProcError::NotFound(_) => io::Error::from(io::ErrorKind::NotFound),
-        error => io::Error::other(error),
-    })?;
-    let class = stat.policy.and_then(|class| i32::try_from(class).ok());
-    match (class, stat.rt_priority) {
-        (Some(libc::SCHED_OTHER), _) => Ok(0),
-        (Some(libc::SCHED_FIFO), Some(priority)) => Ok(priority),
-        (class, _) => Err(io::Error::new(
+    let stat = ProcessStat::read(id)?;
+    match stat.class {
+        libc::SCHED_OTHER => Ok(0),
+        libc::SCHED_FIFO => Ok(stat.rt_priority),
+        class => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             format!(
-                "thread {id} has scheduling class {}, neither SCHED_OTHER nor SCHED_FIFO; set it to \
-                 SCHED_OTHER first (chrt --other --pid 0 {id})",
-                class.map_or_else(|| "unknown".to_owned(), |class| class.to_string())
+                "thread {id} has scheduling class {class}, neither SCHED_OTHER nor SCHED_FIFO; set it to \
+                 SCHED_OTHER first (chrt --other --pid 0 {id})"
             ),
         )),
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::found::{self, Found, FoundJournal, UnreadableJournal};
 use super::locks::{JournalLock, hold_file, is_file_held, without_locks};
 use super::record::{Journal, Lifetime};
+use crate::atomic_file::AtomicFile;
 use crate::error::Error;
 use crate::host::identity::{boot_id, network_namespace, start_time};
 
@@ -151,18 +152,18 @@ impl JournalDir {
 
     /// Writes a journal's file atomically.
     fn write_to(&self, path: &Path, journal: &Journal, is_locked: bool) -> Result<File, Error> {
-        let mut file = tempfile::NamedTempFile::new_in(&self.0).map_err(Error::journal(path))?;
+        let mut new = AtomicFile::new_in(&self.0).map_err(Error::journal(path))?;
         // Before the file has its name, and while only its owner may open it.
         if is_locked {
-            hold_file(file.as_file()).map_err(|error| Error::journal(path)(without_locks(error)))?;
+            hold_file(&new.file).map_err(|error| Error::journal(path)(without_locks(error)))?;
         }
         // Serialized first: serde_json's writer makes one system call for each token.
         let text = serde_json::to_vec_pretty(journal).map_err(|error| Error::journal(path)(error.into()))?;
-        file.write_all(&text).map_err(Error::journal(path))?;
+        new.file.write_all(&text).map_err(Error::journal(path))?;
         // Readable by everybody, so that `policies explain` can show who holds which queues.
-        file.as_file().set_permissions(fs::Permissions::from_mode(0o644)).map_err(Error::journal(path))?;
-        file.as_file().sync_all().map_err(Error::journal(path))?;
-        file.persist(path).map_err(|error| Error::journal(path)(error.error))
+        new.file.set_permissions(fs::Permissions::from_mode(0o644)).map_err(Error::journal(path))?;
+        new.file.sync_all().map_err(Error::journal(path))?;
+        new.persist(path).map_err(Error::journal(path))
     }
 
     /// A number above those of all journals in the directory. The last journal that is removed ends the row: only

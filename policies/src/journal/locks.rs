@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::atomic_file::UNFINISHED;
 use crate::error::Error;
 
 thread_local! {
@@ -62,7 +63,7 @@ impl JournalLock {
     /// changed anything yet, and no other process writes a journal now.
     fn remove_unfinished_journals(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with(".tmp")) {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED)) {
                 let _ = fs::remove_file(entry.path());
             }
         }

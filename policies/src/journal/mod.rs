@@ -15,13 +15,14 @@ mod tests;
 
 pub use directory::JournalDir;
 pub(crate) use directory::JournalFile;
+pub(crate) use entries::Entry;
 #[cfg(test)]
 pub(crate) use entries::OwnedValues;
 pub use entries::RestoreOutcome;
-pub(crate) use entries::{Entry, EpollEntry, ListenerEntry};
+#[cfg(feature = "tools")]
+pub(crate) use entries::{EpollEntry, ListenerEntry};
 pub(crate) use found::FoundJournal;
 pub use found::LeftJournal;
-pub(crate) use queue_holders::unreadable_journals;
 pub use queue_holders::{JournalsOfProcess, QueueHolder, journals_of, queue_holders};
 pub use record::Lifetime;
 pub(crate) use record::{Journal, Originals};

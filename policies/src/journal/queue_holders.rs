@@ -3,11 +3,9 @@
 use serde::Serialize;
 
 use super::directory::JournalDir;
-use super::found::LeftJournal;
 use super::record::Lifetime;
 use crate::error::Error;
 use crate::host::Cpus;
-use crate::host::identity::network_namespace;
 use crate::policy::Policy;
 
 /// Queues of an interface on which a running process has applied a policy.
@@ -65,15 +63,4 @@ pub fn journals_of(pid: u32, journals: &JournalDir) -> Result<JournalsOfProcess,
         }
     }
     Ok(of_process)
-}
-
-/// The journals that can't be read, and may be of the interface with an index.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
-pub(crate) fn unreadable_journals(ifindex: u32, journals: &JournalDir) -> Result<Vec<LeftJournal>, Error> {
-    let namespace = network_namespace();
-    let unreadable = journals.read()?.unreadable.into_iter();
-    let concerned = unreadable.filter(|unreadable| unreadable.may_concern(namespace, Some(ifindex)));
-    Ok(concerned.map(|unreadable| unreadable.left).collect())
 }

@@ -85,8 +85,8 @@ fn explain_refused_thread(error: io::Error) -> io::Error {
         return error;
     }
     // The release is a hint for the reader: what decides is the kernel's refusal.
-    let here = procfs::sys::kernel::Version::current()
-        .map_or_else(|_| String::new(), |here| format!(", and this is Linux {}.{}", here.major, here.minor));
+    let here = fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| String::new(), |here| format!(", and this is Linux {}", here.trim()));
     io::Error::new(
         error.kind(),
         format!("{error}; a kernel thread that polls all the time needs Linux 6.19{here}"),

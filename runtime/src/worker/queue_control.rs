@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policies::QueueRequests;
-use policies::counters::{AwakeTime, this_thread_cpu_time};
 use policies::law::{Epoch, PollingLaw, QueueMode, QueueSettings};
+use policies::thread_time::{AwakeTime, this_thread_cpu_time};
 
 use super::worker_handle::WorkerHandle;
 use crate::counters::worker_counters::WorkerCounters;

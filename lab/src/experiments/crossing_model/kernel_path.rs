@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use policies::Cpus;
-use policies::counters::this_thread_cpu_time;
+use policies::thread_time::this_thread_cpu_time;
 use serde::Serialize;
 
 use super::super::core_assignment::CoreAssignment;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use policies::counters::this_thread_cpu_time;
+use policies::thread_time::this_thread_cpu_time;
 use serde::Serialize;
 
 use super::config::WaitingConfig;
