@@ -13,7 +13,7 @@ use crate::task_core::identity::Identity;
 use crate::worker::current;
 
 /// The longest read that the ring does, in bytes. One worker submits all of them, and copies what is in the page cache: many
-/// longer ones were slower than on threads (`docs/decisions/files-on-the-ring.md`).
+/// longer ones were slower than on threads (`docs/decisions/zero-copy-and-files.md`).
 const MAX_LENGTH: usize = 4 << 10;
 
 /// Whether the ring may read a file: at an offset, a pipe ignores it there (`io_uring/rw.c`), and a file that is open for
