@@ -9,7 +9,7 @@ use runtime::signal::{SignalKind, ctrl_c, hangups, signal, terminated};
 use runtime::{Builder, DriverKind, spawn, timeout};
 use rustix::process::{Signal, getpid, kill_process};
 
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(30);
 const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
 
 fn raise(signal: Signal) {

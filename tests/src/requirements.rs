@@ -4,18 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::CapabilitySet;
 
-/// Returns `found`, or prints that the test is skipped for lack of `what`.
-///
-/// # Panics
-/// If it is missing and `LULL_REQUIRE_ALL` is set.
-pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
-    if found.is_none() {
-        let all = std::env::var_os("LULL_REQUIRE_ALL").is_some_and(|value| !value.is_empty());
-        assert!(!all, "LULL_REQUIRE_ALL is set, and this is missing: {what}");
-        eprintln!("skipped: missing {what}");
-    }
-    found
-}
+pub use requirements::require;
 
 /// Requires the capabilities to make the testbed's namespaces.
 ///
@@ -44,7 +33,10 @@ pub fn own_program(name: &str) -> PathBuf {
     let above = beside.parent().unwrap_or(Path::new("."));
     let program = [above, beside].map(|folder| folder.join(name)).into_iter().find(|file| file.is_file());
     let program = program.unwrap_or_else(|| above.join(name));
-    assert!(program.is_file(), "build the {name} command first: cargo build --workspace");
+    assert!(
+        program.is_file(),
+        "build the {name} command first: cargo test --workspace --no-run --test commands"
+    );
     program
 }
 

@@ -27,11 +27,11 @@ type Lines = Pin<Box<dyn Stream<Item = Result<Line, Status>> + Send>>;
 /// The status that ends a stream of lines.
 ///
 /// # Panics
-/// If the stream ends without one, or not within 20 s.
+/// If the stream ends without one, or not within 60 s.
 #[allow(dead_code, reason = "not every user of this module breaks streams")]
 pub async fn status_at_the_end(lines: &mut Streaming<Line>) -> Status {
     loop {
-        match runtime::timeout(Duration::from_secs(20), lines.next()).await.unwrap().unwrap() {
+        match runtime::timeout(Duration::from_secs(60), lines.next()).await.unwrap().unwrap() {
             Ok(_) => {}
             Err(status) => return status,
         }

@@ -174,7 +174,7 @@ mod tests {
             match fs::metadata(&path).map(|data| data.ino()) {
                 Ok(inode) if inode != pid_namespace() => break inode,
                 _ if ended => {
-                    eprintln!("skipped: missing CAP_SYS_ADMIN");
+                    requirements::require("CAP_SYS_ADMIN", None::<()>);
                     return;
                 }
                 _ => std::thread::yield_now(),

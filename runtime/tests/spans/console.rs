@@ -55,7 +55,7 @@ async fn watch(port: u16, names: &[&str]) -> Console {
         // The server may not listen yet.
         match InstrumentClient::connect(format!("http://127.0.0.1:{port}")).await {
             Ok(client) => break client,
-            Err(error) => assert!(begun.elapsed() < Duration::from_secs(20), "{error}"),
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
@@ -64,7 +64,7 @@ async fn watch(port: u16, names: &[&str]) -> Console {
     let ended =
         |console: &Console, name| console.named(name).is_some_and(|(_, stats)| stats.dropped_at.is_some());
     while !names.iter().all(|name| ended(&console, name)) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", console.tasks);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", console.tasks);
         console.take(updates.message().await.unwrap().unwrap());
     }
     console
@@ -106,7 +106,7 @@ fn the_console_sees_names_places_busy_time_and_wakes() {
     let polls = stats.poll_stats.as_ref().unwrap();
     assert_eq!(polls.polls, 4);
     let busy = Duration::try_from(polls.busy_time.unwrap()).unwrap();
-    assert!((Duration::from_millis(30)..Duration::from_secs(10)).contains(&busy), "{busy:?}");
+    assert!(busy >= Duration::from_millis(30), "{busy:?}");
     assert_eq!((stats.wakes, stats.self_wakes), (3, 0));
     assert_eq!(stats.waker_clones, stats.waker_drops);
     let (_, stats) = console.named("aborted").unwrap();

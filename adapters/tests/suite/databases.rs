@@ -1,0 +1,165 @@
+//! Database clients on Lull's sockets, against real servers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adapters::{Io, SendIo};
+use net::TcpStream;
+use redis::AsyncCommands;
+use redis::aio::MultiplexedConnection;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+
+async fn connect_redis(address: SocketAddr) -> MultiplexedConnection {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let settings = redis::RedisConnectionInfo::default();
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(&settings, SendIo::new(stream), config).await.unwrap();
+    drop(runtime::spawn(driver));
+    connection
+}
+
+#[test]
+fn a_multiplexed_connection_of_redis_answers_each_its_own_and_loses_nothing_to_those_who_give_up() {
+    let Some(server) = requirements::require("program redis-server", crate::servers::redis().unwrap()) else {
+        return;
+    };
+    on_each_driver(async || {
+        let connection = connect_redis(server.address).await;
+        let keys = (0..200_u64).map(|number| {
+            let mut connection = connection.clone();
+            async move {
+                let key = format!("key {number}");
+                let limit = Duration::from_micros(number * 53 % 2000);
+                let asked = async {
+                    let _: () = connection.set(&key, number).await.unwrap();
+                    connection.get::<_, u64>(&key).await.unwrap()
+                };
+                match number % 2 {
+                    0 => Some((number, asked.await)),
+                    _ => runtime::timeout(limit, asked).await.ok().map(|value| (number, value)),
+                }
+            }
+        });
+        let answers = futures_util::future::join_all(keys).await;
+        assert!(answers.iter().flatten().count() >= 100);
+        assert!(answers.iter().flatten().all(|(number, value)| number == value));
+        // Larger than any buffer on the way.
+        let large = vec![b'x'; 3 << 20];
+        let mut connection = connection;
+        let _: () = connection.set("large", &large).await.unwrap();
+        assert!(connection.get::<_, Vec<u8>>("large").await.unwrap() == large);
+    });
+}
+
+#[test]
+fn tokio_postgres_queries_and_pipelines_and_reports_errors() {
+    let Some(server) = requirements::require("PostgreSQL's server", crate::servers::postgres().unwrap())
+    else {
+        return;
+    };
+    on_each_driver(async || {
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let mut config = tokio_postgres::Config::new();
+        config.user("postgres").dbname("postgres");
+        let (client, connection) = config.connect_raw(Io::new(stream), tokio_postgres::NoTls).await.unwrap();
+        let driver = runtime::spawn(connection);
+        client.batch_execute("create temporary table notes (id int primary key, text text)").await.unwrap();
+        let insert = client.prepare("insert into notes values ($1, $2)").await.unwrap();
+        // In one batch: each is sent before the one before it is answered.
+        let inserts = (0..100_i32).map(|id| {
+            let (client, insert) = (&client, &insert);
+            async move { client.execute(insert, &[&id, &format!("note {id}")]).await.unwrap() }
+        });
+        assert_eq!(futures_util::future::join_all(inserts).await.iter().sum::<u64>(), 100);
+        let rows = client.query("select text from notes where id >= $1 order by id", &[&97]).await.unwrap();
+        let texts: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(texts, ["note 97", "note 98", "note 99"]);
+        let error = client.execute(&insert, &[&5, &"again".to_owned()]).await.unwrap_err();
+        assert_eq!(error.code(), Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION));
+        // A query that is given up doesn't confuse the next.
+        let slow = client.query("select pg_sleep(0.2)", &[]);
+        let _ = runtime::timeout(Duration::from_millis(20), slow).await;
+        assert_eq!(client.query_one("select 7", &[]).await.unwrap().get::<_, i32>(0), 7);
+        drop(client);
+        driver.await.unwrap().unwrap();
+    });
+}
+
+/// What a pool of sqlx's does: its queries run on several connections at once, an error leaves a connection usable, and
+/// a query that is given up doesn't confuse the next.
+macro_rules! pool_works {
+    ($pool:expr, $slow:literal) => {{
+        let pool = $pool;
+        sqlx::query("create table if not exists notes (id int primary key, text text)")
+            .execute(&pool)
+            .await
+            .unwrap();
+        sqlx::query("delete from notes").execute(&pool).await.unwrap();
+        let inserts = (0..100_i32).map(|id| {
+            let insert = sqlx::query("insert into notes values ($1, $2)").bind(id).bind(format!("note {id}"));
+            let pool = pool.clone();
+            runtime::spawn(async move { insert.execute(&pool).await.unwrap().rows_affected() })
+        });
+        let inserts: Vec<_> = inserts.collect();
+        let mut rows = 0;
+        for insert in inserts {
+            rows += insert.await.unwrap();
+        }
+        assert_eq!(rows, 100);
+        let text =
+            sqlx::query_scalar::<_, String>("select text from notes where id >= $1 order by id").bind(97);
+        assert_eq!(text.fetch_all(&pool).await.unwrap(), ["note 97", "note 98", "note 99"]);
+        let again = sqlx::query("insert into notes values (5, 'again')").execute(&pool).await.unwrap_err();
+        assert!(again.as_database_error().unwrap().is_unique_violation());
+        for _ in 0..10 {
+            let slow = sqlx::query_scalar::<_, i64>($slow);
+            let _ = runtime::timeout(Duration::from_millis(2), slow.fetch_one(&pool)).await;
+        }
+        let count = sqlx::query_scalar::<_, i64>("select count(*) from notes");
+        assert_eq!(count.fetch_one(&pool).await.unwrap(), 100);
+        pool.close().await;
+    }};
+}
+
+#[test]
+fn a_pool_of_sqlx_queries_postgres_without_and_within_tokios_context() {
+    let Some(server) = requirements::require("PostgreSQL's server", crate::servers::postgres().unwrap())
+    else {
+        return;
+    };
+    let url = format!("postgres://postgres@{}/postgres", server.address);
+    let pool = async || PgPoolOptions::new().max_connections(3).connect(&url).await.unwrap();
+    on_each_driver(async || {
+        pool_works!(pool().await, "select count(*) from pg_sleep(0.05)");
+        let _tokio = adapters::tokio_context::start().await.unwrap();
+        pool_works!(pool().await, "select count(*) from pg_sleep(0.05)");
+    });
+}
+
+#[test]
+fn a_pool_of_sqlx_queries_sqlite() {
+    on_each_driver(async || {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("notes").display());
+        let pool = SqlitePoolOptions::new().max_connections(3).connect(&url).await.unwrap();
+        pool_works!(
+            pool,
+            "with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < 300000)
+             select count(*) from numbers"
+        );
+    });
+}
+
+/// Like `#[runtime::test]`, with something that outlives the runtimes.
+fn on_each_driver(test: impl AsyncFn()) {
+    for driver in [runtime::DriverKind::Epoll, runtime::DriverKind::Uring, runtime::DriverKind::Hybrid] {
+        eprintln!("on {driver}");
+        let built = runtime::Builder::new().ignore_environment().workers(1).driver(driver).build();
+        if let Some(mut runtime) = requirements::require(&format!("the {driver} driver"), built.ok()) {
+            runtime.block_on(test());
+        }
+    }
+}

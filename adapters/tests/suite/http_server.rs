@@ -1,0 +1,421 @@
+//! HTTP servers on hyper: protocols, upgrades, shutdown.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adapters::HyperIo;
+use adapters::hyper::{Client, Peer, serve};
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, UPGRADE};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use net::{TcpStream, UnixListener, UnixStream};
+
+use crate::common::{listener, settle};
+
+/// Answers `/sleep/MILLISECONDS` later, and anything else at once, with the path and how many requests this
+/// connection has made. The counter makes the service `!Send`.
+fn counting(
+    _: &Peer,
+) -> impl hyper::service::Service<
+    Request<Incoming>,
+    Response = Response<String>,
+    Error = Infallible,
+    Future: 'static,
+> + use<> {
+    let requests = Rc::new(Cell::new(0));
+    service_fn(move |request: Request<Incoming>| {
+        let requests = Rc::clone(&requests);
+        async move {
+            requests.set(requests.get() + 1);
+            if let Some(time) = request.uri().path().strip_prefix("/sleep/") {
+                runtime::sleep(Duration::from_millis(time.parse().unwrap())).await;
+            }
+            // Until its connection has had so many requests.
+            if let Some(count) = request.uri().path().strip_prefix("/until/") {
+                while requests.get() < count.parse().unwrap() {
+                    runtime::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            Ok(Response::new(format!("{} {}", request.uri().path(), requests.get())))
+        }
+    })
+}
+
+async fn raw(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+async fn get(client: &Client<Empty<Bytes>>, uri: String) -> Result<String, adapters::hyper::BoxError> {
+    let response = client.get().get(uri.parse()?).await?;
+    Ok(String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?)
+}
+
+#[runtime::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let answer = raw(
+        address,
+        "GET /first HTTP/1.1\r\n\r\nGET /sleep/20 HTTP/1.1\r\n\r\nGET /third HTTP/1.1\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    let bodies: Vec<_> =
+        answer.split("\r\n\r\n").skip(1).map(|part| part.split("HTTP/1.1").next().unwrap()).collect();
+    assert_eq!(bodies, ["/first 1", "/sleep/20 2", "/third 3"]);
+    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}
+
+#[runtime::test]
+async fn a_client_reuses_connections_and_http2_has_many_requests_on_one() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let http1 = Client::new();
+    for number in 1..=3 {
+        assert_eq!(get(&http1, format!("http://{address}/a")).await.unwrap(), format!("/a {number}"));
+    }
+    let http2 = Client::http2();
+    // On one connection, at the same time.
+    let uri = format!("http://{address}/until/20");
+    let requests = (0..20).map(|_| get(&http2, uri.clone()));
+    for answer in futures_util::future::join_all(requests).await {
+        answer.unwrap();
+    }
+    assert_eq!(get(&http2, format!("http://{address}/b")).await.unwrap(), "/b 21");
+    assert_eq!(server.alignment().accepted, 2);
+}
+
+#[runtime::test]
+async fn a_shutdown_lets_requests_in_progress_finish_and_closes_the_rest() {
+    for client in [Client::new(), Client::http2()] {
+        let listener = listener();
+        let address = listener.local_addr().unwrap();
+        let server = serve(listener, counting).start().unwrap();
+        let mut idle = TcpStream::connect(address).await.unwrap();
+        idle.write_all(b"GET /idle HTTP/1.1\r\n\r\n").await.unwrap();
+        let busy = runtime::spawn({
+            let client = client.clone();
+            async move { get(&client, format!("http://{address}/sleep/200")).await }
+        });
+        while server.connections() < 2 {
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+        settle().await;
+        let report = server.shutdown(Duration::from_secs(60)).await;
+        assert_eq!((report.finished, report.aborted), (2, 0));
+        assert_eq!(busy.await.unwrap().unwrap(), "/sleep/200 1");
+        let mut answer = String::new();
+        idle.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("/idle 1"), "{answer}");
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+}
+
+#[runtime::test]
+async fn a_request_that_outlives_the_shutdown_is_dropped() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let client = Client::http2();
+    let hung = runtime::spawn(async move { get(&client, format!("http://{address}/sleep/60000")).await });
+    settle().await;
+    let report = server.shutdown(Duration::from_millis(100)).await;
+    assert_eq!((report.finished, report.aborted), (0, 1));
+    assert!(hung.await.unwrap().is_err());
+}
+
+#[runtime::test]
+async fn the_awaited_server_returns_after_its_signal() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = futures_channel::oneshot::channel::<()>();
+    let running = serve(listener, counting).with_graceful_shutdown(async move {
+        let _ = stopped.await;
+    });
+    let running = runtime::spawn(running.into_future());
+    assert!(raw(address, "GET / HTTP/1.0\r\n\r\n").await.ends_with("/ 1"));
+    assert!(!running.is_finished());
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+}
+
+#[runtime::test]
+async fn a_client_that_sends_no_request_is_cut_off() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server =
+        serve(listener, counting).header_read_timeout(Some(Duration::from_millis(100))).start().unwrap();
+    // Also before it has said whether it speaks HTTP/2.
+    for begun in ["", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nhos"] {
+        let answer = runtime::timeout(Duration::from_secs(60), raw(address, begun)).await;
+        assert_eq!(answer.as_deref(), Ok(""), "{begun:?}");
+    }
+    server.shutdown(Duration::ZERO).await;
+}
+
+#[runtime::test]
+async fn a_client_that_still_sends_its_body_gets_the_response_that_refuses_it() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, |_: &Peer| {
+        service_fn(async |_: Request<Incoming>| {
+            let refused = Response::builder().status(StatusCode::PAYLOAD_TOO_LARGE);
+            Ok::<_, Infallible>(refused.body(Empty::<Bytes>::new()).unwrap())
+        })
+    })
+    .start()
+    .unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..5 {
+        stream.write_all(&piece).await.unwrap();
+        runtime::sleep(Duration::from_millis(20)).await;
+    }
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
+    drop(stream);
+    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}
+
+#[runtime::test]
+async fn a_client_that_keeps_its_side_open_after_the_last_response_is_left_after_some_seconds() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let begin = std::time::Instant::now();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    // Bytes are taken, and begin no other request.
+    while stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it is never closed");
+        runtime::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(1900), "closed after {:?}", begin.elapsed());
+    server.shutdown(Duration::from_secs(60)).await;
+}
+
+#[runtime::test]
+#[ignore = "timing"]
+async fn a_shutdown_does_not_wait_for_clients_that_keep_their_side_open() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let idle = async || {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut begun = [0; 12];
+        stream.read_exact(&mut begun).await.unwrap();
+        stream
+    };
+    let clients = [idle().await, idle().await];
+    let begin = std::time::Instant::now();
+    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+    assert!(begin.elapsed() < Duration::from_millis(1500), "{:?}", begin.elapsed());
+    drop(clients);
+}
+
+#[runtime::test]
+async fn a_unix_socket_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("http");
+    let server = serve(UnixListener::bind(&path).unwrap(), |peer: &Peer| {
+        assert_eq!(peer.address(), None);
+        counting(peer)
+    })
+    .start()
+    .unwrap();
+    let mut client = UnixStream::connect(&path).await.unwrap();
+    client.write_all(b"GET /unix HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("/unix 1"), "{answer}");
+    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}
+
+/// Where a test takes an upgraded connection.
+type Upgrades = flume::Sender<hyper::upgrade::Upgraded>;
+
+async fn upgrading(
+    mut request: Request<Incoming>,
+    upgrades: Upgrades,
+) -> Result<Response<String>, Infallible> {
+    let upgrade = hyper::upgrade::on(&mut request);
+    drop(runtime::spawn(async move { upgrades.send(upgrade.await.unwrap()) }));
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(CONNECTION, "upgrade".parse().unwrap());
+    response.headers_mut().insert(UPGRADE, "echo".parse().unwrap());
+    Ok(response)
+}
+
+/// A server, an upgraded connection of it, and its client.
+async fn upgraded() -> (adapters::hyper::Server, HyperIo<hyper::upgrade::Upgraded>, TcpStream) {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let (upgrades, upgraded) = flume::unbounded();
+    let server = serve(listener, move |_: &_| {
+        let upgrades = upgrades.clone();
+        service_fn(move |request| upgrading(request, upgrades.clone()))
+    })
+    .start()
+    .unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nearly").await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).await.unwrap();
+        answer.push(byte[0]);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101 "));
+    (server, HyperIo::new(upgraded.recv_async().await.unwrap()), client)
+}
+
+#[runtime::test]
+async fn an_upgraded_connection_carries_any_bytes_both_ways() {
+    let (server, mut upgraded, mut client) = upgraded().await;
+    let mut early = [0; 5];
+    AsyncReadExt::read_exact(&mut upgraded, &mut early).await.unwrap();
+    assert_eq!(&early, b"early");
+    AsyncWriteExt::write_all(&mut upgraded, b"hello").await.unwrap();
+    AsyncWriteExt::flush(&mut upgraded).await.unwrap();
+    client.read_exact(&mut early).await.unwrap();
+    assert_eq!(&early, b"hello");
+    assert_eq!(server.connections(), 1);
+    drop(upgraded);
+    assert_eq!(client.read(&mut early).await.unwrap(), 0);
+    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}
+
+#[runtime::test]
+async fn another_thread_gets_errors_of_an_upgraded_connection_and_can_drop_it() {
+    let (server, upgraded, mut client) = upgraded().await;
+    let error = std::thread::spawn(move || {
+        let mut upgraded = upgraded;
+        let reading = async {
+            let mut early = [0; 5];
+            AsyncReadExt::read_exact(&mut upgraded, &mut early).await.unwrap();
+            AsyncReadExt::read(&mut upgraded, &mut early).await
+        };
+        futures_util::FutureExt::now_or_never(reading).expect("an error at once").unwrap_err()
+    })
+    .join()
+    .unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::Other, "{error}");
+    // Dropped there, it is closed here.
+    assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}
+
+#[runtime::test]
+async fn a_shutdown_closes_upgraded_connections_at_its_limit() {
+    let (server, mut upgraded, mut client) = upgraded().await;
+    let waiting = runtime::spawn(async move {
+        let mut all = Vec::new();
+        AsyncReadExt::read_to_end(&mut upgraded, &mut all).await
+    });
+    let report = server.shutdown(Duration::from_millis(50)).await;
+    assert_eq!((report.finished, report.aborted), (0, 1));
+    // Whichever it sees first: that reading is shut down, or that the stream is gone.
+    match waiting.await.unwrap() {
+        Ok(length) => assert_eq!(length, b"early".len()),
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted),
+    }
+    assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
+}
+
+#[runtime::test(workers = 3)]
+async fn connections_are_spread_over_the_workers_and_all_shut_down() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, |_: &Peer| {
+        service_fn(async |_: Request<Incoming>| {
+            Ok::<_, Infallible>(Response::new(runtime::current_worker().to_string()))
+        })
+    })
+    .start()
+    .unwrap();
+    let mut workers = std::collections::BTreeSet::new();
+    let mut clients = Vec::new();
+    for _ in 0..12 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut answer = [0; 200];
+        let length = client.read(&mut answer).await.unwrap();
+        workers.insert(answer[length - 1]);
+        clients.push(client);
+    }
+    assert_eq!(workers.len(), 3, "{workers:?}");
+    let report = server.shutdown(Duration::from_secs(60)).await;
+    assert_eq!((report.finished, report.aborted), (12, 0));
+    for mut client in clients {
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+    }
+}
+
+#[runtime::test]
+#[ignore = "timing"]
+async fn idle_connections_of_http2_end_and_busy_ones_go_on() {
+    let limit = Duration::from_millis(150);
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let slow = |_: Request<Incoming>| async {
+        runtime::sleep(Duration::from_millis(700)).await;
+        Ok::<_, Infallible>(Response::new("late".to_owned()))
+    };
+    let server = serve(listener, move |_: &Peer| service_fn(slow)).idle_timeout(Some(limit)).start().unwrap();
+    let client = Client::<Empty<Bytes>>::http2();
+    // It takes longer than the limit, but its client answers.
+    let response = client.get().get(format!("http://{address}/").parse().unwrap()).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "late");
+    // One that says nothing at all after its preface.
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut received = Vec::new();
+    runtime::timeout(Duration::from_secs(60), silent.read_to_end(&mut received)).await.unwrap().unwrap();
+    while server.connections() > 0 {
+        runtime::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[runtime::test]
+async fn a_client_that_takes_nothing_of_a_response_is_cut() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let large = |_: Request<Incoming>| async {
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(vec![0; 32 << 20]))))
+    };
+    let limit = Duration::from_millis(300);
+    let server =
+        serve(listener, move |_: &Peer| service_fn(large)).stall_timeout(Some(limit)).start().unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    client.flush().await.unwrap();
+    // Its kernel takes some; it reads none.
+    while server.alignment().accepted == 0 {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let ended = async {
+        while server.connections() > 0 {
+            runtime::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    runtime::timeout(Duration::from_secs(60), ended).await.expect("the connection stays open");
+}

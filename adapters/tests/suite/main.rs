@@ -1,0 +1,24 @@
+//! What runs on the adapters, over loopback. One program, since each has to be linked.
+
+mod axum_app;
+mod common;
+mod databases;
+mod ecosystem;
+mod file_bodies;
+mod grpc;
+mod grpc_tls;
+mod http_server;
+mod https_client;
+mod io;
+mod real_clients;
+mod tls_streams;
+mod tokio_context;
+mod tower_services;
+
+// Examples use these, too.
+#[path = "../authority/mod.rs"]
+mod authority;
+#[path = "../chat/mod.rs"]
+mod chat;
+#[path = "../servers/mod.rs"]
+mod servers;

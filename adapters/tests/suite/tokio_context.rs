@@ -1,0 +1,63 @@
+//! Crates that need tokio's runtime, in its context.
+
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::common::listener;
+
+#[runtime::test(workers = 2)]
+async fn tokios_timers_tasks_and_sockets_work_on_each_worker_and_end_with_the_context() {
+    let context = adapters::tokio_context::start().await.unwrap();
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let _serving = listener
+        .serve(async |mut stream: net::TcpStream| {
+            let _ = futures_util::AsyncWriteExt::write_all(&mut stream, b"hello").await;
+        })
+        .unwrap();
+    for worker in 0..2 {
+        let work = move || async move {
+            assert_eq!(runtime::current_worker(), worker);
+            let begin = Instant::now();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(begin.elapsed() >= Duration::from_millis(20));
+            let here = std::thread::current().id();
+            let there = tokio::spawn(async { std::thread::current().id() }).await.unwrap();
+            assert_ne!(here, there);
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            stream.shutdown().await.ok();
+            text
+        };
+        assert_eq!(runtime::spawn_on(worker, work).await.unwrap(), "hello");
+    }
+    drop(context);
+    runtime::yield_now().await;
+    runtime::sleep(Duration::from_millis(20)).await;
+    assert!(tokio::runtime::Handle::try_current().is_err());
+}
+
+#[runtime::test(workers = 2)]
+async fn reqwest_gets_pages_of_an_axum_application_from_each_worker() {
+    let _tokio = adapters::tokio_context::start().await.unwrap();
+    let listener = listener();
+    let uri = format!("http://{}/", listener.local_addr().unwrap());
+    let app = Router::new().route("/", get(async || "x".repeat(100_000)));
+    let server = adapters::axum::serve(listener, app).start().unwrap();
+    // Both workers share its connections, which are the tokio thread's.
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for worker in 0..2 {
+        let (client, uri) = (client.clone(), uri.clone());
+        let get = move || async move {
+            let page = client.get(uri).timeout(Duration::from_secs(60)).send().await.unwrap();
+            page.error_for_status().unwrap().text().await.unwrap().len()
+        };
+        assert_eq!(runtime::spawn_on(worker, get).await.unwrap(), 100_000);
+    }
+    drop(client);
+    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}

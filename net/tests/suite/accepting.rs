@@ -1,0 +1,99 @@
+//! Accepting: dead connections, several tasks on one listener, both address families.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+use net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use socket2::{Domain, Socket, Type};
+
+use crate::common::local;
+
+/// Connects, and resets the connection at once. Returns the client's address.
+fn connect_and_reset(to: SocketAddr) -> SocketAddr {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+    address
+}
+
+#[runtime::test]
+async fn a_client_that_has_reset_is_accepted_with_its_address() {
+    for bound in [local(), (Ipv6Addr::LOCALHOST, 0).into()] {
+        let listener = TcpListener::bind(bound).unwrap();
+        let address = listener.local_addr().unwrap();
+        let gone = connect_and_reset(address);
+        let (mut dead, peer) = listener.accept().await.expect("a stranger's reset is not an error");
+        assert_eq!(peer, gone);
+        let ended = runtime::timeout(Duration::from_secs(30), dead.read(&mut [0])).await.unwrap();
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+        let client = TcpStream::connect(address).await.unwrap();
+        let (_server, peer) = listener.accept().await.unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+    }
+}
+
+#[runtime::test]
+async fn two_tasks_that_wait_on_one_listener_both_accept() {
+    let listener = Rc::new(TcpListener::bind(local()).unwrap());
+    let address = listener.local_addr().unwrap();
+    let accepting: Vec<_> = (0..2)
+        .map(|_| {
+            let listener = Rc::clone(&listener);
+            runtime::spawn(async move { listener.accept().await.unwrap().1 })
+        })
+        .collect();
+    runtime::sleep(Duration::from_millis(2)).await;
+    let clients = [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+    let mut peers = Vec::new();
+    for task in accepting {
+        let accepted = runtime::timeout(Duration::from_secs(30), task).await;
+        peers.push(accepted.expect("a waiting task was forgotten").unwrap());
+    }
+    let mut addresses = clients.map(|client| client.local_addr().unwrap());
+    peers.sort();
+    addresses.sort();
+    assert_eq!(peers, addresses);
+}
+
+#[runtime::test]
+async fn a_dropped_accept_leaves_the_connection_to_the_other_task() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = Rc::new(UnixListener::bind(&path).unwrap());
+    let first = runtime::spawn({
+        let listener = Rc::clone(&listener);
+        async move { listener.accept().await.is_ok() }
+    });
+    let second = runtime::spawn({
+        let listener = Rc::clone(&listener);
+        async move { listener.accept().await.is_ok() }
+    });
+    runtime::sleep(Duration::from_millis(2)).await;
+    second.abort();
+    assert!(second.await.unwrap_err().is_cancelled());
+    let _client = UnixStream::connect(&path).await.unwrap();
+    let accepted = runtime::timeout(Duration::from_secs(30), first).await;
+    assert!(accepted.expect("the waiting task was forgotten").unwrap());
+}
+
+#[runtime::test(workers = 2)]
+async fn an_unspecified_ipv6_address_takes_connections_of_both_families() {
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut by_v4 = TcpStream::connect(([127, 0, 0, 1], port)).await.expect("over IPv4");
+    let (mut server, peer) = listener.accept().await.unwrap();
+    assert_eq!(peer.ip().to_canonical(), std::net::IpAddr::from([127, 0, 0, 1]));
+    by_v4.write_all(b"4").await.unwrap();
+    server.read_exact(&mut [0]).await.unwrap();
+    // Also as a group with a listener for each worker.
+    let serving = crate::common::serve_echo(listener);
+    for address in [SocketAddr::from(([127, 0, 0, 1], port)), (Ipv6Addr::LOCALHOST, port).into()] {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"x").await.unwrap();
+        client.read_exact(&mut [0]).await.unwrap();
+    }
+    serving.shutdown(Duration::from_secs(30)).await;
+}

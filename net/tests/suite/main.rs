@@ -1,0 +1,17 @@
+//! Sockets over loopback. One program, since each has to be linked.
+
+mod accepting;
+mod cancellation;
+mod common;
+mod conveniences;
+mod floods;
+mod owned_writes;
+mod read_exact;
+mod ring;
+mod send_file;
+mod sockets;
+mod splice;
+mod stream_contract;
+mod udp;
+mod unix_descriptors;
+mod without_waiting;

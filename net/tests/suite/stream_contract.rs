@@ -1,0 +1,152 @@
+//! What `Stream` promises on every driver: when a write is done, when an error is told, what flush, close, shutdown and
+//! drop do. Each test runs on each driver.
+
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+use std::time::Duration;
+
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+
+use crate::common::{pair, with_std_peer};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn reset(peer: std::net::TcpStream) {
+    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+#[runtime::test]
+async fn a_buffer_may_be_changed_when_its_write_has_returned() {
+    for size in [1000, 40_000] {
+        let (mut stream, mut peer) = with_std_peer().await;
+        let mut buffer = vec![1; size];
+        let written = stream.write(&buffer).await.unwrap();
+        assert!(written > 0);
+        buffer.fill(2);
+        stream.flush().await.unwrap();
+        let mut received = vec![0; written];
+        peer.read_exact(&mut received).unwrap();
+        assert!(received.iter().all(|&byte| byte == 1));
+    }
+}
+
+#[runtime::test]
+async fn flush_returns_when_the_kernel_has_taken_everything() {
+    let (mut stream, mut peer) = with_std_peer().await;
+    for size in [1, 5000, 100_000] {
+        stream.write_all(&vec![1; size]).await.unwrap();
+        stream.flush().await.unwrap();
+        // The peer blocks this thread: the worker sends nothing more.
+        peer.read_exact(&mut vec![0; size]).unwrap();
+    }
+    stream.flush().await.unwrap();
+}
+
+#[runtime::test]
+async fn close_sends_what_was_written_and_then_the_end_and_may_be_repeated() {
+    let (mut stream, mut server) = pair().await;
+    let reading = runtime::spawn(async move {
+        let mut bytes = Vec::new();
+        server.read_to_end(&mut bytes).await.unwrap();
+        // The other direction is still open.
+        server.write_all(b"answer").await.unwrap();
+        bytes.len()
+    });
+    stream.write_all(&vec![1; 300_000]).await.unwrap();
+    stream.close().await.unwrap();
+    stream.close().await.unwrap();
+    assert_eq!(reading.await.unwrap(), 300_000);
+    assert_eq!(stream.write(b"more").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"answer");
+}
+
+#[runtime::test]
+async fn a_shutdown_of_writing_sends_what_was_written_before_the_end() {
+    for how in [Shutdown::Write, Shutdown::Both] {
+        let (mut stream, mut peer) = with_std_peer().await;
+        let bytes = vec![1; 30_000];
+        stream.write_all(&bytes[..10_000]).await.unwrap();
+        stream.write_all(&bytes[10_000..]).await.unwrap();
+        stream.shutdown(how).unwrap();
+        assert_eq!(stream.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        runtime::timeout(LIMIT, stream.flush()).await.unwrap().unwrap();
+        stream.close().await.unwrap();
+        let mut received = Vec::new();
+        peer.read_to_end(&mut received).unwrap();
+        assert_eq!(received.len(), bytes.len());
+    }
+}
+
+#[runtime::test]
+async fn a_shutdown_of_reading_ends_a_read_that_waits() {
+    let (stream, _peer) = with_std_peer().await;
+    let (mut reader, writer) = stream.into_split();
+    let reading = runtime::spawn(async move { reader.read(&mut [0]).await });
+    runtime::sleep(Duration::from_millis(2)).await;
+    writer.shutdown(Shutdown::Read).unwrap();
+    let read = runtime::timeout(LIMIT, reading).await.expect("the read still waits").unwrap();
+    assert_eq!(read.unwrap(), 0);
+}
+
+#[runtime::test]
+async fn a_failed_send_is_told_once_at_the_latest_by_flush_and_by_every_later_write() {
+    let (mut stream, peer) = with_std_peer().await;
+    reset(peer);
+    runtime::sleep(Duration::from_millis(2)).await;
+    let told = match stream.write_all(&[1; 100]).await {
+        Ok(()) => stream.flush().await,
+        failed => failed,
+    };
+    let kind = told.expect_err("the peer has reset the connection").kind();
+    assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&kind), "{kind:?}");
+    for _ in 0..3 {
+        let kind = stream.write(b"x").await.unwrap_err().kind();
+        assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&kind), "{kind:?}");
+    }
+}
+
+#[runtime::test]
+async fn a_reset_is_read_once_and_then_the_end() {
+    let (mut stream, peer) = with_std_peer().await;
+    reset(peer);
+    let read = runtime::timeout(LIMIT, stream.read(&mut [0])).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    for _ in 0..2 {
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+    // Nothing was written that could be lost.
+    stream.flush().await.unwrap();
+    stream.close().await.unwrap();
+}
+
+#[runtime::test]
+async fn empty_reads_and_writes_do_not_wait() {
+    let (mut stream, _peer) = with_std_peer().await;
+    assert_eq!(runtime::timeout(LIMIT, stream.read(&mut [])).await.unwrap().unwrap(), 0);
+    assert_eq!(runtime::timeout(LIMIT, stream.write(&[])).await.unwrap().unwrap(), 0);
+}
+
+#[runtime::test]
+async fn dropping_a_stream_sends_what_was_written_and_then_the_end() {
+    for size in [10, 100_000] {
+        let (mut stream, mut server) = pair().await;
+        let writing = runtime::spawn(async move { stream.write_all(&vec![1; size]).await.unwrap() });
+        let mut bytes = Vec::new();
+        server.read_to_end(&mut bytes).await.unwrap();
+        writing.await.unwrap();
+        assert_eq!(bytes.len(), size);
+    }
+}
+
+#[runtime::test]
+async fn after_an_error_of_a_large_write_no_later_write_seems_to_succeed() {
+    let (mut stream, peer) = with_std_peer().await;
+    reset(peer);
+    let large = vec![0; 64 << 10];
+    while stream.write(&large).await.is_ok() {}
+    for size in [1, 64 << 10] {
+        assert!(stream.write(&large[..size]).await.is_err(), "{size}");
+    }
+}

@@ -1,0 +1,233 @@
+//! UDP sockets: several tasks on one socket, both address families, groups.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::rc::Rc;
+use std::time::Duration;
+
+use net::{BindOptions, DatagramInfo, Ecn, SendOptions, UdpSocket};
+
+use crate::common::local;
+
+#[runtime::test]
+async fn two_tasks_that_wait_on_one_socket_both_receive() {
+    let socket = Rc::new(UdpSocket::bind(local()).unwrap());
+    let address = socket.local_addr().unwrap();
+    let receiving: Vec<_> = (0..2)
+        .map(|_| {
+            let socket = Rc::clone(&socket);
+            runtime::spawn(async move {
+                let mut buffer = [0; 8];
+                socket.recv_from(&mut buffer).await.unwrap();
+                buffer[0]
+            })
+        })
+        .collect();
+    runtime::sleep(Duration::from_millis(2)).await;
+    let sender = UdpSocket::bind(local()).unwrap();
+    sender.send_to(b"a", address).await.unwrap();
+    runtime::sleep(Duration::from_millis(2)).await;
+    sender.send_to(b"b", address).await.unwrap();
+    let mut received = Vec::new();
+    for task in receiving {
+        let byte = runtime::timeout(Duration::from_secs(30), task).await;
+        received.push(byte.expect("a waiting task was forgotten").unwrap());
+    }
+    received.sort_unstable();
+    assert_eq!(received, b"ab");
+}
+
+#[runtime::test]
+async fn an_unspecified_ipv6_address_takes_datagrams_of_both_families() {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let by_v4 = UdpSocket::bind(local()).unwrap();
+    by_v4.send_to(b"4", (Ipv4Addr::LOCALHOST, port).into()).await.unwrap();
+    let mut buffer = [0; 8];
+    let received = runtime::timeout(Duration::from_secs(30), socket.recv_from(&mut buffer)).await;
+    let (_, from) = received.expect("the datagram over IPv4 was not received").unwrap();
+    assert_eq!(from.ip().to_canonical(), Ipv4Addr::LOCALHOST);
+}
+
+#[runtime::test]
+async fn an_address_of_ipv6_only_leaves_the_port_of_ipv4_free() {
+    let only = BindOptions::new().only_v6(true);
+    let socket = UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, 0), &only).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let group = UdpSocket::bind_group((Ipv4Addr::UNSPECIFIED, port).into(), 2).unwrap();
+    assert!(group.iter().all(|member| member.local_addr().unwrap().port() == port));
+    assert!(UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, port), &BindOptions::new()).is_err());
+}
+
+#[runtime::test]
+async fn every_member_of_a_group_gets_datagrams_and_a_stranger_does_not_join() {
+    let group = UdpSocket::bind_group(local(), 2).unwrap();
+    let address = group[0].local_addr().unwrap();
+    assert_eq!(UdpSocket::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    let members: Vec<_> = group.into_iter().map(|socket| UdpSocket::from_std(socket).unwrap()).collect();
+    let mut received = [0; 2];
+    for _ in 0..64 {
+        let sender = std::net::UdpSocket::bind(local()).unwrap();
+        sender.send_to(b"x", address).unwrap();
+        let mut buffers = [[0; 4]; 2];
+        let [first, second] = &mut buffers;
+        let (first, second) = (members[0].recv_from(first), members[1].recv_from(second));
+        let (first, second) = (std::pin::pin!(first), std::pin::pin!(second));
+        let either = futures_util::future::select(first, second);
+        match runtime::timeout(Duration::from_secs(30), either).await.expect("a datagram was lost") {
+            futures_util::future::Either::Left(_) => received[0] += 1,
+            futures_util::future::Either::Right(_) => received[1] += 1,
+        }
+    }
+    assert!(received[0] > 0 && received[1] > 0, "{received:?}");
+}
+
+#[runtime::test]
+async fn a_send_with_a_segment_size_arrives_as_datagrams_of_that_size() {
+    let (sender, receiver) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind(local()).unwrap());
+    let set = sender.set_segment_size(NonZeroU16::new(1000));
+    if requirements::require("UDP_SEGMENT (Linux 4.18)", set.ok()).is_none() {
+        return;
+    }
+    let to = receiver.local_addr().unwrap();
+    let bytes: Vec<u8> = (0..2500).map(|index| (index % 251) as u8).collect();
+    assert_eq!(sender.send_to(&bytes, to).await.unwrap(), 2500);
+    let (mut received, mut lengths) = (Vec::<u8>::new(), Vec::new());
+    let mut buffer = [0; 4096];
+    while received.len() < bytes.len() {
+        let next = runtime::timeout(Duration::from_secs(30), receiver.recv(&mut buffer)).await;
+        let length = next.expect("a datagram is missing").unwrap();
+        received.extend(&buffer[..length]);
+        lengths.push(length);
+    }
+    assert_eq!(lengths, [1000, 1000, 500]);
+    assert_eq!(received, bytes);
+    sender.set_segment_size(None).unwrap();
+    sender.send_to(&bytes, to).await.unwrap();
+    assert_eq!(receiver.recv(&mut buffer).await.unwrap(), 2500);
+    sender.set_segment_size(NonZeroU16::new(1)).unwrap();
+    // More datagrams than any kernel allows: 64, or 128 (`UDP_MAX_SEGMENTS`).
+    assert!(sender.send_to(&bytes, to).await.is_err());
+}
+
+#[runtime::test]
+async fn a_datagram_is_answered_from_the_address_that_it_was_sent_to() {
+    let server = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let client = UdpSocket::bind(local()).unwrap();
+    let asked = SocketAddr::from(([127, 0, 0, 5], server.local_addr().unwrap().port()));
+    let loopback: u32 = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut buffer = [0; 4];
+    client.send_to(b"hi", asked).await.unwrap();
+    let before = server.recv_msg(&mut buffer).await.unwrap();
+    assert_eq!((before.length, before.local, before.interface), (2, None, None));
+    server.set_pktinfo(true).unwrap();
+    client.send_to(b"hello", asked).await.unwrap();
+    let received = server.recv_msg(&mut buffer).await.unwrap();
+    assert_eq!((received.length, received.truncated, before.truncated), (4, true, false));
+    assert_eq!(received.sender, client.local_addr().unwrap());
+    assert_eq!((received.local, received.interface), (Some(asked.ip()), Some(loopback)));
+    server.send_from(b"yes", received.sender, received.local.unwrap()).await.unwrap();
+    let answered = runtime::timeout(Duration::from_secs(30), client.recv_from(&mut buffer)).await;
+    assert_eq!(answered.expect("no answer").unwrap(), (3, asked));
+    let foreign = server.send_from(b"no", received.sender, [192, 0, 2, 1].into()).await;
+    assert!(foreign.is_err(), "sent from an address that this host has not");
+}
+
+#[runtime::test]
+async fn a_socket_of_both_families_answers_from_the_address_of_either() {
+    let server = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+    server.set_pktinfo(true).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let addresses = [IpAddr::from(Ipv6Addr::LOCALHOST), Ipv4Addr::new(127, 0, 0, 6).into()];
+    let mut buffer = [0; 4];
+    for asked in addresses {
+        let from = if asked.is_ipv6() { asked } else { Ipv4Addr::LOCALHOST.into() };
+        let client = UdpSocket::bind((from, 0)).unwrap();
+        client.send_to(b"hi", (asked, port).into()).await.unwrap();
+        let received = server.recv_msg(&mut buffer).await.unwrap();
+        assert_eq!(received.local.map(|local| local.to_canonical()), Some(asked));
+        // Mapped, as it came, and as it is written.
+        for from in [received.local.unwrap(), asked] {
+            server.send_from(b"yes", received.sender, from).await.unwrap();
+            let answered = runtime::timeout(Duration::from_secs(30), client.recv_from(&mut buffer)).await;
+            assert_eq!(answered.expect("no answer").unwrap(), (3, (asked, port).into()));
+        }
+        let other = addresses.into_iter().find(|other| *other != asked).unwrap();
+        let refused = server.send_from(b"no", received.sender, other).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+}
+
+/// A pair of sockets, each bound to an address of loopback, and the address under which the first reaches the second.
+struct Route {
+    sender: UdpSocket,
+    receiver: UdpSocket,
+    to: SocketAddr,
+}
+
+/// Over IPv4, over IPv6, and over IPv4 by sockets of both families.
+fn routes() -> [Route; 3] {
+    let bind = |address: IpAddr| UdpSocket::bind((address, 0)).unwrap();
+    let route = |own: IpAddr, peer: IpAddr| {
+        let (sender, receiver) = (bind(own), bind(own));
+        let to = (peer, receiver.local_addr().unwrap().port()).into();
+        Route { sender, receiver, to }
+    };
+    let (v4, v6) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST));
+    let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+    [route(v4, v4), route(v6, v6), route(Ipv6Addr::UNSPECIFIED.into(), mapped.into())]
+}
+
+async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> DatagramInfo {
+    let received = runtime::timeout(Duration::from_secs(30), socket.recv_msg(buffer)).await;
+    received.expect("a datagram is missing").unwrap()
+}
+
+#[runtime::test]
+async fn a_congestion_mark_arrives_with_its_datagram_over_either_family() {
+    for Route { sender, receiver, to } in routes() {
+        let mut buffer = [0; 4];
+        sender.send_msg(b"x", to, &SendOptions::new().ecn(Ecn::Ce)).await.unwrap();
+        assert_eq!(receive(&receiver, &mut buffer).await.ecn, None);
+        receiver.set_recv_ecn(true).unwrap();
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+            sender.send_msg(b"x", to, &SendOptions::new().ecn(ecn)).await.unwrap();
+            assert_eq!(receive(&receiver, &mut buffer).await.ecn, Some(ecn), "to {to}");
+            sender.send_to(b"x", to).await.unwrap();
+            assert_eq!(receive(&receiver, &mut buffer).await.ecn, Some(Ecn::NotEct), "to {to}");
+        }
+        receiver.set_recv_ecn(false).unwrap();
+        sender.send_to(b"x", to).await.unwrap();
+        assert_eq!(receive(&receiver, &mut buffer).await.ecn, None);
+    }
+}
+
+#[runtime::test]
+async fn datagrams_that_were_sent_together_are_received_together_and_split() {
+    for Route { sender, receiver, to } in routes() {
+        if requirements::require("UDP_GRO (Linux 5.0)", receiver.set_gro(true).ok()).is_none() {
+            return;
+        }
+        receiver.set_pktinfo(true).unwrap();
+        receiver.set_recv_ecn(true).unwrap();
+        let bytes: Vec<u8> = (0..2500).map(|index| (index % 251) as u8).collect();
+        let mut buffer = vec![0; 1 << 16];
+        let options = SendOptions::new().segment_size(NonZeroU16::new(1000).unwrap()).ecn(Ecn::Ect0);
+        assert_eq!(sender.send_msg(&bytes, to, &options.from(to.ip())).await.unwrap(), 2500);
+        let info = receive(&receiver, &mut buffer).await;
+        assert_eq!((info.length, info.segment_size), (2500, NonZeroU16::new(1000)), "to {to}");
+        assert_eq!((info.ecn, info.local, info.truncated), (Some(Ecn::Ect0), Some(to.ip()), false));
+        assert!(!info.control_truncated);
+        assert_eq!(info.datagrams(&buffer).map(<[u8]>::len).collect::<Vec<_>>(), [1000, 1000, 500]);
+        assert_eq!(info.datagrams(&buffer).collect::<Vec<_>>().concat(), bytes);
+        // One datagram, and then a buffer that is too short for all of them.
+        sender.send_to(&bytes, to).await.unwrap();
+        let info = receive(&receiver, &mut buffer).await;
+        assert_eq!((info.length, info.segment_size), (2500, None));
+        sender.send_msg(&bytes, to, &options).await.unwrap();
+        let info = receive(&receiver, &mut buffer[..1500]).await;
+        assert_eq!((info.length, info.truncated), (1500, true));
+        assert_eq!(info.datagrams(&buffer[..1500]).map(<[u8]>::len).collect::<Vec<_>>(), [1000, 500]);
+    }
+}

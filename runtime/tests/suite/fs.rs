@@ -1,0 +1,394 @@
+//! Files on the threads of blocking work, and on the ring.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::Poll;
+use std::time::Duration;
+
+use runtime::fs::{self, File, OpenOptions};
+use runtime::{Builder, DriverKind, Handle, Runtime};
+use rustix::io::Errno;
+
+const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A new temporary folder. Dropping this removes it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("lull-fs-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[runtime::test]
+async fn a_file_is_written_read_renamed_and_removed() {
+    let folder = Folder::new();
+    let (nested, renamed) = (folder.join("a/b/c"), folder.join("renamed"));
+    fs::create_dir_all(&nested).await.unwrap();
+    fs::create_dir_all(&nested).await.unwrap();
+    let file = nested.join("file");
+    fs::write(&file, "first").await.unwrap();
+    fs::write(&file, vec![b'x', b'y', b'z']).await.unwrap();
+    assert_eq!(fs::read(&file).await.unwrap(), b"xyz");
+    assert_eq!(fs::read_to_string(&file).await.unwrap(), "xyz");
+    assert_eq!(fs::metadata(&file).await.unwrap().len(), 3);
+    assert!(fs::metadata(&nested).await.unwrap().is_dir());
+    fs::rename(&file, &renamed).await.unwrap();
+    assert_eq!(fs::metadata(&file).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(fs::read(&renamed).await.unwrap(), b"xyz");
+    fs::remove_file(&renamed).await.unwrap();
+    assert!(!renamed.exists());
+}
+
+#[runtime::test]
+async fn errors_are_those_of_the_system_calls() {
+    let folder = Folder::new();
+    let missing = folder.join("missing");
+    let not_found = [
+        fs::read(&missing).await.unwrap_err(),
+        fs::read_to_string(&missing).await.unwrap_err(),
+        fs::metadata(&missing).await.unwrap_err(),
+        fs::remove_file(&missing).await.unwrap_err(),
+        fs::rename(&missing, folder.join("other")).await.unwrap_err(),
+        fs::write(missing.join("file"), "").await.unwrap_err(),
+        File::open(&missing).await.unwrap_err(),
+        File::create(missing.join("file")).await.unwrap_err(),
+    ];
+    for error in not_found {
+        assert_eq!(
+            (error.kind(), error.raw_os_error()),
+            (ErrorKind::NotFound, Some(Errno::NOENT.raw_os_error()))
+        );
+    }
+    let file = folder.join("file");
+    fs::write(&file, [0xff]).await.unwrap();
+    assert_eq!(fs::read_to_string(&file).await.unwrap_err().kind(), ErrorKind::InvalidData);
+    let exists = OpenOptions::new().write(true).create_new(true).open(&file).await.unwrap_err();
+    assert_eq!(exists.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::create_dir_all(&file).await.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let file = File::open(&file).await.unwrap();
+    assert_eq!(file.read_exact_at([0; 2], 0).await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    // It was opened to be read only.
+    assert!(file.write_at("x", 0).await.is_err() && file.set_len(0).await.is_err());
+}
+
+#[runtime::test]
+async fn reads_and_writes_are_at_their_offsets_and_return_the_buffer() {
+    let folder = Folder::new();
+    let path = folder.join("file");
+    let file = File::options().read(true).write(true).create(true).mode(0o600).open(&path).await.unwrap();
+    let (written, buffer) = file.write_at(b"hello".to_vec(), 3).await.unwrap();
+    assert_eq!((written, &buffer[..]), (5, &b"hello"[..]));
+    assert_eq!(file.write_all_at("J", 3).await.unwrap(), "J");
+    // As long as the buffer, not as its capacity.
+    let mut buffer = Vec::with_capacity(64);
+    buffer.resize(4, 0);
+    let (read, buffer) = file.read_at(buffer, 2).await.unwrap();
+    assert_eq!((read, &buffer[..]), (4, &b"\0Jel"[..]));
+    let (read, buffer) = file.read_at([0; 16], 6).await.unwrap();
+    assert_eq!(&buffer[..read], b"lo");
+    assert_eq!(file.read_at(vec![1], 8).await.unwrap(), (0, vec![1]));
+    assert_eq!(file.read_exact_at([0; 5], 3).await.unwrap(), *b"Jello");
+    file.sync_data().await.unwrap();
+    file.set_len(4).await.unwrap();
+    file.sync_all().await.unwrap();
+    assert_eq!(file.metadata().await.unwrap().len(), 4);
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&file.metadata().await.unwrap().permissions()) & 0o777,
+        0o600
+    );
+    assert_eq!(fs::read(&path).await.unwrap(), b"\0\0\0J");
+    file.try_into_std().expect("no operation goes on").set_len(1).unwrap();
+    let appended = OpenOptions::new().append(true).open(&path).await.unwrap();
+    appended.write_all_at("end", 0).await.unwrap();
+    assert_eq!(fs::read(&path).await.unwrap(), b"\0end");
+    File::create(&path).await.unwrap();
+    assert_eq!(fs::read(&path).await.unwrap(), b"");
+}
+
+#[runtime::test(workers = 2)]
+async fn a_file_is_shared_by_the_tasks_of_several_workers() {
+    let folder = Folder::new();
+    let path = folder.join("file");
+    let file = std::sync::Arc::new(File::create(&path).await.unwrap());
+    let tasks: Vec<_> = (0..64_u64)
+        .map(|number| {
+            let file = std::sync::Arc::clone(&file);
+            runtime::spawn_on(number as usize % 2, move || async move {
+                file.write_all_at(vec![number as u8; 1000], number * 1000).await.map(drop)
+            })
+        })
+        .collect();
+    for task in tasks {
+        runtime::timeout(LIMIT, task).await.expect("a write was lost").unwrap().unwrap();
+    }
+    let content = fs::read(&path).await.unwrap();
+    assert_eq!(content.len(), 64_000);
+    assert!(content.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / 1000));
+}
+
+/// Polls an operation once, and drops it.
+async fn begin_and_cancel(operation: impl Future) {
+    let mut operation = Box::pin(operation);
+    std::future::poll_fn(|context| {
+        assert!(operation.as_mut().poll(context).is_pending(), "there was a thread for it");
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Keeps the only thread of a pool until something is sent.
+fn occupy_the_pool() -> (mpsc::Sender<()>, runtime::JoinHandle<()>) {
+    let (begin, begun) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let occupied = runtime::spawn_blocking(move || {
+        begin.send(()).unwrap();
+        let _ = released.recv_timeout(LIMIT);
+    });
+    begun.recv_timeout(LIMIT).unwrap();
+    (release, occupied)
+}
+
+fn with_one_blocking_thread(driver: DriverKind) -> Runtime {
+    Builder::new().ignore_environment().workers(1).driver(driver).max_blocking_threads(1).build().unwrap()
+}
+
+#[test]
+fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_same() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let mut runtime = with_one_blocking_thread(driver);
+        runtime.block_on(async {
+            let (first, second) = (folder.join("first"), folder.join("second"));
+            fs::write(&first, "0123456789").await.unwrap();
+            let file = OpenOptions::new().write(true).open(&first).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            begin_and_cancel(file.write_all_at(b"cancelled".to_vec(), 1)).await;
+            begin_and_cancel(fs::write(&second, "cancelled")).await;
+            let never_polled = fs::remove_file(&first);
+            drop(never_polled);
+            assert_eq!(Handle::current().blocking_metrics().queued, 2, "on {driver}");
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+            // The only thread takes one after the other.
+            assert_eq!(fs::read(&first).await.unwrap(), b"0cancelled", "on {driver}");
+            assert_eq!(fs::read(&second).await.unwrap(), b"cancelled", "on {driver}");
+            assert!(file.try_into_std().is_ok());
+        });
+    }
+}
+
+#[test]
+fn a_dropped_file_stays_open_until_its_operation_has_ended() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let mut runtime = with_one_blocking_thread(driver);
+        runtime.block_on(async {
+            let (first, second) = (folder.join("first"), folder.join("second"));
+            let file = File::create(&first).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            begin_and_cancel(file.write_all_at("cancelled", 0)).await;
+            let file = file.try_into_std().expect_err("the operation has the file, too");
+            drop(file);
+            // Would get the number of a descriptor that was closed.
+            let other = std::fs::File::create(&second).unwrap();
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+            assert_eq!(fs::read(&first).await.unwrap(), b"cancelled", "on {driver}");
+            assert_eq!(other.metadata().unwrap().len(), 0, "on {driver}");
+        });
+    }
+}
+
+/// A file whose bytes at even and odd offsets say where they are.
+fn numbered_file(folder: &Folder, length: usize) -> (PathBuf, Vec<u8>) {
+    let content: Vec<u8> =
+        (0..length).map(|at| if at % 2 == 0 { at / 256 % 251 } else { at } as u8).collect();
+    let path = folder.join("numbered");
+    std::fs::write(&path, &content).unwrap();
+    // So that the page cache can drop it.
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    (path, content)
+}
+
+#[test]
+fn reads_of_all_lengths_return_the_same_bytes_on_all_drivers() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 300_000);
+        with_one_blocking_thread(driver).block_on(async {
+            let file = File::open(&path).await.unwrap();
+            for length in [0, 1, 4095, 4096, 4097, 64 << 10, 200_000, 400_000] {
+                for offset in [0, 1, 4097, 299_990, 300_000, 1 << 40] {
+                    let rest = content.get(offset..).unwrap_or(&[]);
+                    let expected = &rest[..rest.len().min(length)];
+                    let (read, buffer) = file.read_at(vec![7; length], offset as u64).await.unwrap();
+                    assert!(buffer[..read] == *expected, "{length} at {offset} on {driver}");
+                    assert!(buffer.len() == length && buffer[read..].iter().all(|byte| *byte == 7));
+                    let exact = file.read_exact_at(vec![7; length], offset as u64).await;
+                    match exact {
+                        Ok(buffer) => assert!(buffer == expected, "{length} at {offset} on {driver}"),
+                        Err(error) => {
+                            assert!(expected.len() < length);
+                            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn reads_of_unusual_files_are_those_of_the_system_call() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let code = |result: std::io::Result<(usize, [u8; 4])>| result.unwrap_err().raw_os_error();
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            std::io::Write::write_all(&mut writer, b"kept").unwrap();
+            let pipe = File::from_std(std::fs::File::from(std::os::fd::OwnedFd::from(reader)));
+            assert_eq!(code(pipe.read_at([0; 4], 0).await), Some(Errno::SPIPE.raw_os_error()), "on {driver}");
+            drop(writer);
+            let mut left = String::new();
+            let mut pipe = pipe.try_into_std().expect("no operation goes on");
+            std::io::Read::read_to_string(&mut pipe, &mut left).unwrap();
+            assert_eq!(left, "kept", "on {driver}");
+
+            let written = OpenOptions::new().write(true).open(&path).await.unwrap();
+            assert_eq!(code(written.read_at([0; 4], 0).await), Some(Errno::BADF.raw_os_error()));
+            let directory = File::open(&folder.0).await.unwrap();
+            assert_eq!(code(directory.read_at([0; 4], 0).await), Some(Errno::ISDIR.raw_os_error()));
+            let file = File::open(&path).await.unwrap();
+            assert_eq!(code(file.read_at([0; 4], u64::MAX).await), Some(Errno::INVAL.raw_os_error()));
+
+            // A page that is not in the cache would have to be waited for.
+            let file =
+                OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).await.unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let buffer = file.read_exact_at(vec![0; 4096], 0).await.unwrap();
+            assert!(buffer == content[..4096], "on {driver}");
+            let status = File::open("/proc/self/status").await.unwrap();
+            let (read, buffer) = status.read_at(vec![0; 4096], 0).await.unwrap();
+            assert!(buffer[..read].starts_with(b"Name:"), "on {driver}");
+        });
+    }
+}
+
+#[test]
+fn short_reads_need_no_thread_where_the_worker_waits_in_a_ring() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let file = File::open(&path).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            let needs_none = driver == DriverKind::Uring;
+            let limit = if needs_none { LIMIT } else { Duration::from_millis(50) };
+            let read = runtime::timeout(limit, file.read_exact_at(vec![0; 4096], 4096)).await;
+            assert_eq!(read.is_ok(), needs_none, "on {driver}");
+            if let Ok(read) = read {
+                assert!(read.unwrap() == content[4096..]);
+            }
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_cancelled_read_keeps_the_file_until_it_has_ended() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let mut file = File::open(&path).await.unwrap();
+            // Ready only if it has ended already.
+            let _ = runtime::timeout(Duration::ZERO, file.read_at(vec![0; 4096], 0)).await;
+            let end = std::time::Instant::now() + LIMIT;
+            let file = loop {
+                match file.try_into_std() {
+                    Ok(file) => break file,
+                    Err(again) => file = again,
+                }
+                assert!(std::time::Instant::now() < end, "the read never ends on {driver}");
+                runtime::sleep(Duration::from_millis(1)).await;
+            };
+            let buffer = File::from_std(file).read_exact_at(vec![0; 4096], 0).await.unwrap();
+            assert!(buffer == content[..4096]);
+        });
+    }
+}
+
+#[test]
+fn a_read_that_has_begun_can_be_sent_to_another_worker() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        let mut runtime = Builder::new().ignore_environment().workers(2).driver(driver).build().unwrap();
+        runtime.block_on(async {
+            let file = std::sync::Arc::new(File::open(&path).await.unwrap());
+            let mut reading = Box::pin(async move { file.read_exact_at(vec![0; 4096], 0).await });
+            let begun = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
+            // Ready where this thread was paused for as long as a read takes.
+            if begun.is_ready() {
+                return;
+            }
+            let read = runtime::spawn_on(1, move || reading);
+            let read = runtime::timeout(LIMIT, read).await.expect("the wake-up was lost").unwrap().unwrap();
+            assert!(read == content[..4096], "on {driver}");
+        });
+    }
+}
+
+#[test]
+fn a_paused_clock_waits_for_reads() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let (path, content) = numbered_file(&folder, 8192);
+        with_one_blocking_thread(driver).block_on(async {
+            let file = File::open(&path).await.unwrap();
+            runtime::time::pause();
+            for _ in 0..20 {
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                let read =
+                    runtime::timeout(Duration::from_secs(1), file.read_exact_at(vec![0; 4096], 0)).await;
+                assert!(read.expect("the clock jumped").unwrap() == content[..4096], "on {driver}");
+            }
+        });
+    }
+}
+
+#[runtime::test]
+async fn a_call_leaves_the_worker_to_other_tasks() {
+    let folder = Folder::new();
+    let path = folder.join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    // Opening one end blocks until the other end is opened, which only another task does.
+    let (reading, writing) = (path.clone(), path);
+    let reader = runtime::spawn(async move { fs::read(reading).await });
+    let writer = runtime::spawn(async move { fs::write(writing, "through").await });
+    let read = runtime::timeout(LIMIT, reader).await.expect("the worker was blocked").unwrap().unwrap();
+    assert_eq!(read, b"through");
+    writer.await.unwrap().unwrap();
+}

@@ -1,0 +1,16 @@
+//! The runtime by its public interface. One program, since each has to be linked.
+
+mod attributes;
+mod block_on;
+mod descriptors;
+mod fairness;
+mod fs;
+mod handle_block_on;
+mod handles;
+mod metrics;
+mod paused_time;
+mod process;
+mod ring_operations;
+mod task_groups;
+mod tasks;
+mod time;
