@@ -12,7 +12,12 @@ lab *ARGS:
 
 # Run the README's test command. LULL_REQUIRE_ALL=1 makes a missing privilege or program fail.
 test:
-    cargo build --workspace && cargo test --workspace
+    cargo test --workspace --no-fail-fast
+    tests/skipped
+
+# Run the tests that measure a time, and those that take long. One that fails is repeated, at most twice.
+timing *FILTER:
+    .ci/timing {{FILTER}}
 
 # Format, clippy and documentation, with warnings denied.
 check:

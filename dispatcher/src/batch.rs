@@ -135,7 +135,7 @@ mod tests {
     use crate::{BlockingStream, Builder, Dispatcher};
     use net::TcpStream;
 
-    const LIMIT: Duration = Duration::from_secs(10);
+    const LIMIT: Duration = Duration::from_secs(60);
 
     fn one_worker() -> Runtime {
         runtime::Builder::new().ignore_environment().workers(1).build().unwrap()

@@ -71,6 +71,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "timing"]
     fn a_thread_that_sleeps_is_not_awake() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let awake = AwakeTime::open(thread).unwrap();

@@ -223,7 +223,7 @@ mod tests {
             .unwrap();
         let finder = ProcessFinder::new(&Target::Process(shell.id())).unwrap();
         let own = ProcessFinder::new(&Target::DescendantsOf(std::process::id())).unwrap();
-        let patience = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while finder.processes().len() < 2 {
             assert!(std::time::Instant::now() < patience, "{:?}", finder.processes());
         }

@@ -73,14 +73,14 @@ mod tests {
     use crate::host::Cpus;
 
     #[test]
-    fn a_thread_that_sleeps_ten_times_was_woken_ten_times() {
+    fn a_thread_that_sleeps_ten_times_was_woken_as_often() {
         let id = rustix::thread::gettid().as_raw_nonzero().get();
         let before = NapiThread::read(0, id).unwrap();
         for _ in 0..10 {
             std::thread::sleep(Duration::from_micros(100));
         }
         let after = NapiThread::read(0, id).unwrap();
-        assert!((10..20).contains(&after.since(&[before]).wakes), "{before:?} {after:?}");
+        assert!(after.since(&[before]).wakes >= 10, "{before:?} {after:?}");
         assert_eq!(after.since(&[]), after);
         assert!(Cpus::allowed().unwrap().contains(after.core.unwrap()), "{after:?}");
     }

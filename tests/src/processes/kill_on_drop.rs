@@ -62,7 +62,6 @@ impl Drop for KillOnDrop {
         let _ = child.kill();
         let _ = child.wait();
         if let Some(signal) = ended.and_then(crash_signal) {
-            // `.ci/test` repeats no test that has printed this.
             let text = format!("process {} ended by signal {signal} before the test ended it", child.id());
             if std::thread::panicking() {
                 eprintln!("{text}");

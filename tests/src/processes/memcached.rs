@@ -21,7 +21,7 @@ pub struct Memcached {
 }
 
 /// How long conditions, and reads from a server, are waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The path of the binary.
 ///
@@ -58,7 +58,7 @@ pub fn set_request(key: &str, length: usize) -> Vec<u8> {
 /// Waits until a condition holds.
 ///
 /// # Panics
-/// If it does not within 30 seconds.
+/// If it does not within 60 seconds.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;
     while !holds() {
@@ -100,7 +100,7 @@ impl Memcached {
         server
     }
 
-    /// Connects, with a read timeout of 30 seconds.
+    /// Connects, with a read timeout of 60 seconds.
     ///
     /// # Panics
     /// If it can't.
@@ -188,7 +188,7 @@ impl Memcached {
     /// Waits until it exits.
     ///
     /// # Panics
-    /// If it does not within 30 seconds.
+    /// If it does not within 60 seconds.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the server exits", || {

@@ -1,7 +1,5 @@
 //! Servers as processes that a test starts.
 
-#[cfg(test)]
-mod crash_reports;
 mod inherited_socket;
 mod kill_on_drop;
 pub mod memcached;

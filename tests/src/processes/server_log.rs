@@ -36,7 +36,6 @@ impl Drop for ServerLog {
         let text = self.read();
         let has_panicked = text.contains("panicked");
         let has_raced = text.contains("WARNING: ThreadSanitizer");
-        // `.ci/test` repeats no test that has printed the first.
         let what = match (has_panicked, has_raced) {
             (true, _) => "the server has panicked",
             (false, true) => "the server has a data race",

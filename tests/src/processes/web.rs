@@ -10,7 +10,7 @@ use super::KillOnDrop;
 use super::server_log::ServerLog;
 
 /// How long reads from a server are waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Web {
         address.parse().expect("an address")
     }
 
-    /// Connects to the first address, with a read timeout of 30 s.
+    /// Connects to the first address, with a read timeout of 60 s.
     ///
     /// # Panics
     /// If it can't.

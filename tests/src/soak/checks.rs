@@ -12,7 +12,7 @@ const OTHER_MEMORY_KIB: u64 = 16 << 10;
 /// been closed.
 const OTHER_DESCRIPTORS: u64 = 8;
 /// Closed connections, and items that have expired, are to be gone after this time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The server before the load.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ fn closed_after(mut stream: TcpStream, start: Instant) -> Duration {
 }
 
 #[test]
+#[ignore = "timing"]
 #[parallel]
 fn lifetimes_and_time_limits_count_the_time_in_which_the_server_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,6 +65,7 @@ fn keep_busy(server: &Memcached, end: &AtomicBool) -> u64 {
 }
 
 #[test]
+#[ignore = "timing"]
 #[parallel]
 fn a_client_that_has_sent_something_while_the_server_was_stopped_is_not_idle() {
     let drivers = ["epoll", "uring", "hybrid"];

@@ -1,7 +1,6 @@
 //! `policies attach`, `policies run` and `policies explain --pid` as commands.
 
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use lab::testbed::SERVER_ADDRESS;
 use rustix::process::{Pid, Signal, kill_process};
@@ -32,15 +31,16 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
     for signal in [Signal::INT, Signal::TERM] {
         let pid = server.pid().to_string();
         let mut command = policies(&["attach", "--pid", &pid, "--latency-budget", "1000"]);
-        let child: KillOnDrop = command.stdout(Stdio::piped()).spawn().unwrap().into();
+        let printed = tempfile::NamedTempFile::new().unwrap();
+        let child: KillOnDrop = command.stdout(printed.reopen().unwrap()).spawn().unwrap().into();
+        let text = || std::fs::read_to_string(printed.path()).unwrap();
         wait_until("the server is polled", || {
             epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1)
         });
-        // Two lines of rates.
-        std::thread::sleep(Duration::from_millis(2300));
+        wait_until("a line of rates", || text().contains("by busy polling"));
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = text();
         assert!(output.status.success(), "{output:?}");
         for expected in
             ["can be attached", "attached memcached", "is now driven by", "by busy polling", "detached;"]

@@ -58,7 +58,12 @@ fn a_control_group_is_attached_to_although_its_server_has_only_begun_to_start() 
         std::fs::read_to_string(group.0.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty())
     });
     let mut command = Command::new(tests::own_program("policies"));
-    command.arg("attach").arg("--cgroup").arg(&group.0).args(["--latency-budget", "1000", "--duration", "5"]);
+    command.arg("attach").arg("--cgroup").arg(&group.0).args([
+        "--latency-budget",
+        "1000",
+        "--duration",
+        "15",
+    ]);
     let attached: KillOnDrop = command.stdout(Stdio::piped()).spawn().unwrap().into();
     let address = std::net::SocketAddr::from((SERVER_ADDRESS, 7002));
     wait_until("the server listens", || std::net::TcpStream::connect(address).is_ok());

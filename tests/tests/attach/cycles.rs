@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lab::testbed::Testbed;
 use policies::attach::Target;
 use serial_test::serial;
 use tests::isolated;
@@ -11,7 +12,7 @@ use tests::testbed::enter;
 
 use super::attached::{CONNECTIONS, Observed, epolls, nothing_is_left, state};
 use super::load::Load;
-use super::servers;
+use super::servers::{self, Server};
 
 /// A request that takes longer was stalled.
 const STALL: Duration = Duration::from_millis(10);
@@ -37,26 +38,39 @@ fn share_of_stalls(times: &[Duration]) -> f64 {
 fn attaching_and_detaching_loses_no_request_and_no_descriptor() {
     let testbed = enter(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
+    attach_and_detach_repeatedly(&testbed, &server, 3);
+}
+
+#[test]
+#[ignore = "timing"]
+#[isolated(root)]
+#[serial]
+fn attaching_and_detaching_stalls_no_more_requests_than_the_machine() {
+    let testbed = enter(1);
+    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
     std::thread::sleep(Duration::from_secs(1));
     let plain = share_of_stalls(&load.end());
-    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
+    let times = attach_and_detach_repeatedly(&testbed, &server, cycles());
+    let stalled = share_of_stalls(&times);
+    println!("{} requests; stalls {plain:.5} before, {stalled:.5} meanwhile", times.len());
+    // The machine pauses, too.
+    assert!(stalled <= (plain * 4.0).max(0.005), "stalls {plain:.5} before, {stalled:.5} meanwhile");
+}
+
+/// Attaches a server under load until it is polled, and detaches it. Returns how long each request took.
+fn attach_and_detach_repeatedly(testbed: &Testbed, server: &Server, cycles: u32) -> Vec<Duration> {
+    let load = Load::start(testbed, server.address, server.exchange, CONNECTIONS);
     wait_until("the server serves", || load.requests() > 100);
     let before = state(&[server.pid()]);
     // The first one opens a pair of sockets for the rest of the process; the first cycle may not come to it.
     let _signals = policies::signals::on_termination(|| ()).unwrap();
-    let mut polled = 0;
     let mut held = None;
-    for _ in 0..cycles() {
+    for _ in 0..cycles {
         let attached = Observed::start(Target::Process(server.pid()));
-        let end = Instant::now() + Duration::from_millis(700);
-        while Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
-            if epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1) {
-                polled += 1;
-                break;
-            }
-        }
+        wait_until("the server is polled", || {
+            epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1)
+        });
         attached.attachment.detach();
         assert_eq!(state(&[server.pid()]), before);
         let now = || [descriptors(server.pid()), descriptors(std::process::id())];
@@ -64,7 +78,7 @@ fn attaching_and_detaching_loses_no_request_and_no_descriptor() {
         // The kernel closes a socket of another thread a moment later, also in the first cycle.
         let more =
             |now: &[Vec<String>; 2]| now.iter().zip(&*first).any(|(now, first)| now.len() > first.len());
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(60);
         while more(&now()) {
             assert!(
                 Instant::now() < end,
@@ -74,16 +88,9 @@ fn attaching_and_detaching_loses_no_request_and_no_descriptor() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    assert!(polled > 0, "no cycle was long enough for the queue to be polled");
     let times = load.end();
-    let stalled = share_of_stalls(&times);
-    println!(
-        "{} requests, {polled} cycles polled; stalls {plain:.5} before, {stalled:.5} meanwhile",
-        times.len()
-    );
-    // The machine pauses, too.
-    assert!(stalled <= (plain * 4.0).max(0.005), "stalls {plain:.5} before, {stalled:.5} meanwhile");
     nothing_is_left();
+    times
 }
 
 #[test]

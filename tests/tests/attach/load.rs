@@ -18,7 +18,7 @@ pub struct Exchange {
 }
 
 /// A response that takes longer is lost.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Clients that run until they are stopped.
 pub struct Load {

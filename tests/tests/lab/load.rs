@@ -43,6 +43,7 @@ fn assert_answered((run, server_retransmitted): &Run) {
 }
 
 #[test]
+#[ignore = "timing"]
 #[isolated(root, drivers = "epoll")]
 #[serial]
 fn all_requests_of_64_connections_are_answered_without_a_retransmission() {
@@ -50,6 +51,7 @@ fn all_requests_of_64_connections_are_answered_without_a_retransmission() {
 }
 
 #[test]
+#[ignore = "timing"]
 #[isolated(root, drivers = "epoll")]
 #[serial]
 fn all_requests_of_10_000_connections_are_answered_without_a_retransmission() {
@@ -57,6 +59,7 @@ fn all_requests_of_10_000_connections_are_answered_without_a_retransmission() {
 }
 
 #[test]
+#[ignore = "timing"]
 #[isolated(root, drivers = "epoll, hybrid")]
 #[serial]
 fn all_requests_are_answered_under_kernel_polling() {

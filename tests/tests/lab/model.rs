@@ -1,7 +1,6 @@
 //! The `lab model` command.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use serial_test::serial;
@@ -19,7 +18,6 @@ fn number(value: &Value) -> f64 {
 fn model(arguments: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let (output, plot) = (folder.path().join("model.json"), folder.path().join("model.svg"));
-    let begun = Instant::now();
     let run = Command::new(tests::own_program("lab"))
         .args(["model", "--quick", "--format", "json"])
         .args(arguments)
@@ -28,7 +26,6 @@ fn model(arguments: &[&str]) -> Value {
         .unwrap();
     let stderr = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success(), "{stderr}");
-    assert!(begun.elapsed() < Duration::from_secs(150), "{:?}", begun.elapsed());
     assert!(std::fs::read_to_string(plot).unwrap().starts_with("<svg"));
     let report: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("{stderr}"));
     let saved: Value = serde_json::from_slice(&std::fs::read(output).unwrap()).unwrap();

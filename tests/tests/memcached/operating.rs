@@ -1,5 +1,6 @@
 //! Operating the server: starting and stopping it in every way, and reading its statistics.
 
+use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +30,7 @@ fn a_killed_server_can_be_started_again_at_once() {
     let port = free_port();
     for _ in 0..5 {
         let mut child: KillOnDrop = command().args(["-p", &port.to_string()]).spawn().unwrap().into();
-        let give_up = Instant::now() + Duration::from_secs(10);
+        let give_up = Instant::now() + Duration::from_secs(60);
         let ask = || {
             let mut stream = TcpStream::connect(("127.0.0.1", port))?;
             stream.write_all(b"version\r\n")?;
@@ -54,7 +55,7 @@ fn a_unix_socket_serves_and_is_taken_over_from_a_killed_server() {
     let path = folder.path().join("socket");
     for _ in 0..2 {
         let mut child: KillOnDrop = command().arg("-s").arg(&path).spawn().unwrap().into();
-        let give_up = Instant::now() + Duration::from_secs(10);
+        let give_up = Instant::now() + Duration::from_secs(60);
         // The socket of a killed server still accepts connections for some milliseconds.
         let ask = || {
             let mut stream = UnixStream::connect(&path)?;
@@ -225,16 +226,16 @@ fn clients_must_authenticate_and_sighup_reloads_the_users() {
 #[test]
 #[parallel]
 fn an_idle_client_is_disconnected_after_the_idle_timeout() {
-    let server = Memcached::start(&["-o", "idle_timeout=1"]);
+    let server = Memcached::start(&["-o", "idle_timeout=4"]);
     let mut idle = server.connect();
+    let start = Instant::now();
     idle.write_all(b"mn\r\n").unwrap();
     expect(&mut idle, b"MN\r\n").unwrap();
-    let start = Instant::now();
     // A disconnected client gets a reset, which a busy machine may let it see before the end of the stream.
     let end = idle.read(&mut [0; 16]);
     let is_reset = end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
     assert!(is_reset || matches!(end, Ok(0)), "{end:?}");
-    assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_millis(3900), "{:?}", start.elapsed());
     assert!(server.stat("idle_kicks") >= 1);
 }
 
@@ -258,7 +259,7 @@ fn gets_are_answered_by_udp_in_frames() {
     let set = [b"set k 0 0 5000\r\n".to_vec(), value.clone(), b"\r\n".to_vec()].concat();
     assert_eq!(server.talk(&set), b"STORED\r\n");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket.connect(("127.0.0.1", port)).unwrap();
     socket.send(b"\x12\x34\x00\x00\x00\x01\x00\x00get k\r\n").unwrap();
     let mut parts = Vec::new();
@@ -288,19 +289,28 @@ fn gets_are_answered_by_udp_in_frames() {
 #[test]
 #[parallel]
 fn a_datagram_changes_nothing_and_gets_a_short_answer_unless_asked() {
-    let ask = |socket: &UdpSocket, request: &[u8]| -> Vec<u8> {
-        socket.send(&[b"\0\x01\0\0\0\x01\0\0", request].concat()).unwrap();
+    let number = Cell::new(0_u8);
+    // What comes to this request, and not to one before it, within a time.
+    let ask_for = |socket: &UdpSocket, request: &[u8], patience: Duration| -> Vec<u8> {
+        number.set(number.get() + 1);
+        socket.send(&[&[0, number.get()], &b"\0\0\0\x01\0\0"[..], request].concat()).unwrap();
+        socket.set_read_timeout(Some(patience)).unwrap();
         let mut datagram = [0; 2000];
-        match socket.recv(&mut datagram) {
-            Ok(length) => datagram[8..length].to_vec(),
-            Err(_) => Vec::new(),
+        loop {
+            match socket.recv(&mut datagram) {
+                Ok(length) if datagram[1] == number.get() => return datagram[8..length].to_vec(),
+                Ok(_) => {}
+                Err(_) => return Vec::new(),
+            }
         }
     };
+    let ask = |socket: &UdpSocket, request: &[u8]| ask_for(socket, request, Duration::from_secs(60));
+    let ask_in_vain =
+        |socket: &UdpSocket, request: &[u8]| ask_for(socket, request, Duration::from_millis(100));
     let start = |flags: &[&str]| {
         let port = free_port();
         let server = Memcached::start(&[&["-A", "-U", &port.to_string()][..], flags].concat());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         socket.connect(("127.0.0.1", port)).unwrap();
         (server, socket)
     };
@@ -321,12 +331,12 @@ fn a_datagram_changes_nothing_and_gets_a_short_answer_unless_asked() {
         "verbosity 3",
         "get k\r\nflush_all",
     ] {
-        let answer = ask(&socket, format!("{refused}\r\n").as_bytes());
+        let answer = ask_in_vain(&socket, format!("{refused}\r\n").as_bytes());
         assert!(answer.is_empty() || answer.starts_with(b"VALUE k 0 1\r\nx\r\n"), "{refused}: {answer:?}");
     }
     // The binary protocol's flush, opcode 8.
     let flush = [&[0x80, 8][..], &[0; 22]].concat();
-    assert!(ask(&socket, &flush).is_empty());
+    assert!(ask_in_vain(&socket, &flush).is_empty());
     // The k of the text requests is still there.
     assert_eq!(ask(&socket, b"get k\r\n"), b"VALUE k 0 1\r\nx\r\nEND\r\n");
     assert!(ask(&socket, b"mg k v\r\n").starts_with(b"VA 1"));

@@ -50,7 +50,7 @@ fn when_a_server_behind_twemproxy_is_killed_only_its_items_are_lost() {
     wait_until("the proxy listens", || TcpStream::connect(proxy).is_ok());
     let connect = || {
         let stream = TcpStream::connect(proxy).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream
     };
     let mut client = connect();

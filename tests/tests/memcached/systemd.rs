@@ -22,7 +22,7 @@ fn a_socket_from_systemd_is_served_and_readiness_notified() {
     let Some(python) = tests::program("python3") else { return };
     let folder = tempfile::tempdir().unwrap();
     let notices = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-    notices.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    notices.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let port = free_port();
     let mut command = with_socket(&python, port, &["-u", "root"]);
     command.env("NOTIFY_SOCKET", folder.path().join("notify"));

@@ -211,7 +211,7 @@ fn a_client_of_tls_or_a_unix_socket_that_ends_its_requests_counts_until_it_has_t
             slow.write_all(&b"get k\r\n".repeat(20)).unwrap();
             slow.finish();
             std::thread::sleep(Duration::from_millis(300));
-            assert_eq!(server.stat("curr_connections"), 2, "{driver}");
+            wait_until(&format!("it counts on {driver}"), || server.stat("curr_connections") == 2);
             let reply =
                 [format!("VALUE k 0 {VALUE}\r\n").as_bytes(), &[b'v'; VALUE], b"\r\nEND\r\n"].concat();
             expect(&mut slow, &reply.repeat(20)).unwrap();
@@ -221,6 +221,7 @@ fn a_client_of_tls_or_a_unix_socket_that_ends_its_requests_counts_until_it_has_t
 }
 
 #[test]
+#[ignore = "long"]
 #[parallel]
 fn a_client_of_tls_or_a_unix_socket_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() {
     with_each(&[Transport::Tls, Transport::Unix], |transport| {
@@ -237,6 +238,7 @@ fn a_client_of_tls_or_a_unix_socket_that_has_logged_in_may_take_longer_than_the_
 }
 
 #[test]
+#[ignore = "timing"]
 #[parallel]
 fn a_list_of_keys_that_is_taken_slowly_is_not_cut_at_the_idle_timeout() {
     with_each(&[Transport::Tcp, Transport::Tls, Transport::Unix], |transport| {

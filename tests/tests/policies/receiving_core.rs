@@ -32,7 +32,7 @@ fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core
             assert!(turns < 20, "{policy}: other traffic in every turn, the last: {delta:?}");
         };
         let received = |core: u32| delta.received_by_cpu[core as usize];
-        assert!(server > 1000, "{policy}: only {server} packets");
+        assert!(server > 100, "{policy}: only {server} packets");
         let (on_worker, elsewhere) = (received(0) as f64, received(client_core) as f64);
         // What the busy time of the worker's core leaves out.
         assert_eq!(delta.napi_thread_time_beside(0) > Duration::ZERO, policy == Policy::Packing, "{delta:?}");

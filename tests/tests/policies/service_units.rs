@@ -17,12 +17,15 @@ use tests::testbed::enter;
 use super::crash_recovery::settings;
 use super::guardian::{child_of, is_unprivileged, is_zombie};
 
-/// `ProtectSystem=strict` and `PrivateTmp=yes`, for the arguments, which it runs: the whole file system read-only but for
-/// /dev, /proc, /sys and the directory of journals.
+/// `ProtectSystem=strict` and `PrivateTmp=yes`, for the arguments after the first, which it runs: the whole file system
+/// read-only but for /dev, /proc, /sys and the directory of journals. The first is the folder of the program, which may be
+/// below /tmp and is bound to the one that the unit names.
 const STRICT: &str = r#"
     set -e
     mkdir -p /run/lull
     mount --bind /run/lull /run/lull
+    mount --bind "$1" /usr/local/bin
+    shift
     mount -t tmpfs tmpfs /tmp
     cut -d' ' -f5 /proc/self/mountinfo | while read -r point; do
         case "$point" in
@@ -57,7 +60,7 @@ impl Unit {
         let line = line.trim_start_matches(['-', '+']).replace("%I", SERVER_INTERFACE);
         let line = line.replace("eth0", SERVER_INTERFACE).replace("-u memcache ", "-u nobody ");
         let mut words = line.split(' ');
-        let program = match words.next().unwrap() {
+        let mut program = match words.next().unwrap() {
             "/usr/local/bin/lull-memcached" => binary(),
             "/usr/local/bin/policies" | "/usr/local/bin/lull-policies" => tests::own_program("policies"),
             other => panic!("{other} is not of this repository"),
@@ -65,7 +68,8 @@ impl Unit {
         let mut command = Command::new("unshare");
         command.arg("--mount");
         if is_strict {
-            command.args(["sh", "-c", STRICT, "sh"]);
+            command.args(["sh", "-c", STRICT, "sh"]).arg(program.parent().unwrap());
+            program = Path::new("/usr/local/bin").join(program.file_name().unwrap());
         }
         command.args(["setpriv", "--no-new-privs"]);
         if let Some(bounding) = self.setting("CapabilityBoundingSet") {

@@ -120,11 +120,7 @@ fn what_takes_longer_than_the_shutdown_timeout_is_broken_off() {
     let start = Instant::now();
     server.signal(Signal::TERM);
     assert!(server.child.wait().unwrap().success());
-    assert!(
-        (Duration::from_millis(250)..Duration::from_secs(5)).contains(&start.elapsed()),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() >= Duration::from_millis(250), "{:?}", start.elapsed());
     let mut rest = Vec::new();
     let _ = download.read_to_end(&mut rest);
     assert!(rest.len() < LARGE);
@@ -134,14 +130,14 @@ fn what_takes_longer_than_the_shutdown_timeout_is_broken_off() {
 #[test]
 fn a_second_sigterm_ends_the_server_at_once() {
     let site = Site::new().with("large", vec![b'x'; LARGE]);
-    let mut server = site.serve(&[]);
+    let mut server = site.serve_configured("", "[limits]\nshutdown-timeout = '10m'");
     let _download = begin_download(&server);
     server.signal(Signal::TERM);
     wait_until("new connections are refused", || TcpStream::connect(server.address()).is_err());
     let start = Instant::now();
     server.signal(Signal::TERM);
     server.child.wait().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -177,7 +173,7 @@ fn a_socket_from_systemd_is_served_and_readiness_notified() {
     let Some(python) = tests::program("python3") else { return };
     let site = Site::new().with("file", "file");
     let notices = UnixDatagram::bind(site.beside("notify")).unwrap();
-    notices.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    notices.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let port = free_port();
     let mut command = tests::with_inherited_socket(&python, &binary(), port);
     // The flag's address, which can't be listened on, is not used.

@@ -10,7 +10,7 @@ use tests::KillOnDrop;
 use tests::web::{RawResponse, Web};
 
 /// How long another program may take.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A folder that is served, `served`, in one that is not.
 pub struct Site {

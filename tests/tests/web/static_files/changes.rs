@@ -1,7 +1,7 @@
 //! Large files, and files that change while the server runs.
 
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tests::memcached::wait_until;
 
@@ -160,10 +160,8 @@ fn a_response_breaks_off_when_its_file_is_cut() {
     let (mut stream, mut answer) = begin(&server, "/file");
     // To nothing: of a page that is cut in half the kernel zeroes the rest, also while it is on its way.
     std::fs::File::options().write(true).open(site.path("file")).unwrap().set_len(0).unwrap();
-    let start = Instant::now();
     // Fails if the connection is reset.
     let _ = stream.read_to_end(&mut answer);
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     let response = tests::web::split(&answer);
     assert_eq!(response.header("content-length"), Some(&length.to_string()[..]));
     assert!(response.body.len() < length, "a file that was cut arrived whole");

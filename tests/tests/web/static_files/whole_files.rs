@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::time::{Duration, Instant};
 
 use crate::site::{Site, pattern, responses};
 
@@ -178,14 +177,12 @@ fn a_pipe_a_socket_or_a_device_neither_hangs_the_server_nor_is_sent() {
     let _socket = UnixListener::bind(site.path("socket")).unwrap();
     symlink("/dev/zero", site.path("zero")).unwrap();
     let server = site.serve(&[]);
-    let start = Instant::now();
     for (path, status) in [("/pipe", 403), ("/socket", 403), ("/zero", 404), ("/file", 200)] {
         // Again, in case it was remembered.
         for _ in 0..2 {
             assert_eq!(server.get(path, &[]).status(), status, "{path}");
         }
     }
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -123,7 +123,7 @@ async fn health_checks_take_upstreams_out_and_back() {
         config.health_check = Some(HealthCheckConfig {
             path: "/health".into(),
             interval: Duration::from_millis(20),
-            timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(60),
         });
     });
     proxy.route.start_health_checks();
@@ -152,12 +152,12 @@ async fn health_checks_end_with_the_route() {
         config.health_check = Some(HealthCheckConfig {
             path: "/".into(),
             interval: Duration::from_millis(10),
-            timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(60),
         });
     });
     proxy.route.start_health_checks();
     until("some checks have come", || upstream.accepted() > 3).await;
-    proxy.server.shutdown(Duration::from_secs(1)).await;
+    proxy.server.shutdown(Duration::from_secs(60)).await;
     drop(proxy.route);
     runtime::sleep(Duration::from_millis(50)).await;
     let accepted = upstream.accepted();

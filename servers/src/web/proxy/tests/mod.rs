@@ -155,9 +155,16 @@ fn refusing() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+/// Turns of the worker, in each of which it looks at its sockets: more than any exchange here takes.
+async fn settle() {
+    for _ in 0..50 {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Waits until something holds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if holds() {
             return;
         }

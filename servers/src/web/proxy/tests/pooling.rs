@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Proxy, Upstream, read_head, script, until};
+use super::{Proxy, Upstream, read_head, script, settle, until};
 
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
@@ -23,9 +23,17 @@ async fn requests_of_many_clients_reuse_one_connection() {
 
 #[runtime::test]
 async fn concurrent_requests_have_connections_of_their_own_and_few_are_kept() {
-    let upstream = Upstream::start(async |_| {
-        runtime::sleep(Duration::from_millis(100)).await;
-        hyper::Response::new("slow".to_owned())
+    // Answers when all have come.
+    let requests = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let upstream = Upstream::start(move |_| {
+        let requests = std::sync::Arc::clone(&requests);
+        requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        async move {
+            while requests.load(std::sync::atomic::Ordering::Relaxed) < 8 {
+                runtime::sleep(Duration::from_millis(1)).await;
+            }
+            hyper::Response::new("slow".to_owned())
+        }
     });
     let proxy = Proxy::start(&[upstream.address], |config| config.idle_connections = 2);
     let responses = futures_util::future::join_all((0..8).map(|_| proxy.get("/"))).await;
@@ -45,7 +53,7 @@ async fn idle_connections_are_closed_after_their_time_or_with_the_route() {
     let proxy = Proxy::start(&[upstream.address], |_| ());
     proxy.get("/").await;
     until("only one connection is open", || upstream.server.connections() == 1).await;
-    proxy.server.shutdown(Duration::from_secs(1)).await;
+    proxy.server.shutdown(Duration::from_secs(60)).await;
     drop(proxy.route);
     until("the route's connection is closed", || upstream.server.connections() == 0).await;
 }
@@ -102,7 +110,7 @@ async fn a_connection_with_unasked_bytes_is_not_used_again() {
     for _ in 0..2 {
         let response = proxy.get("/").await;
         assert!(response.ends_with("ok"), "{response}");
-        runtime::sleep(Duration::from_millis(30)).await;
+        settle().await;
     }
 }
 

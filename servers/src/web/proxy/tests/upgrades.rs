@@ -12,7 +12,7 @@ use hyper::ext::Protocol;
 use hyper::{Request, Response};
 use tungstenite::handshake::derive_accept_key;
 
-use super::{Proxy, read_head, script, until};
+use super::{Proxy, read_head, script, settle, until};
 
 const REQUEST: &[u8] =
     b"GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
@@ -20,6 +20,16 @@ const REQUEST: &[u8] =
 
 #[runtime::test]
 async fn bytes_of_an_upgraded_connection_go_both_ways_until_both_sides_end() {
+    exchange(Duration::from_secs(60)).await;
+}
+
+#[runtime::test]
+#[ignore = "timing"]
+async fn an_idle_upgraded_connection_outlives_the_response_timeout() {
+    exchange(Duration::from_millis(50)).await;
+}
+
+async fn exchange(response_timeout: Duration) {
     let upstream = script(|_, mut stream| async move {
         let head = read_head(&mut stream).await.unwrap();
         assert!(
@@ -43,7 +53,7 @@ async fn bytes_of_an_upgraded_connection_go_both_ways_until_both_sides_end() {
         stream.write_all(format!("; {} bytes", received.len()).as_bytes()).await.unwrap();
         stream.close().await.unwrap();
     });
-    let proxy = Proxy::start(&[upstream], |config| config.response_timeout = Duration::from_millis(50));
+    let proxy = Proxy::start(&[upstream], |config| config.response_timeout = response_timeout);
     let mut client = proxy.connect().await;
     client.write_all(REQUEST).await.unwrap();
     let head = read_head(&mut client).await.unwrap();
@@ -64,7 +74,7 @@ async fn bytes_of_an_upgraded_connection_go_both_ways_until_both_sides_end() {
     client.read_to_string(&mut rest).await.unwrap();
     assert_eq!(rest, "; 4 bytes");
     until("the upstream's connection is closed", || proxy.status(0).open == 0).await;
-    assert_eq!(proxy.server.shutdown(Duration::from_secs(5)).await.aborted, 0);
+    assert_eq!(proxy.server.shutdown(Duration::from_secs(60)).await.aborted, 0);
 }
 
 #[runtime::test]
@@ -137,7 +147,7 @@ async fn connect_by_http2(proxy: &Proxy, protocol: &'static str) -> Response<Inc
         hyper::client::conn::http2::handshake(Executor::new(), Io::new(stream)).await.unwrap();
     drop(runtime::spawn(connection));
     // The server's settings tell whether it knows such a CONNECT.
-    runtime::sleep(Duration::from_millis(50)).await;
+    settle().await;
     let request = Request::connect("http://client/chat?room=1").header("sec-websocket-version", "13");
     let request = request.extension(Protocol::from_static(protocol)).body(Empty::<Bytes>::new());
     sender.send_request(request.unwrap()).await.unwrap()
