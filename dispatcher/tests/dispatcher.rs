@@ -1,6 +1,7 @@
 //! Threads that block, on connections that a worker receives for. Each test runs on each driver.
 
 #[path = "../../net/tests/suite/common/mod.rs"]
+#[allow(dead_code, reason = "the tests of net use the rest")]
 mod common;
 
 use std::io::{BufRead, ErrorKind, Read, Write};
@@ -10,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use futures_util::{AsyncReadExt, AsyncWriteExt};
 use dispatcher::{BlockingStream, Builder, Dispatcher, Placement};
+use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{Serving, TcpListener, TcpStream};
 use policies::thread_time::this_thread_cpu_time;
 
