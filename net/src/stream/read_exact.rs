@@ -6,7 +6,6 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use runtime::io::{AsyncFd, Direction, Received, RingFd, RingSocket, poll_operation};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
@@ -81,51 +80,6 @@ impl Stream<Tcp> {
         match result {
             Ok(()) => Ok(received),
             Err(error) => Err(ReadExactError { error, received }),
-        }
-    }
-
-    /// Waits until reads return this many bytes without waiting, and returns how many there are: fewer at the end of the stream
-    /// and after an error, which the next reads return, and where the socket's receive window is full, so that some have to be
-    /// read before more can come. A new connection's window has 64 KiB, and grows. Fewer, too, for more than half of
-    /// `net.ipv4.tcp_rmem`'s maximum, or of a receive buffer whose size was set.
-    ///
-    /// On io_uring drivers above 64 KiB, `try_read` may need another turn of the worker before it returns them.
-    ///
-    /// # Errors
-    /// `NotConnected` if the runtime has ended.
-    #[doc(alias = "SO_RCVLOWAT")]
-    pub async fn arrived(&mut self, bytes: usize) -> io::Result<usize> {
-        std::future::poll_fn(|context| poll_operation(context)).await;
-        let lent = self.unread.unread().len();
-        let Some(missing) = bytes.checked_sub(lent).filter(|missing| *missing > 0) else { return Ok(lent) };
-        match self.io.backend() {
-            SocketBackend::Readiness(fd) => {
-                let mut low_water = LowWater::new(fd.get_ref());
-                low_water.raise(missing);
-                while !is_readable(fd.get_ref())? {
-                    // Nothing is lost: the next event comes at the mark or at the end of the stream, and lowering the mark
-                    // signals what is there by then (`net/ipv4/tcp.c`, `tcp_set_rcvlowat`).
-                    fd.clear_ready(Direction::Read);
-                    drop(fd.readable().await?);
-                }
-                Ok(lent + available(fd.get_ref()))
-            }
-            SocketBackend::Ring(ring, _) if missing <= RingSocket::MOST_AWAITED || ring.has_ended() => {
-                std::future::poll_fn(|context| ring.poll_received(context, missing)).await;
-                ring.check_open()?;
-                Ok(lent + ring.unread())
-            }
-            SocketBackend::Ring(ring, socket) => {
-                std::future::poll_fn(|context| ring.poll_set_aside(context)).await;
-                ring.check_open()?;
-                let missing = missing.saturating_sub(ring.unread());
-                if missing > 0 && !ring.has_ended() {
-                    let mut low_water = LowWater::new(socket);
-                    low_water.raise(missing);
-                    RingFd::new(Arc::clone(socket)).poll(libc::POLLIN).await?;
-                }
-                Ok(lent + ring.unread() + available(socket))
-            }
         }
     }
 }
@@ -302,19 +256,4 @@ impl Drop for LowWater<'_> {
             let _ = sockopt::set_receive_low_water(self.socket, before);
         }
     }
-}
-
-/// Whether the socket has as many bytes as its low-water mark, or has ended.
-fn is_readable(socket: &Socket) -> io::Result<bool> {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // A signal that is pending interrupts it although it does not wait.
-    let ready = rustix::io::retry_on_intr(|| {
-        rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&now))
-    })?;
-    Ok(ready > 0)
-}
-
-/// How many bytes the socket holds.
-fn available(socket: &Socket) -> usize {
-    rustix::io::ioctl_fionread(socket).map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }

@@ -185,52 +185,6 @@ async fn a_read_that_is_given_up_leaves_its_bytes_and_a_stream_as_before() {
     }
 }
 
-#[runtime::test]
-async fn arrived_bytes_are_read_without_waiting() {
-    for size in [1, 300, 32 << 10] {
-        let (mut stream, peer) = with_std_peer().await;
-        let value = pattern(size);
-        let writing = dribble(peer, value.clone(), size.div_ceil(10));
-        let arrived = runtime::timeout(LIMIT, stream.arrived(size)).await.expect("not seen").unwrap();
-        assert_eq!(arrived, size);
-        assert_eq!(runtime::timeout(LIMIT, stream.arrived(1)).await.unwrap().unwrap(), size);
-        let read = runtime::timeout(LIMIT, stream.read_exact_owned(vec![0; size])).await;
-        assert!(read.unwrap().unwrap() == value);
-        // Given up, or at the end of the stream.
-        assert!(runtime::timeout(Duration::from_millis(2), stream.arrived(size)).await.is_err());
-        let mut peer = writing.join().unwrap();
-        peer.write_all(b"end").unwrap();
-        drop(peer);
-        let arrived =
-            runtime::timeout(LIMIT, stream.arrived(size.max(4))).await.expect("the end was not seen");
-        assert_eq!(arrived.unwrap(), 3);
-        let mut end = Vec::new();
-        runtime::timeout(LIMIT, stream.read_to_end(&mut end)).await.unwrap().unwrap();
-        assert_eq!(end, b"end");
-        assert_eq!(runtime::timeout(LIMIT, stream.arrived(size)).await.unwrap().unwrap(), 0);
-    }
-}
-
-#[runtime::test]
-async fn more_bytes_than_the_window_has_room_for_arrive_in_parts() {
-    let (mut stream, peer) = with_std_peer().await;
-    let value = pattern(4 << 20);
-    let writing = dribble(peer, value.clone(), 100_000);
-    let mut received = Vec::new();
-    while received.len() < value.len() {
-        let left = value.len() - received.len();
-        let arrived = runtime::timeout(LIMIT, stream.arrived(left)).await.expect("nothing was seen").unwrap();
-        assert!((1..=left).contains(&arrived));
-        // Also by a plain read.
-        let mut part = vec![0; arrived];
-        let read = runtime::timeout(LIMIT, stream.read(&mut part)).await.expect("it is not there").unwrap();
-        received.extend_from_slice(&part[..read]);
-    }
-    assert!(received == value);
-    drop(writing.join().unwrap());
-    assert_eq!(runtime::timeout(LIMIT, stream.arrived(1 << 20)).await.unwrap().unwrap(), 0);
-}
-
 async fn give_up<F: Future>(future: F, random: &mut SmallRng) -> Option<F::Output> {
     match random.random_range(0..3) {
         0 => runtime::timeout(Duration::from_micros(random.random_range(0..300)), future).await.ok(),
@@ -276,14 +230,6 @@ async fn reads_given_up_at_random_points_lose_no_byte() {
                     None => dropped += 1,
                 }
             }
-            1 => match give_up(stream.arrived(size), &mut random).await {
-                Some(arrived) => {
-                    let arrived = arrived.unwrap().min(size);
-                    let read = runtime::timeout(LIMIT, stream.read_exact_owned(vec![0; arrived])).await;
-                    received.append(&mut read.unwrap().unwrap());
-                }
-                None => dropped += 1,
-            },
             _ => match give_up(stream.read_exact_owned(vec![0; size]), &mut random).await {
                 Some(Ok(mut bytes)) => {
                     assert_eq!(bytes.len(), size);

@@ -297,7 +297,7 @@ fn idle_clients() -> Option<Duration> {
     let server = with_other_item();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let able = limit.maximum.is_none_or(|most| most > 11_000).then_some(());
-    let Some(()) = tests::require("11,000 descriptors (ulimit -n)", able) else { return None };
+    tests::require("11,000 descriptors (ulimit -n)", able)?;
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let before = server.resident_kib();

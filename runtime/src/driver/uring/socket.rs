@@ -210,22 +210,12 @@ impl RingSocket {
         self.driver.count_sent(bytes);
     }
 
-    /// Whether the receive has seen the end of the stream, or an error. What came before may still have to be taken.
-    pub fn has_ended(&self) -> bool {
-        self.state.receive.borrow().ended
-    }
-
     /// Whether the socket's runtime goes on.
     ///
     /// # Errors
     /// `NotConnected` if the runtime has ended.
     pub fn check_open(&self) -> io::Result<()> {
         if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
-    }
-
-    /// How many bytes have been received and not taken.
-    pub fn unread(&self) -> usize {
-        self.state.receive.borrow().unread()
     }
 
     /// Takes all bytes that were received and not read.
