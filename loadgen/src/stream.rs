@@ -16,9 +16,9 @@
 //! ```
 
 use crate::error::Error;
+use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::RequestWriter;
-use crate::protocol::response::{Response, ResponseSink};
-use crate::protocol::text::responses::TextParser;
+use crate::protocol::text::TextParser;
 use crate::workload::definition::Workload;
 use crate::workload::operation::Operation;
 

@@ -11,7 +11,7 @@ use crate::agents::authenticated_channel::{ChannelError, Receiver, Role, Sender,
 use crate::agents::messages::{AgentResponse, CoordinatorRequest};
 use crate::error::Error;
 use crate::run::schedule::POLL_INTERVAL;
-use crate::stats::measurement::Measurement;
+use crate::stats::collector::Measurement;
 use crate::stats::progress::Progress;
 
 /// An agent from which nothing is received for this long is lost.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::run::measured_run::WorkerRange;
-use crate::stats::measurement::Measurement;
+use crate::stats::collector::Measurement;
 use crate::stats::progress::Progress;
 
 /// A message of the coordinator.

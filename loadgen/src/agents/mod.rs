@@ -17,8 +17,6 @@ pub(crate) mod coordinator;
 #[cfg(all(fuzzing, feature = "agents"))]
 pub mod fuzzing;
 #[cfg(feature = "agents")]
-mod load_split;
-#[cfg(feature = "agents")]
 mod messages;
 
 /// The default port of agents; mutilate's port.

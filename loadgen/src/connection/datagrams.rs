@@ -15,7 +15,7 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use crate::connection::pipeline::Connection;
 use crate::connection::response_handler::ReadTime;
 use crate::error::Error;
-use crate::protocol::response_decoder::ResponseDecoder;
+use crate::protocol::ResponseDecoder;
 use crate::workload::verify::ExpectedValue;
 
 const FRAME: usize = 8;

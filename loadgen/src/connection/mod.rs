@@ -1,7 +1,6 @@
 //! Client connections: requests out, responses in, latencies recorded.
 
 mod datagrams;
-pub(crate) mod in_flight;
 pub(crate) mod pipeline;
 mod response_handler;
 mod stream_session;

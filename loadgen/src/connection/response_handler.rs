@@ -5,13 +5,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::connection::in_flight::{InFlight, class_of};
-use crate::connection::pipeline::Connection;
+use crate::connection::pipeline::{Connection, InFlight, class_of};
 use crate::connection::worker_state::WorkerState;
 use crate::error::Error;
+use crate::protocol::ResponseDecoder;
+use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
-use crate::protocol::response::{Response, ResponseSink};
-use crate::protocol::response_decoder::ResponseDecoder;
 use crate::stats::metrics::Metric;
 use crate::stats::recorder::Recorder;
 use crate::transport::stream::{RxTimestamp, TxTimestamp};

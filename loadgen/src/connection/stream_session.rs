@@ -11,7 +11,7 @@ use futures_util::{AsyncBufRead, AsyncWrite};
 use crate::connection::pipeline::Connection;
 use crate::connection::response_handler::ReadTime;
 use crate::error::Error;
-use crate::protocol::response_decoder::ResponseDecoder;
+use crate::protocol::ResponseDecoder;
 use crate::stats::metrics::Metric;
 use crate::transport::stream::BoxedTransport;
 use crate::workload::verify::ExpectedValue;

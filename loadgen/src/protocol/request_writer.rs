@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use slab::Slab;
 
-use crate::protocol::request::RequestFields;
+use crate::protocol::message::RequestFields;
 use crate::protocol::{binary, text};
 use crate::workload::cache_trace::{CacheTrace, TraceRequest};
 use crate::workload::definition::{KEY_MAX, Workload};
@@ -116,7 +116,7 @@ impl RequestWriter {
             if self.binary {
                 let mut key = std::mem::take(&mut self.key);
                 self.replace_key(record, &mut key);
-                binary::requests::multiget_key(&key, out);
+                binary::multiget_key(&key, out);
                 self.key = key;
             } else {
                 out.push(b' ');
@@ -127,7 +127,7 @@ impl RequestWriter {
             }
         }
         if self.binary {
-            binary::requests::end_multiget(out);
+            binary::end_multiget(out);
         } else {
             out.extend_from_slice(b"\r\n");
         }
@@ -148,7 +148,7 @@ impl RequestWriter {
             None => (0, self.workload.ttl.as_secs()),
         };
         let fields = RequestFields { key: &key, size, ttl, cas };
-        let write = if self.binary { binary::requests::write } else { text::requests::write };
+        let write = if self.binary { binary::write } else { text::write };
         write(operation, fields, out);
         if operation.stores() {
             if self.workload.verify {
@@ -186,10 +186,10 @@ impl RequestWriter {
         key.truncate(KEY_MAX);
         let fields = RequestFields { key: &key, size: 1, ttl: 0, cas: 0 };
         if self.binary {
-            binary::requests::write(Operation::Set, fields, out);
+            binary::write(Operation::Set, fields, out);
             out.push(b'0');
         } else {
-            text::requests::write(Operation::Set, fields, out);
+            text::write(Operation::Set, fields, out);
             out.extend_from_slice(b"0\r\n");
         }
     }

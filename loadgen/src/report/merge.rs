@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use crate::config::{Config, Loop};
-use crate::report::agent_report::{AgentOutcome, AgentReport};
-use crate::report::percentiles::Summary;
-use crate::report::run_report::Report;
-use crate::report::series::SeriesPoint;
+use crate::report::run_report::{AgentOutcome, AgentReport, Report, SeriesPoint};
+use crate::report::summary::Summary;
 use crate::report::validity;
 use crate::stats::batch_means::{Figure, estimate};
-use crate::stats::interval_stats::IntervalStats;
-use crate::stats::measurement::Measurement;
-use crate::stats::metrics::{Metric, RequestClass};
+use crate::stats::collector::Measurement;
+use crate::stats::metrics::{IntervalStats, Metric, RequestClass};
 use crate::stats::slicing::Slicing;
 use crate::stats::warm_up::first_counted_interval;
 

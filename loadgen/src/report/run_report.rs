@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::report::agent_report::AgentReport;
-use crate::report::percentiles::Summary;
-use crate::report::series::SeriesPoint;
+use crate::report::summary::Summary;
 use crate::stats::batch_means::{Estimate, Figure, estimate};
+use crate::stats::collector::Measurement;
+use crate::stats::metrics::IntervalStats;
 use crate::stats::timeline::Timeline;
 
 /// The report of a run.
@@ -102,5 +102,101 @@ impl Report {
     /// Whether requests received errors, wrong values or no response.
     pub fn has_failures(&self) -> bool {
         self.errors + self.wrong + self.unanswered > 0
+    }
+}
+
+/// An interval of a run: a tenth of a second, less in a run below two seconds and more in a run above ten
+/// minutes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct SeriesPoint {
+    /// Start of the interval, in seconds since the start of the measurement.
+    pub at: f64,
+    /// Requests per second.
+    pub qps: f64,
+    /// Median latency, µs.
+    pub p50: f64,
+    /// 99th percentile, µs.
+    pub p99: f64,
+    /// Maximum latency, µs.
+    pub max: f64,
+    /// Keys that were not found.
+    pub misses: u64,
+    /// Error responses and wrong values.
+    pub errors: u64,
+    /// Whether the interval was excluded as warm-up.
+    pub left_out: bool,
+}
+
+impl SeriesPoint {
+    pub(crate) fn new(stats: Option<&IntervalStats>, index: u32, seconds: f64, left_out: bool) -> Self {
+        let empty = IntervalStats::default();
+        let stats = stats.unwrap_or(&empty);
+        let latency = stats.latency();
+        let at = |share| latency.quantile(share) as f64 / 1e3;
+        Self {
+            at: f64::from(index) * seconds,
+            qps: stats.answered() as f64 / seconds,
+            p50: at(0.5),
+            p99: at(0.99),
+            max: at(1.0),
+            misses: stats.counts.misses,
+            errors: stats.counts.errors + stats.counts.wrong,
+            left_out,
+        }
+    }
+}
+
+/// The result of an agent's run.
+#[derive(Debug)]
+pub(crate) struct AgentOutcome {
+    pub(crate) agent: String,
+    /// The error is the reason why the agent was lost.
+    pub(crate) result: Result<Measurement, String>,
+}
+
+/// An agent's part of a run.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct AgentReport {
+    /// The agent's name.
+    pub agent: String,
+    /// Its worker threads; 0 if it was lost.
+    pub workers: usize,
+    /// Requests with a response.
+    pub requests: u64,
+    /// Requests per second.
+    pub qps: f64,
+    /// Median latency, µs.
+    pub p50: f64,
+    /// 99th percentile, µs.
+    pub p99: f64,
+    /// Why the agent was lost; `None` if it wasn't.
+    pub lost: Option<String>,
+}
+
+impl AgentReport {
+    pub(crate) fn new(outcome: &AgentOutcome, intervals: Range<u32>, seconds: f64) -> Self {
+        let agent = outcome.agent.clone();
+        let measurement = match &outcome.result {
+            Ok(measurement) => measurement,
+            Err(reason) => {
+                let lost = Some(reason.clone());
+                return Self { agent, workers: 0, requests: 0, qps: 0.0, p50: 0.0, p99: 0.0, lost };
+            }
+        };
+        let timeline = &measurement.timeline;
+        let latency = timeline.latency(intervals.clone());
+        let answered = intervals.filter_map(|interval| timeline.interval(interval));
+        let requests = answered.map(IntervalStats::answered).sum::<u64>();
+        Self {
+            agent,
+            workers: measurement.workers,
+            requests,
+            qps: requests as f64 / seconds.max(f64::MIN_POSITIVE),
+            p50: latency.quantile(0.5) as f64 / 1e3,
+            p99: latency.quantile(0.99) as f64 / 1e3,
+            lost: None,
+        }
     }
 }

@@ -10,10 +10,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::report::run_report::Report;
 use crate::run::schedule::POLL_INTERVAL;
-use crate::run::start_barrier::StartBarrier;
-use crate::run::worker::{WorkerIndex, run_worker};
-use crate::stats::collector::Collector;
-use crate::stats::measurement::Measurement;
+use crate::run::worker::{StartBarrier, WorkerIndex, run_worker};
+use crate::stats::collector::{Collector, Measurement};
 use crate::stats::progress::Progress;
 use crate::stats::slicing::Slicing;
 

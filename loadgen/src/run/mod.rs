@@ -3,5 +3,4 @@
 pub(crate) mod measured_run;
 pub(crate) mod preload;
 pub(crate) mod schedule;
-mod start_barrier;
 mod worker;

@@ -8,9 +8,9 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 
 use crate::config::{Config, Protocol};
 use crate::error::Error;
+use crate::protocol::ResponseDecoder;
+use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::RequestWriter;
-use crate::protocol::response::{Response, ResponseSink};
-use crate::protocol::response_decoder::ResponseDecoder;
 use crate::run::schedule::POLL_INTERVAL;
 use crate::transport::address::Address;
 use crate::transport::connector::Connector;

@@ -2,8 +2,8 @@
 
 use std::net::UdpSocket;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use policies::thread_time::this_thread_cpu_time;
@@ -14,7 +14,6 @@ use crate::connection::worker_state::WorkerState;
 use crate::error::Error;
 use crate::protocol::request_writer::RequestWriter;
 use crate::run::schedule::{ArrivalTimes, Schedule};
-use crate::run::start_barrier::StartBarrier;
 use crate::stats::collector::CollectorSender;
 use crate::stats::recorder::{IntervalHistograms, Recorder};
 use crate::stats::slicing::{LONGEST_INTERVAL, Slicing};
@@ -246,5 +245,36 @@ async fn reconnect_in_turn(connections: Vec<Rc<Connection>>, start: Instant, gap
             runtime::yield_now().await;
         }
         connection.reconnect();
+    }
+}
+
+/// Lets the workers of a run start and stop at the same time.
+#[derive(Debug, Default)]
+pub(super) struct StartBarrier {
+    ready: AtomicUsize,
+    start: OnceLock<Instant>,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl StartBarrier {
+    /// The number of workers that wait for the start.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.load(Ordering::SeqCst)
+    }
+
+    /// Sets the start, which may be in the future, unless it is set already. Returns the start.
+    pub(super) fn start_at(&self, start: Instant) -> Instant {
+        *self.start.get_or_init(|| start)
+    }
+
+    /// Reports a worker as ready, and waits until the start is set.
+    pub(super) async fn wait(&self) -> Instant {
+        self.ready.fetch_add(1, Ordering::SeqCst);
+        loop {
+            match self.start.get() {
+                Some(start) => return *start,
+                None => runtime::sleep(Duration::from_millis(1)).await,
+            }
+        }
     }
 }

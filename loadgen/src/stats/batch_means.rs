@@ -3,7 +3,7 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::stats::interval_stats::IntervalStats;
+use crate::stats::metrics::IntervalStats;
 use crate::stats::timeline::Timeline;
 
 /// A figure of a run with its 95 % confidence interval.

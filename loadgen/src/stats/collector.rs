@@ -1,20 +1,23 @@
 //! A thread that merges what the workers record. Processing an interval takes a tenth of a millisecond, and
 //! more in a debug build: on a worker it would delay requests.
 
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::error::Error;
 use crate::stats::batch_means::{Figure, estimate};
 use crate::stats::progress::Progress;
-use crate::stats::recorder::{IntervalHistograms, RecordedBatch};
-use crate::stats::sample_file::SampleFile;
+use crate::stats::recorder::{IntervalHistograms, RecordedBatch, Sample};
 use crate::stats::slicing::Slicing;
 use crate::stats::timeline::Timeline;
 use crate::stats::warm_up::first_counted_interval;
@@ -146,5 +149,49 @@ impl Collector {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+}
+
+/// What one generator measured in a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measurement {
+    pub(crate) workers: usize,
+    pub(crate) timeline: Timeline,
+    pub(crate) slicing: Slicing,
+    /// Complete intervals. Less than the slicing's if the run ended early.
+    pub(crate) intervals: u32,
+    /// Whether the run was stopped early.
+    pub(crate) stopped: bool,
+    /// The duration of a recording that ended before the measurement.
+    pub(crate) recording_length: Option<Duration>,
+}
+
+/// A file with one line per request: seconds since the start of the measurement, and latency in microseconds.
+struct SampleFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+    failed: Option<io::Error>,
+}
+
+impl SampleFile {
+    fn create(path: &Path) -> Result<Self, Error> {
+        let file = File::create(path).map_err(|error| Error::SampleFile(path.to_owned(), error))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file), failed: None })
+    }
+
+    /// Writes the samples before `end`. An error is reported by [`finish`](Self::finish).
+    fn write(&mut self, samples: Vec<Sample>, end: Duration) {
+        for Sample { time, latency } in samples.iter().filter(|sample| sample.time < end) {
+            if self.failed.is_some() {
+                return;
+            }
+            let micros = latency.as_nanos() as f64 / 1e3;
+            self.failed = writeln!(self.file, "{:.6} {micros:.3}", time.as_secs_f64()).err();
+        }
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        let written = self.failed.take().map_or_else(|| self.file.flush(), Err);
+        written.map_err(|error| Error::SampleFile(self.path, error))
     }
 }

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::stats::compact_histogram::CompactHistogram;
-use crate::stats::interval_stats::IntervalStats;
-use crate::stats::metrics::{Counts, Metric};
+use crate::stats::metrics::{Counts, IntervalStats, Metric};
 use crate::stats::slicing::{BEFORE, Slicing};
 
 /// The largest value of a histogram, in nanoseconds: an hour.

@@ -7,8 +7,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::stats::compact_histogram::CompactHistogram;
-use crate::stats::interval_stats::IntervalStats;
-use crate::stats::metrics::{Counts, Metric};
+use crate::stats::metrics::{Counts, IntervalStats, Metric};
 use crate::stats::recorder::{IntervalHistograms, RecordedBatch, new_histogram};
 
 /// The intervals of a run, by number.

@@ -1,12 +1,11 @@
 //! Addresses of servers.
 
-use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::{fmt, io};
 
-use crate::workload::serde_display::serde_display;
+use crate::workload::serde_display;
 
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 pub(crate) mod address;
 pub(crate) mod connector;
-mod server_login;
 pub(crate) mod stream;
 mod timestamping;
 #[cfg(feature = "tls")]

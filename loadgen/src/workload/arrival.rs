@@ -7,7 +7,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use crate::workload::distribution::{Distribution, InvalidDistribution};
-use crate::workload::serde_display::serde_display;
+use crate::workload::serde_display;
 
 /// The gaps between requests of an open loop, before they are scaled to its rate.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::workload::operation::Operation;
-use crate::workload::serde_display::serde_display;
+use crate::workload::serde_display;
 
 /// Operations and their weights, written as `get=90,set=9,delete=1`.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
 
-use crate::workload::serde_display::serde_display;
+use crate::workload::serde_display;
 
 /// How requests are spread over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

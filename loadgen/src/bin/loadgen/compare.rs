@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use loadgen::{ComparedServer, Comparison, Config, Estimate};
 
-use crate::exit_code::{FAILURES, INVALID};
 use crate::flags::Flags;
 use crate::progress_bar::RunProgressBar;
-use crate::session::{connect_agents, prepare};
+use crate::session::{FAILURES, INVALID, connect_agents, prepare};
 use crate::value_parsers::Format;
 
 pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Error>> {

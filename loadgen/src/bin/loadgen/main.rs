@@ -2,13 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "agents")]
-mod agent;
 mod command_line;
 mod compare;
-mod exit_code;
 mod flags;
-mod output_file;
 #[cfg(feature = "plots")]
 mod plots;
 mod progress_bar;
@@ -24,6 +20,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use crate::flags::Flags;
+use crate::session::USAGE;
 
 fn main() -> ExitCode {
     let flags = match command_line::parse() {
@@ -32,7 +29,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&*error) => return ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("loadgen: {error}");
-            return ExitCode::from(exit_code::USAGE);
+            return ExitCode::from(USAGE);
         }
     };
     // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
@@ -61,20 +58,20 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
 fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(missing) = flags.missing_feature() {
         eprintln!("loadgen: {missing}");
-        return Ok(ExitCode::from(exit_code::USAGE));
+        return Ok(ExitCode::from(USAGE));
     }
     #[cfg(feature = "agents")]
     if flags.agent_mode {
-        return agent::run(flags).map(|()| ExitCode::SUCCESS);
+        return serve_coordinators(flags).map(|()| ExitCode::SUCCESS);
     }
     if let Some(conflict) = flags.conflict() {
         eprintln!("loadgen: {conflict}");
-        return Ok(ExitCode::from(exit_code::USAGE));
+        return Ok(ExitCode::from(USAGE));
     }
     let config = flags.config()?;
     if let Err(error) = config.validate() {
         eprintln!("loadgen: {error}");
-        return Ok(ExitCode::from(exit_code::USAGE));
+        return Ok(ExitCode::from(USAGE));
     }
     flags.builder()?.build()?.block_on(async {
         if let Some(goal) = flags.search {
@@ -86,5 +83,25 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
         } else {
             single_run::run(flags, &config).await
         }
+    })
+}
+
+/// The agent mode: serves coordinators until it is interrupted.
+#[cfg(feature = "agents")]
+fn serve_coordinators(flags: &Flags) -> Result<(), Box<dyn Error>> {
+    use std::io::Write;
+
+    let options = loadgen::AgentOptions {
+        listen: (flags.listen, flags.agent_port).into(),
+        secret: flags.secret()?,
+        weight: flags.lambda_mul,
+    };
+    flags.builder()?.build()?.block_on(async {
+        let stop = session::watch_interrupt()?;
+        let agent = loadgen::Agent::bind(options)?;
+        eprintln!("loadgen: agent listens on {}", agent.local_addr()?);
+        // Unlike `eprintln!`, this doesn't panic if nobody reads stderr any more.
+        agent.serve(&stop, |event| drop(writeln!(std::io::stderr(), "loadgen: {event}"))).await;
+        Ok(())
     })
 }

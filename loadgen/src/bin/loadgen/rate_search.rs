@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use loadgen::{Config, Goal, SearchResult, Verdict};
 
-use crate::exit_code::{INVALID, UNREACHED};
 use crate::flags::Flags;
 use crate::progress_bar::RunProgressBar;
-use crate::session::{connect_agents, prepare};
+use crate::session::{INVALID, UNREACHED, connect_agents, prepare};
 use crate::value_parsers::Format;
 
 pub async fn run(flags: &Flags, config: &Config, goal: Goal) -> Result<ExitCode, Box<dyn Error>> {

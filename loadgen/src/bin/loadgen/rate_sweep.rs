@@ -8,21 +8,15 @@ use std::time::Duration;
 
 use loadgen::{Config, Loop, Report};
 
-use crate::exit_code;
 use crate::flags::Flags;
-use crate::output_file;
 #[cfg(feature = "plots")]
-use crate::plots::rate_point::RatePoint;
-#[cfg(feature = "plots")]
-use crate::plots::svg;
-#[cfg(feature = "plots")]
-use crate::plots::terminal;
+use crate::plots::{self, RatePoint};
 use crate::progress_bar::RunProgressBar;
-use crate::session::{connect_agents, prepare};
+use crate::session::{connect_agents, exit_code_of, open_output, prepare};
 use crate::value_parsers::{Format, Scan};
 
 pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode, Box<dyn Error>> {
-    output_file::open(flags.plot.as_deref())?;
+    open_output(flags.plot.as_deref())?;
     let mut coordinator = connect_agents(flags).await?;
     let stop = prepare(flags, config).await?;
     if stop.load(Ordering::Relaxed) {
@@ -46,7 +40,7 @@ pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode,
                 break;
             }
         };
-        worst = worst.max(exit_code::of_report(&report));
+        worst = worst.max(exit_code_of(&report));
         print_line(flags.format, rate, &report, std::mem::take(&mut first))?;
         #[cfg(feature = "plots")]
         points.push(RatePoint { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 });
@@ -63,10 +57,10 @@ pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode,
     #[cfg(feature = "plots")]
     {
         if flags.format == Format::Table {
-            write!(out, "{}", terminal::latency_over_rate(&points))?;
+            write!(out, "{}", plots::latency_over_rate(&points))?;
         }
         if let Some(path) = &flags.plot {
-            svg::plot_latency_over_rate(path, &points)?;
+            plots::plot_latency_over_rate(path, &points)?;
         }
     }
     // Report the error after the results of the rates before it.

@@ -1,11 +1,14 @@
-//! What precedes every measurement: interrupts, agents and records.
+//! What all measurements share: interrupts, agents and records before, output files and the exit code after.
 
 use std::error::Error;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loadgen::{Config, Coordinator};
+use loadgen::{Config, Coordinator, Report};
 
 use crate::flags::Flags;
 use crate::progress_bar;
@@ -69,4 +72,40 @@ pub async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, 
         }
     }
     Ok(stop)
+}
+
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+/// The figures are invalid.
+pub const INVALID: u8 = 3;
+/// Requests failed.
+pub const FAILURES: u8 = 4;
+/// No rate reaches the goal of a search.
+pub const UNREACHED: u8 = 5;
+
+/// The exit code for a report.
+pub fn exit_code_of(report: &Report) -> u8 {
+    if report.invalid.is_some() {
+        INVALID
+    } else if report.has_failures() {
+        FAILURES
+    } else {
+        0
+    }
+}
+
+/// Opens an output file before the run, so that a wrong path is reported at once. The previous contents remain
+/// until the run has succeeded.
+pub fn open_output(path: Option<&Path>) -> Result<Option<File>, String> {
+    let Some(path) = path else { return Ok(None) };
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    opened.map(Some).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Truncates the file if it is a regular one. Pipes and devices can't be truncated.
+pub fn truncate_output(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }

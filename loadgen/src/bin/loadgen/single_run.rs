@@ -8,31 +8,27 @@ use std::time::Duration;
 
 use loadgen::{Config, Report, WarmUp};
 
-use crate::exit_code;
 use crate::flags::Flags;
-use crate::output_file;
-#[cfg(feature = "plots")]
-use crate::plots::svg;
 use crate::progress_bar::RunProgressBar;
-use crate::session::{connect_agents, prepare};
+use crate::session::{connect_agents, exit_code_of, open_output, prepare, truncate_output};
 use crate::value_parsers::Format;
 
 pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Error>> {
-    let histogram_file = output_file::open(flags.hdr.as_deref())?;
-    let series_file = output_file::open(flags.series.as_deref())?;
+    let histogram_file = open_output(flags.hdr.as_deref())?;
+    let series_file = open_output(flags.series.as_deref())?;
     // These two are written elsewhere. Only check their paths.
-    output_file::open(flags.save.as_deref())?;
-    output_file::open(flags.plot.as_deref())?;
+    open_output(flags.save.as_deref())?;
+    open_output(flags.plot.as_deref())?;
     let Some(report) = measure(flags, config).await? else { return Ok(ExitCode::SUCCESS) };
     if let Some(file) = histogram_file {
-        report.write_histogram(output_file::truncate(file)?)?;
+        report.write_histogram(truncate_output(file)?)?;
     }
     if let Some(file) = series_file {
-        report.write_series(std::io::BufWriter::new(output_file::truncate(file)?))?;
+        report.write_series(std::io::BufWriter::new(truncate_output(file)?))?;
     }
     #[cfg(feature = "plots")]
     if let Some(path) = &flags.plot {
-        svg::plot_series(path, &report.series)?;
+        crate::plots::plot_series(path, &report.series)?;
     }
     let mut out = std::io::stdout().lock();
     match flags.format {
@@ -43,7 +39,7 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Err
     if let Some(invalid) = report.invalid.as_ref().filter(|_| flags.format != Format::Table) {
         eprintln!("loadgen: invalid: {invalid}");
     }
-    Ok(ExitCode::from(exit_code::of_report(&report)))
+    Ok(ExitCode::from(exit_code_of(&report)))
 }
 
 /// Returns `None` if there is nothing to measure.

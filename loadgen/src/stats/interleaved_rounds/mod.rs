@@ -28,11 +28,8 @@
 //! assert_eq!((ratio.low, ratio.median, ratio.high), (1.5, 1.5, 1.5));
 //! ```
 
-mod classes;
 mod conditions;
 mod finished;
-mod order;
-mod ratios;
 mod rounds;
 #[cfg(test)]
 mod tests;
@@ -41,6 +38,6 @@ pub use conditions::{Conditions, CoreDistance, DistanceClass};
 pub use finished::{
     ClassRounds, DisturbedTurn, FinishedRounds, FinishedTurn, LeftOutReason, LeftOutTurn, Round,
 };
-pub use order::TurnOrder;
-pub use ratios::{figures, mean_ratio, ratios};
+pub use finished::{figures, mean_ratio, ratios};
+pub use rounds::TurnOrder;
 pub use rounds::{RepeatPolicy, Rounds, Turn, TurnOutcome};

@@ -1,4 +1,4 @@
-//! Responses, independent of the protocol.
+//! Fields of requests and outcomes of responses, the same for both protocols.
 
 use crate::error::Error;
 
@@ -55,4 +55,16 @@ pub(crate) mod tests {
             Ok(())
         }
     }
+}
+
+/// The fields of a request for one key, apart from its operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestFields<'a> {
+    pub(crate) key: &'a [u8],
+    /// Bytes of the value that follows.
+    pub(crate) size: usize,
+    /// Seconds; 0 means never.
+    pub(crate) ttl: u64,
+    /// The CAS number that the record must still have; 0 for none.
+    pub(crate) cas: u64,
 }

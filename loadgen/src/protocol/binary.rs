@@ -1,8 +1,99 @@
-//! Responses in the binary protocol.
+//! The binary protocol, according to memcached's `protocol_binary.h` and the page "BinaryProtocolRevamped" of
+//! its wiki.
 
 use crate::error::Error;
-use crate::protocol::binary::header::{GET, GETK, GETKQ, HEADER, NOOP, RESPONSE_MAGIC};
-use crate::protocol::response::{Response, ResponseSink};
+use crate::protocol::message::{RequestFields, Response, ResponseSink};
+use crate::workload::operation::Operation;
+
+const HEADER: usize = 24;
+const REQUEST_MAGIC: u8 = 0x80;
+const RESPONSE_MAGIC: u8 = 0x81;
+
+const GET: u8 = 0x00;
+const SET: u8 = 0x01;
+const ADD: u8 = 0x02;
+const REPLACE: u8 = 0x03;
+const DELETE: u8 = 0x04;
+const INCREMENT: u8 = 0x05;
+const DECREMENT: u8 = 0x06;
+const NOOP: u8 = 0x0a;
+const GETK: u8 = 0x0c;
+const GETKQ: u8 = 0x0d;
+const APPEND: u8 = 0x0e;
+const PREPEND: u8 = 0x0f;
+const TOUCH: u8 = 0x1c;
+const SASL_AUTH: u8 = 0x21;
+
+/// Appends a request header. `key`, `extras` and `value` are lengths in bytes.
+fn write_header(opcode: u8, key: usize, extras: usize, value: usize, cas: u64, out: &mut Vec<u8>) {
+    // Keys have at most 250 bytes, extras at most 20, and values at most a gigabyte.
+    let (key, extras, body) = (key as u16, extras as u8, (key + extras + value) as u32);
+    out.extend_from_slice(&[REQUEST_MAGIC, opcode]);
+    out.extend_from_slice(&key.to_be_bytes());
+    out.extend_from_slice(&[extras, 0, 0, 0]);
+    out.extend_from_slice(&body.to_be_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&cas.to_be_bytes());
+}
+
+/// The expiration of `incr` and `decr` that keeps them from creating a missing counter.
+const DO_NOT_CREATE: [u8; 4] = [0xff; 4];
+
+/// Writes a request for one key. If the operation stores, the caller appends the value.
+pub(crate) fn write(operation: Operation, fields: RequestFields<'_>, out: &mut Vec<u8>) {
+    let RequestFields { key, size, ttl, cas } = fields;
+    let ttl = u32::try_from(ttl).unwrap_or(u32::MAX).to_be_bytes();
+    let mut extras = [0; 20];
+    let (opcode, extras): (u8, &[u8]) = match operation {
+        Operation::Get | Operation::Cas | Operation::MetaGet => (GETK, &[]),
+        Operation::Set | Operation::Add | Operation::Replace | Operation::MetaSet => {
+            extras[4..8].copy_from_slice(&ttl);
+            let opcode = match operation {
+                Operation::Add => ADD,
+                Operation::Replace => REPLACE,
+                _ => SET,
+            };
+            (opcode, &extras[..8])
+        }
+        Operation::Append => (APPEND, &[]),
+        Operation::Prepend => (PREPEND, &[]),
+        Operation::Delete => (DELETE, &[]),
+        Operation::Touch => {
+            extras[..4].copy_from_slice(&ttl);
+            (TOUCH, &extras[..4])
+        }
+        Operation::Incr | Operation::Decr => {
+            extras[..8].copy_from_slice(&1_u64.to_be_bytes());
+            extras[16..].copy_from_slice(&DO_NOT_CREATE);
+            (if operation == Operation::Incr { INCREMENT } else { DECREMENT }, &extras[..])
+        }
+    };
+    let size = if operation.stores() { size } else { 0 };
+    write_header(opcode, key.len(), extras.len(), size, cas, out);
+    out.extend_from_slice(extras);
+    out.extend_from_slice(key);
+}
+
+/// Writes one key of a multiget, as a quiet get. [`end_multiget`] ends the multiget.
+pub(crate) fn multiget_key(key: &[u8], out: &mut Vec<u8>) {
+    write_header(GETKQ, key.len(), 0, 0, 0, out);
+    out.extend_from_slice(key);
+}
+
+/// Ends a multiget with a no-op. Quiet gets have no response for a miss, so the response to the no-op is the
+/// end of theirs.
+pub(crate) fn end_multiget(out: &mut Vec<u8>) {
+    write_header(NOOP, 0, 0, 0, 0, out);
+}
+
+/// Writes a SASL PLAIN authentication request (RFC 4616).
+pub(crate) fn authenticate(user: &str, password: &str, out: &mut Vec<u8>) {
+    const MECHANISM: &[u8] = b"PLAIN";
+    let message = [b"\0", user.as_bytes(), b"\0", password.as_bytes()].concat();
+    write_header(SASL_AUTH, MECHANISM.len(), 0, message.len(), 0, out);
+    out.extend_from_slice(MECHANISM);
+    out.extend_from_slice(&message);
+}
 
 /// Splits received bytes into responses.
 #[derive(Debug, Default)]
@@ -116,8 +207,8 @@ impl BinaryParser {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::binary::header::{APPEND, INCREMENT, SET, write_header};
-    use crate::protocol::response::tests::ResponseLog;
+    use crate::protocol::binary::{APPEND, INCREMENT, SET, write_header};
+    use crate::protocol::message::tests::ResponseLog;
 
     fn response(opcode: u8, status: u16, cas: u64, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! SVG plots: a run over time, and latency over rate.
+//! Plots: SVG files and charts for the terminal.
 
 use std::error::Error;
 use std::path::Path;
@@ -6,13 +6,20 @@ use std::path::Path;
 use loadgen::SeriesPoint;
 use plotters::coord::Shift;
 use plotters::prelude::*;
-
-use crate::plots::rate_point::RatePoint;
+use textplots::{Chart, Plot, Shape};
 
 const SIZE: (u32, u32) = (960, 640);
 
 type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Line = Vec<(f64, f64)>;
+
+/// A rate with its latencies, µs.
+#[derive(Debug, Clone, Copy)]
+pub struct RatePoint {
+    pub qps: f64,
+    pub p50: f64,
+    pub p99: f64,
+}
 
 /// One panel: lines with common axes.
 struct LineChart<'a> {
@@ -99,10 +106,24 @@ pub fn plot_latency_over_rate(path: &Path, points: &[RatePoint]) -> Result<(), B
     save(path, &[LineChart { x: "requests/s", y: "µs", lines }])
 }
 
+/// Draws the 99th percentile over the rate with Braille characters. Empty if there are fewer than two rates.
+pub fn latency_over_rate(points: &[RatePoint]) -> String {
+    let line: Vec<(f32, f32)> = points.iter().map(|point| (point.qps as f32, point.p99 as f32)).collect();
+    let (Some(first), Some(last)) = (line.first(), line.last()) else { return String::new() };
+    if points.len() < 2 || last.0 <= first.0 {
+        return String::new();
+    }
+    let shape = Shape::Lines(&line);
+    let mut chart = Chart::new(120, 40, first.0, last.0);
+    let chart = chart.lineplot(&shape);
+    chart.axis();
+    chart.figures();
+    format!("99th percentile (µs) over requests/s\n{chart}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plots::rate_point::tests::points;
 
     #[test]
     fn a_plot_of_latency_over_rate_has_both_lines_and_axes() {
@@ -125,5 +146,20 @@ mod tests {
     fn an_unwritable_path_is_named() {
         let error = plot_latency_over_rate(Path::new("/nowhere/x.svg"), &points()).unwrap_err().to_string();
         assert!(error.contains("/nowhere/x.svg"), "{error}");
+    }
+
+    #[test]
+    fn the_chart_has_its_axes_and_is_empty_below_two_points() {
+        assert_eq!(latency_over_rate(&[]), "");
+        assert_eq!(latency_over_rate(&points()[..1]), "");
+        let text = latency_over_rate(&points());
+        assert!(text.contains("350") && text.contains("5000"), "{text}");
+    }
+
+    /// Five points with increasing rate and latency.
+    pub fn points() -> Vec<RatePoint> {
+        (1..6)
+            .map(|step| RatePoint { qps: f64::from(step) * 1000.0, p50: 50.0, p99: 70.0 * f64::from(step) })
+            .collect()
     }
 }
