@@ -1,5 +1,6 @@
 //! What one rule made of one sequence.
 
+use loadgen::medians::percentile;
 use serde::Serialize;
 
 use super::core_loops::Run;
@@ -56,10 +57,7 @@ impl Figures {
 /// The 50th and the 99th percentile, in µs; 0 without delays.
 fn percentiles(delays: &[u64]) -> [f64; 2] {
     let mut delays = delays.to_vec();
-    [50, 99].map(|percent| {
-        let index = delays.len() * percent / 100;
-        if delays.is_empty() { 0.0 } else { *delays.select_nth_unstable(index).1 as f64 / 1e3 }
-    })
+    [50, 99].map(|percent| percentile(&mut delays, percent).map_or(0.0, |delay| delay as f64 / 1e3))
 }
 
 fn settled(sequence: &Sequence, run: &Run) -> Option<f64> {

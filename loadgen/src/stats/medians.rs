@@ -1,4 +1,4 @@
-//! Medians and their confidence intervals, without assumptions about the distribution.
+//! Medians with their confidence intervals, without assumptions about the distribution, and percentiles.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +51,16 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The value at `percent` % of the sorted `values`; `None` if there are none. Reorders them.
+///
+/// # Panics
+/// If `percent` is 100 or more.
+pub fn percentile<T: Ord + Copy>(values: &mut [T], percent: usize) -> Option<T> {
+    assert!(percent < 100, "{percent} is not a percentile below the maximum");
+    let index = values.len() * percent / 100;
+    (!values.is_empty()).then(|| *values.select_nth_unstable(index).1)
+}
+
 /// The median and the extremes of `values`; 0 if there are none.
 pub fn median_range(values: &[f64]) -> MedianRange {
     let sorted = sorted(values);
@@ -97,6 +107,17 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_is_a_value_of_the_sample() {
+        let mut values: Vec<u64> = (1..=200).rev().collect();
+        assert_eq!(
+            [0, 50, 99].map(|percent| percentile(&mut values, percent)),
+            [Some(1), Some(101), Some(199)]
+        );
+        assert_eq!(percentile(&mut [7], 99), Some(7));
+        assert_eq!(percentile::<u64>(&mut [], 50), None);
+    }
 
     #[test]
     fn the_median_of_an_even_count_is_the_mean_of_the_middle_pair() {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use loadgen::medians::percentile;
 use policies::thread_time::this_thread_cpu_time;
 use serde::Serialize;
 
@@ -121,15 +122,15 @@ fn compute(gap: Duration) -> Duration {
 }
 
 fn message_cost(mut trips: Vec<Duration>, asking: Duration, answering: Duration) -> MessageCost {
+    let p99 = percentile(&mut trips, 99);
     trips.sort_unstable();
     let count = trips.len().max(1) as f64;
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let kept = trips.len() - (trips.len() as f64 * LEFT_OUT) as usize;
-    let p99 = trips.get((trips.len() * 99 / 100).min(trips.len().saturating_sub(1)));
     MessageCost {
         messages: trips.len() as u64,
         round_trip_us: micros(trips[..kept].iter().sum()) / kept.max(1) as f64,
-        p99_us: p99.map_or(0.0, |time| micros(*time)),
+        p99_us: p99.map_or(0.0, micros),
         asking_cpu_us: micros(asking) / count,
         answering_cpu_us: micros(answering) / count,
     }
