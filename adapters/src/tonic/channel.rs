@@ -12,7 +12,7 @@ use hyper_util::client::legacy::ResponseFuture;
 use tower_service::Service;
 
 use super::broken_connection::with_status;
-use super::deadline_body::{DeadlineBody, Side, deadline_exceeded};
+use super::deadline_body::{DeadlineBody, Reader, deadline_exceeded};
 use super::grpc_timeout;
 use crate::hyper::{BoxError, Client, Connector, NEEDS_TLS};
 
@@ -112,7 +112,7 @@ impl Future for Responding {
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
             let sleep = self.sleep.take();
             return Poll::Ready(match response {
-                Ok(response) => Ok(response.map(|body| DeadlineBody::new(body, sleep, Side::Client))),
+                Ok(response) => Ok(response.map(|body| DeadlineBody::new(body, sleep, Reader::Here))),
                 Err(error) => Err(with_status(error.into())),
             });
         }

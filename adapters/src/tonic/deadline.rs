@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::deadline_body::{DeadlineBody, Side, deadline_exceeded};
+use super::deadline_body::{DeadlineBody, Reader, deadline_exceeded};
 use super::grpc_timeout;
 use crate::hyper::BoxError;
 
@@ -94,14 +94,14 @@ where
         if let Poll::Ready(answer) = this.answer.poll(context) {
             let sleep = this.sleep.take();
             return Poll::Ready(
-                answer.map(|response| response.map(|body| DeadlineBody::new(body, sleep, Side::Server))),
+                answer.map(|response| response.map(|body| DeadlineBody::new(body, sleep, Reader::Peer))),
             );
         }
         if let Some(sleep) = this.sleep
             && Pin::new(sleep).poll(context).is_ready()
         {
             let response = deadline_exceeded().into_http::<B>();
-            return Poll::Ready(Ok(response.map(|body| DeadlineBody::new(body, None, Side::Server))));
+            return Poll::Ready(Ok(response.map(|body| DeadlineBody::new(body, None, Reader::Peer))));
         }
         Poll::Pending
     }

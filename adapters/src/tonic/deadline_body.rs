@@ -1,4 +1,4 @@
-//! A response's body that ends at its deadline.
+//! A body that ends at its deadline, and whose errors are statuses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,13 +10,15 @@ use pin_project_lite::pin_project;
 use super::broken_connection::with_status;
 use crate::hyper::BoxError;
 
-/// Whose body it is.
+/// Who reads the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
-    /// A server sends a status in trailers.
-    Server,
-    /// A client's caller gets a status as an error, also if the connection breaks.
-    Client,
+pub(super) enum Reader {
+    /// The client of a server gets a status in trailers.
+    Peer,
+    /// A handler or a caller here gets a status as an error, also if the connection breaks. Other servers of gRPC have
+    /// `CANCELLED` for a connection that breaks, which tonic takes for the end of the requests: a handler would take half
+    /// of them for all.
+    Here,
 }
 
 pin_project! {
@@ -26,14 +28,14 @@ pin_project! {
         #[pin]
         body: B,
         sleep: Option<runtime::Sleep>,
-        side: Side,
+        reader: Reader,
         ended: bool,
     }
 }
 
 impl<B> DeadlineBody<B> {
-    pub(super) fn new(body: B, sleep: Option<runtime::Sleep>, side: Side) -> Self {
-        Self { body, sleep, side, ended: false }
+    pub(super) fn new(body: B, sleep: Option<runtime::Sleep>, reader: Reader) -> Self {
+        Self { body, sleep, reader, ended: false }
     }
 }
 
@@ -60,19 +62,19 @@ where
             && Pin::new(sleep).poll(context).is_ready()
         {
             *this.ended = true;
-            return Poll::Ready(match this.side {
-                Side::Server => {
+            return Poll::Ready(match this.reader {
+                Reader::Peer => {
                     let mut trailers = http::HeaderMap::new();
                     // Fails only if the message can't stand in a header; this constant one can.
                     let added = deadline_exceeded().add_header(&mut trailers);
                     Some(added.map(|()| Frame::trailers(trailers)).map_err(Into::into))
                 }
-                Side::Client => Some(Err(deadline_exceeded().into())),
+                Reader::Here => Some(Err(deadline_exceeded().into())),
             });
         }
-        this.body.poll_frame(context).map_err(|error| match this.side {
-            Side::Server => error.into(),
-            Side::Client => with_status(error.into()),
+        this.body.poll_frame(context).map_err(|error| match this.reader {
+            Reader::Peer => error.into(),
+            Reader::Here => with_status(error.into()),
         })
     }
 

@@ -10,7 +10,6 @@ mod channel;
 mod deadline;
 mod deadline_body;
 mod grpc_timeout;
-mod request_body;
 mod serve;
 
 pub use self::channel::{Channel, Responding};

@@ -1,10 +1,14 @@
 //! gRPC servers.
 
+use std::task::{Context, Poll};
+
+use ::hyper::{Request, Response};
 use ::tonic::service::Routes;
 use tower_layer::Layer;
+use tower_service::Service;
 
 use super::deadline::DeadlineLayer;
-use super::request_body::WithRequestBody;
+use super::deadline_body::{DeadlineBody, Reader};
 use crate::hyper::{Listen, MakeService, Serve};
 
 /// Serves gRPC services on a listener, each connection on the worker that owns its NAPI.
@@ -18,8 +22,29 @@ use crate::hyper::{Listen, MakeService, Serve};
 /// and closes connections of clients that have not chosen it.
 pub fn serve<L: Listen>(listener: L, routes: Routes) -> Serve<L, impl MakeService> {
     let router = routes.prepare().into_axum_router();
-    let serve = crate::tower::serve(listener, DeadlineLayer::new().layer(WithRequestBody(router)));
+    let serve = crate::tower::serve(listener, DeadlineLayer::new().layer(StatusOfBrokenConnection(router)));
     #[cfg(feature = "tls")]
     let serve = serve.require_h2();
     serve
+}
+
+/// A service whose handlers get the status `UNAVAILABLE` if the connection breaks while they read a request's body.
+#[derive(Debug, Clone)]
+struct StatusOfBrokenConnection<S>(S);
+
+impl<S, B, R> Service<Request<B>> for StatusOfBrokenConnection<S>
+where
+    S: Service<Request<DeadlineBody<B>>, Response = Response<R>>,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> S::Future {
+        self.0.call(request.map(|body| DeadlineBody::new(body, None, Reader::Here)))
+    }
 }
