@@ -16,7 +16,7 @@ use futures_channel::oneshot;
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use send_wrapper::SendWrapper;
 
-use super::stream_io::Io;
+use super::stream_io::{Io, impl_write};
 
 /// Makes the two sides of a loan.
 pub(crate) fn lend<S>(stream: S) -> (Lender<S>, SendIo<S>) {
@@ -71,7 +71,8 @@ impl<S> Drop for Lender<S> {
 
 type Loan<S> = (SendWrapper<Rc<Shared<S>>>, oneshot::Sender<SendWrapper<Rc<Shared<S>>>>);
 
-/// A stream of this worker that is `Send`, for libraries that ask for it, with the I/O traits of hyper and tokio.
+/// A stream of this worker that is `Send`, for libraries that ask for it, with the I/O traits of hyper and tokio, and the
+/// one to write of futures-io.
 ///
 /// It may be moved to another thread and dropped there; then it is closed on its worker. It is read and written on its
 /// worker only: elsewhere it gives errors.
@@ -160,51 +161,36 @@ impl<S: AsyncBufRead + AsyncRead + Unpin> tokio::io::AsyncRead for SendIo<S> {
     }
 }
 
-/// hyper's and tokio's write traits have the same methods.
-macro_rules! impl_write {
-    ($trait:path) => {
-        impl<S: AsyncWrite + Unpin> $trait for SendIo<S> {
-            fn poll_write(
-                self: Pin<&mut Self>,
-                context: &mut Context<'_>,
-                buffer: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                self.poll_stream(context, WRITING, |stream, context| {
-                    <Io<S> as $trait>::poll_write(stream, context, buffer)
-                })
-            }
+impl<S: AsyncWrite + Unpin> AsyncWrite for SendIo<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_stream(context, WRITING, |stream, context| AsyncWrite::poll_write(stream, context, buffer))
+    }
 
-            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.poll_stream(context, WRITING, <Io<S> as $trait>::poll_flush)
-            }
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_stream(context, WRITING, |stream, context| {
+            AsyncWrite::poll_write_vectored(stream, context, buffers)
+        })
+    }
 
-            fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let ended = self.poll_stream(context, WRITING, <Io<S> as $trait>::poll_shutdown);
-                if let (Poll::Ready(Ok(())), Some((shared, _))) = (&ended, &self.loan) {
-                    shared.closed.set(true);
-                }
-                ended
-            }
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_stream(context, WRITING, AsyncWrite::poll_flush)
+    }
 
-            fn is_write_vectored(&self) -> bool {
-                true
-            }
-
-            fn poll_write_vectored(
-                self: Pin<&mut Self>,
-                context: &mut Context<'_>,
-                buffers: &[IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                self.poll_stream(context, WRITING, |stream, context| {
-                    <Io<S> as $trait>::poll_write_vectored(stream, context, buffers)
-                })
-            }
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = self.poll_stream(context, WRITING, AsyncWrite::poll_close);
+        if let (Poll::Ready(Ok(())), Some((shared, _))) = (&ended, &self.loan) {
+            shared.closed.set(true);
         }
-    };
+        ended
+    }
 }
 
-impl_write!(::hyper::rt::Write);
-impl_write!(tokio::io::AsyncWrite);
+impl_write!(SendIo, ::hyper::rt::Write);
+impl_write!(SendIo, tokio::io::AsyncWrite);
 
 impl<S> std::fmt::Debug for SendIo<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

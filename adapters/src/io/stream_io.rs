@@ -118,24 +118,24 @@ impl<S: AsyncBufRead + Unpin> tokio::io::AsyncBufRead for Io<S> {
     }
 }
 
-/// hyper's and tokio's write traits have the same methods.
+/// hyper's and tokio's write traits by futures-io's, which has the same methods by other names.
 macro_rules! impl_write {
-    ($trait:path) => {
-        impl<S: AsyncWrite + Unpin> $trait for Io<S> {
+    ($stream:ident, $trait:path) => {
+        impl<S: AsyncWrite + Unpin> $trait for $stream<S> {
             fn poll_write(
                 self: Pin<&mut Self>,
                 context: &mut Context<'_>,
                 buffer: &[u8],
             ) -> Poll<io::Result<usize>> {
-                self.stream().poll_write(context, buffer)
+                AsyncWrite::poll_write(self, context, buffer)
             }
 
             fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.stream().poll_flush(context)
+                AsyncWrite::poll_flush(self, context)
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.stream().poll_close(context)
+                self.poll_close(context)
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -148,14 +148,16 @@ macro_rules! impl_write {
                 context: &mut Context<'_>,
                 buffers: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                self.stream().poll_write_vectored(context, buffers)
+                AsyncWrite::poll_write_vectored(self, context, buffers)
             }
         }
     };
 }
 
-impl_write!(::hyper::rt::Write);
-impl_write!(tokio::io::AsyncWrite);
+pub(super) use impl_write;
+
+impl_write!(Io, ::hyper::rt::Write);
+impl_write!(Io, tokio::io::AsyncWrite);
 
 impl<S: AsyncRead + Unpin> AsyncRead for Io<S> {
     fn poll_read(
