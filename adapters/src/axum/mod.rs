@@ -24,8 +24,113 @@
 //! `axum::extract::ws` spawns on tokio's runtime: use `adapters::axum::ws` (feature `ws`) instead. `Sse::keep_alive` and
 //! tower-http's `TimeoutLayer` use tokio's timers: see [`tower::TimeoutLayer`](crate::tower::TimeoutLayer).
 
-mod serve;
 #[cfg(feature = "ws")]
 pub mod ws;
 
-pub use self::serve::{App, serve};
+use std::convert::Infallible;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::task::{Context, Poll, Waker};
+
+use ::axum::Router;
+use ::axum::body::Body;
+use ::axum::extract::Request;
+use ::axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
+use ::axum::response::Response;
+use ::axum::routing::{IntoMakeService, MethodRouter};
+use ::hyper::body::Incoming;
+use hyper_util::service::TowerToHyperService;
+use tower_service::Service;
+
+use crate::hyper::{Listen, MakeService, Peer, Serve, serve as serve_hyper};
+
+/// Serves an application on a listener, as `axum::serve` does: HTTP/1 and HTTP/2, each connection on the worker that
+/// owns its NAPI.
+///
+/// `app` is a `Router`, a `MethodRouter`, or what `into_make_service` or
+/// `into_make_service_with_connect_info::<SocketAddr>` makes of one: then handlers can extract `ConnectInfo`. On a Unix
+/// domain socket its address is `[::]:0`.
+///
+/// The result is awaited, after [`with_graceful_shutdown`](Serve::with_graceful_shutdown) perhaps, or
+/// [started](Serve::start).
+pub fn serve<L: Listen, A: App>(listener: L, app: A) -> Serve<L, impl MakeService> {
+    serve_hyper(listener, move |peer: &Peer| TowerToHyperService::new(app.service(peer)))
+}
+
+/// An axum application that [`serve`] takes.
+pub trait App: sealed::App {}
+
+impl App for Router {}
+impl App for MethodRouter {}
+impl<S> App for IntoMakeService<S> where Self: sealed::App {}
+impl<S> App for IntoMakeServiceWithConnectInfo<S, SocketAddr> where Self: sealed::App {}
+
+mod sealed {
+    use super::*;
+
+    pub trait App: Send + Sync + 'static {
+        type Service: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: 'static>
+            + Clone
+            + 'static;
+
+        fn service(&self, peer: &Peer) -> Self::Service;
+    }
+}
+
+impl sealed::App for Router {
+    type Service = Router;
+
+    fn service(&self, _: &Peer) -> Router {
+        self.clone()
+    }
+}
+
+impl sealed::App for MethodRouter {
+    type Service = MethodRouter;
+
+    fn service(&self, _: &Peer) -> MethodRouter {
+        self.clone()
+    }
+}
+
+/// A service that makes the services of connections of a target. axum's are ready at once.
+fn make<M, T>(maker: &M, target: T) -> M::Response
+where
+    M: Service<T, Error = Infallible, Future: Unpin> + Clone,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    match std::pin::Pin::new(&mut maker.clone().call(target)).poll(&mut context) {
+        Poll::Ready(Ok(service)) => service,
+        Poll::Ready(Err(never)) => match never {},
+        Poll::Pending => unreachable!("axum makes the service of a connection without waiting"),
+    }
+}
+
+impl<S> sealed::App for IntoMakeService<S>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    type Service = S;
+
+    fn service(&self, _: &Peer) -> S {
+        make(self, ())
+    }
+}
+
+impl<S> sealed::App for IntoMakeServiceWithConnectInfo<S, SocketAddr>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    type Service = <Self as Service<SocketAddr>>::Response;
+
+    fn service(&self, peer: &Peer) -> Self::Service {
+        make(self, peer.address().unwrap_or(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))))
+    }
+}

@@ -1,9 +1,9 @@
-//! Serves one connection.
+//! Serves one connection, and closes it so that its last response arrives.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ::hyper::body::{Body, Incoming};
@@ -16,13 +16,11 @@ use net::Stream;
 use runtime::Sleep;
 
 use super::BoxError;
-use super::executor::Executor;
 use super::first_bytes::{FirstBytes, Spoken, SpokenCell};
 use super::http_socket::{HttpSocket, Reads};
 use super::idle_limit::{Idle, IdleLimit};
-use super::lingering_close::lingering_close;
-use super::listen::Peer;
-use super::make_service::MakeService;
+use super::listen::{MakeService, Peer};
+use super::rt::Executor;
 use super::shutdown::{Shutdown, ShutdownListener};
 use crate::io::lend;
 
@@ -157,4 +155,35 @@ where
         Poll::Pending
     })
     .await
+}
+
+/// How long a client may take to read the response and to close its side.
+const LINGER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Takes a stream whose side that writes is closed. Reads what the client still sends, and drops it, until the client closes
+/// its side.
+///
+/// A server may answer before it has read the whole request, for example that its body is too large. When a socket is
+/// closed while received bytes are unread, or when more arrive after that, the kernel resets the connection, and the
+/// client's kernel throws the response away, read or not (RFC 9112, section 9.6).
+///
+/// It waits for at most [`LINGER_LIMIT`], and not at all once `shutdown` is ready: then it drops what is there.
+async fn lingering_close<S>(mut stream: S, mut shutdown: impl FnMut(&Context<'_>) -> Poll<()>)
+where
+    S: AsyncBufRead + Unpin,
+{
+    let read_to_the_end = poll_fn(|task| {
+        loop {
+            match Pin::new(&mut stream).poll_fill_buf(task) {
+                Poll::Ready(Ok(bytes)) if !bytes.is_empty() => {
+                    let length = bytes.len();
+                    Pin::new(&mut stream).consume(length);
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return shutdown(task),
+            }
+        }
+    });
+    // The time is up: nothing is left to do for this client.
+    let _ = runtime::timeout(LINGER_LIMIT, read_to_the_end).await;
 }

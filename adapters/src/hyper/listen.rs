@@ -1,9 +1,14 @@
-//! The listeners that a server takes, and whom its connections come from.
+//! The listeners that a server takes, whom its connections come from, and what makes their services.
 
 use std::io;
 use std::net::SocketAddr;
 
+use ::hyper::body::{Body, Incoming};
+use ::hyper::service::Service;
+use ::hyper::{Request, Response};
 use net::{Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
+
+use super::BoxError;
 
 /// The peer of a connection that is being served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,5 +95,41 @@ pub(super) mod sealed {
         fn accepted(_: &Stream<Unix>, encrypted: bool) -> Peer {
             Peer { address: None, napi: 0, encrypted }
         }
+    }
+}
+
+/// Makes the service of each connection, on the worker that serves it. Closures `Fn(&Peer) -> S` do.
+pub trait MakeService: Send + Sync + 'static {
+    /// Answers the requests of one connection. Neither it nor its futures need to be `Send`.
+    type Service: Service<
+            Request<Incoming>,
+            Response = Response<Self::Body>,
+            Error = Self::Error,
+            Future = Self::Future,
+        > + 'static;
+    /// What it answers with.
+    type Body: Body<Error: Into<BoxError>> + 'static;
+    /// Its errors close the connection.
+    type Error: Into<BoxError>;
+    /// An answer in the making.
+    type Future: Future<Output = Result<Response<Self::Body>, Self::Error>> + 'static;
+
+    /// Makes the service for a connection from `peer`.
+    fn make(&self, peer: &Peer) -> Self::Service;
+}
+
+impl<M, S, B> MakeService for M
+where
+    M: Fn(&Peer) -> S + Send + Sync + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Future: 'static, Error: Into<BoxError>> + 'static,
+    B: Body<Error: Into<BoxError>> + 'static,
+{
+    type Service = S;
+    type Body = B;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn make(&self, peer: &Peer) -> S {
+        self(peer)
     }
 }

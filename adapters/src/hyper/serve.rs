@@ -9,11 +9,9 @@ use hyper_util::server::conn::auto;
 use net::{Alignment, Serving, ShutdownReport};
 
 use super::connection::{ConnectionContext, serve_connection};
-use super::executor::Executor;
-use super::listen::Listen;
-use super::make_service::MakeService;
+use super::listen::{Listen, MakeService};
+use super::rt::{Executor, Timer};
 use super::shutdown::Shutdown;
-use super::timer::Timer;
 
 /// How long [`Serve::with_graceful_shutdown`] waits for requests in progress, unless
 /// [`Serve::shutdown_limit`] sets another time.

@@ -8,12 +8,14 @@ use std::time::Duration;
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_rustls::TlsAcceptor;
 use futures_rustls::rustls::crypto::ring;
-use futures_rustls::rustls::server::{ResolvesServerCertUsingSni, WebPkiClientVerifier};
+use futures_rustls::rustls::server::{
+    ClientHello, ResolvesServerCert, ResolvesServerCertUsingSni, WebPkiClientVerifier,
+};
+use futures_rustls::rustls::sign::CertifiedKey;
 use futures_rustls::rustls::{ServerConfig, SupportedProtocolVersion, version};
 
 use super::error::{Error, file_error, setup_error};
 use super::files::{Certificates, read_authorities};
-use super::server_names::CertificateByName;
 use super::stream::Stream;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -201,5 +203,18 @@ impl Acceptor {
 
     fn current(&self) -> Arc<LoadedAcceptor> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The certificates of names, and the one for all other clients.
+#[derive(Debug)]
+pub(super) struct CertificateByName {
+    pub(super) named: ResolvesServerCertUsingSni,
+    pub(super) default: Arc<CertifiedKey>,
+}
+
+impl ResolvesServerCert for CertificateByName {
+    fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.named.resolve(client).or_else(|| Some(Arc::clone(&self.default)))
     }
 }

@@ -11,9 +11,8 @@ use futures_rustls::pki_types::ServerName;
 use futures_rustls::rustls::ClientConfig;
 use futures_rustls::rustls::crypto::ring;
 
-use super::error::{Error, file_error, setup_error};
+use super::error::{Error, HandshakeError, file_error, setup_error};
 use super::files::{Certificates, read_authorities, read_usable_authorities};
-use super::handshake_error::HandshakeError;
 use super::stream::Stream;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -43,15 +43,12 @@ mod acceptor;
 mod connector;
 mod error;
 mod files;
-mod handshake_error;
-mod server_names;
 mod stream;
 
 pub use futures_rustls::rustls;
 
 pub use self::acceptor::{Acceptor, AcceptorBuilder, ClientCertificates, LoadedAcceptor};
 pub use self::connector::{Connector, ConnectorBuilder};
-pub use self::error::Error;
+pub use self::error::{Error, HandshakeError};
 pub use self::files::Certificates;
-pub use self::handshake_error::HandshakeError;
 pub use self::stream::Stream;

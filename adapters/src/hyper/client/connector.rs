@@ -10,13 +10,12 @@ use ::hyper::Uri;
 use net::TcpStream;
 use runtime::JoinHandle;
 
-use super::expects_tls::AlertCheck;
 #[cfg(feature = "tls")]
 use super::https::Https;
 use super::resolve::resolve;
 use super::stream::HttpStream;
 use crate::hyper::http_socket::HttpSocket;
-use crate::hyper::inspected_stream::InspectedStream;
+use crate::hyper::inspected_stream::{Inspect, InspectedStream};
 
 /// What is wrong with an `https` URI if this crate was built without TLS.
 pub(crate) const NEEDS_TLS: &str = "https needs the feature `tls` of lull-adapters";
@@ -147,6 +146,25 @@ impl Future for Connecting {
 impl Drop for Connecting {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// How a TLS alert begins: its type, and the first part of its version (RFC 8446, section 5.1). HTTP/1 begins with
+/// letters, HTTP/2 with the length of its first frame, whose first byte is 0.
+const ALERT: [u8; 2] = [21, 3];
+
+/// Compares the first bytes of a connection without TLS with an alert, which HTTP could make nothing of.
+#[derive(Debug)]
+struct AlertCheck;
+
+impl Inspect for AlertCheck {
+    fn inspect(&mut self, position: usize, bytes: &[u8]) -> io::Result<()> {
+        if position == 0 && bytes.starts_with(&ALERT) {
+            let problem =
+                "the server expects TLS, which a URI of https uses: it has answered with a TLS alert";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        Ok(())
     }
 }
 

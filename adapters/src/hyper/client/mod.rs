@@ -1,7 +1,6 @@
 //! HTTP clients, by hyper-util's pooled client.
 
 mod connector;
-mod expects_tls;
 #[cfg(feature = "tls")]
 mod https;
 mod per_worker;

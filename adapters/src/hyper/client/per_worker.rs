@@ -7,8 +7,7 @@ use hyper_util::client::legacy;
 
 use super::connector::Connector;
 use crate::hyper::BoxError;
-use crate::hyper::executor::Executor;
-use crate::hyper::timer::Timer;
+use crate::hyper::rt::{Executor, Timer};
 
 /// hyper-util's client with this crate's [`Connector`].
 pub type HttpClient<B> = legacy::Client<Connector, B>;
