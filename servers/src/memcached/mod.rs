@@ -22,7 +22,6 @@ mod stats;
 mod store;
 mod tls;
 mod udp;
-mod version;
 
 pub use auth::UsersFileError;
 pub use clock::Clock;
@@ -35,4 +34,7 @@ pub use store::{
     StoreCounters, StoreUsage, StoredValue, WalkPosition,
 };
 pub use tls::{ClientCertificates, TlsConfig, TlsError};
-pub use version::VERSION;
+
+/// The reply to `version`: the memcached version whose protocols the server implements, followed by the
+/// crate's version. Clients parse the leading number to detect features.
+pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));

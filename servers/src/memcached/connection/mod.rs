@@ -2,6 +2,5 @@
 
 pub mod accept;
 pub mod list;
-mod reply_buffers;
 mod serve;
 mod time_limits;

@@ -1,5 +1,6 @@
 //! Moves bytes between a connection and its session.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use futures_util::future::Either;
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::list::ConnectionInfo;
-use super::reply_buffers;
+
 use super::time_limits::with_time_limits;
 use crate::memcached::context::ServerContext;
 use crate::memcached::session::{BufferCharge, Session, SessionStep};
@@ -66,11 +67,11 @@ fn serve_requests(
                 }
                 session.counters.bytes_read.add(length as u64);
                 begin_turn(&mut session, waited).await;
-                session.lend_buffer(reply_buffers::take());
+                session.lend_buffer(take_pooled_buffer());
                 session.value_bytes_received(length);
                 record_activity(connection, &session);
                 send_replies(&mut session, connection, &mut writer).await?;
-                reply_buffers::give_back(session.take_buffer());
+                pool_buffer(session.take_buffer());
                 continue;
             }
             let filling = poll_fn(|context| {
@@ -86,7 +87,7 @@ fn serve_requests(
             // Ready at once: the buffer was filled above.
             let chunk = reader.fill_buf().await?;
             session.counters.bytes_read.add(length as u64);
-            session.lend_buffer(reply_buffers::take());
+            session.lend_buffer(take_pooled_buffer());
             let open = match &mut incomplete {
                 None => {
                     let (used, open) = execute(&mut session, connection, chunk, &mut writer).await?;
@@ -109,7 +110,7 @@ fn serve_requests(
             reader.consume_unpin(length);
             record_activity(connection, &session);
             send_replies(&mut session, connection, &mut writer).await?;
-            reply_buffers::give_back(session.take_buffer());
+            pool_buffer(session.take_buffer());
             if !open {
                 return writer.close().await;
             }
@@ -259,4 +260,33 @@ fn write_all<'a>(
 
 fn no_memory(message: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, message)
+}
+
+/// Larger buffers, in bytes, are freed instead of pooled.
+const MAX_POOLED_CAPACITY: usize = 128 << 10;
+/// Buffers that a thread's pool holds.
+const MAX_POOLED: usize = 16;
+
+thread_local! {
+    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Takes an empty buffer.
+fn take_pooled_buffer() -> Vec<u8> {
+    POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten().unwrap_or_default()
+}
+
+/// Returns a buffer to the pool.
+fn pool_buffer(mut buffer: Vec<u8>) {
+    if buffer.capacity() > MAX_POOLED_CAPACITY || buffer.capacity() == 0 {
+        return;
+    }
+    buffer.clear();
+    // Fails while the thread exits and its pool is gone.
+    let _ = POOL.try_with(|pool| {
+        let mut pool = pool.borrow_mut();
+        if pool.len() < MAX_POOLED {
+            pool.push(buffer);
+        }
+    });
 }

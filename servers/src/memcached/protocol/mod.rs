@@ -2,7 +2,6 @@
 
 pub mod binary;
 pub mod classic;
-mod line;
 pub mod meta;
 pub mod numbers;
 pub mod store_reply;

@@ -1,7 +1,7 @@
 //! The replies to storage commands, in each protocol.
 
-use super::binary::response::{ResponseHeader, Status};
-use super::meta::key::write_key_flag;
+use super::binary::{ResponseHeader, Status};
+use super::meta::parse::write_key_flag;
 use super::tokens::tokens;
 use crate::memcached::mutation::{Condition, StoreOutcome, StoreRequest};
 use crate::memcached::store::ItemBits;

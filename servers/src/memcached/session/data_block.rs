@@ -1,11 +1,9 @@
 //! Receives the data blocks of storage commands and stores them.
 
-use super::buffer_charge::BufferCharge;
-use super::pending_input::{DataBlock, PartialValue, PendingInput};
-use super::state::Session;
 use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
 use crate::memcached::protocol::tokens::KEY_MAX;
+use crate::memcached::session::{BufferCharge, DataBlock, PartialValue, PendingInput, Session};
 use crate::memcached::stats::prefixes::KeyEvent;
 
 /// The initial capacity of a value's buffer, in bytes, at most: memory grows with what is received, not with

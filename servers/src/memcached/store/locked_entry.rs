@@ -3,12 +3,11 @@
 use std::sync::MutexGuard;
 
 use super::item_layout::{self, ItemBits, ItemHeader};
-use super::large_value::{LargeValue, footprint};
 use super::memory::OutOfMemory;
 use super::segment_log::ItemLocation;
 use super::shard::Shard;
 use super::shard_set::{MAX_RECLAIM_TRIES, ShardSet};
-use super::value::{NewItem, NewValue, StoredValue};
+use super::value::{LargeValue, NewItem, NewValue, StoredValue, footprint};
 
 /// A key and its item, if there is one. Holds the lock of the key's shard.
 #[derive(Debug)]

@@ -6,8 +6,6 @@
 
 mod ghost_queue;
 mod item_layout;
-mod key_hasher;
-mod large_value;
 mod locked_entry;
 mod memory;
 mod reclaim;
@@ -21,9 +19,9 @@ mod value;
 mod tests;
 
 pub use item_layout::{ItemBits, ItemHeader};
-pub use large_value::LargeValue;
 pub use locked_entry::LockedEntry;
 pub use memory::{BufferReservation, OutOfMemory};
 pub use shard::StoreCounters;
 pub use sharded_store::{Store, StoreConfig, StoreUsage, WalkPosition};
+pub use value::LargeValue;
 pub use value::{NewItem, NewValue, StoredValue};

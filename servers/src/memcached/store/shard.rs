@@ -1,17 +1,18 @@
 //! A shard: a hash table of item locations and the segment log that they point into, under one lock.
 
+use std::hash::{BuildHasher, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use foldhash::quality::{FixedState, RandomState};
 use hashbrown::HashTable;
 use slab::Slab;
 
 use super::ghost_queue::GhostQueue;
 use super::item_layout::{self, ItemBits, ItemHeader};
-use super::key_hasher::KeyHasher;
-use super::large_value::LargeValue;
 use super::memory::{MemoryBudget, map_anonymous};
 use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
+use super::value::LargeValue;
 
 /// Events that the store counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -277,5 +278,21 @@ impl Shard {
         self.ghosts = GhostQueue::default();
         self.log.clear();
         self.update_table_bytes(memory);
+    }
+}
+
+/// Hashes keys with a seed that is random per store, so clients cannot construct colliding keys.
+#[derive(Debug, Clone)]
+pub struct KeyHasher(FixedState);
+
+impl KeyHasher {
+    pub fn with_random_seed() -> Self {
+        Self(FixedState::with_seed(RandomState::default().hash_one(0u8)))
+    }
+
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.0.build_hasher();
+        hasher.write(key);
+        hasher.finish()
     }
 }

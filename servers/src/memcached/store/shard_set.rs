@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::key_hasher::KeyHasher;
-use super::large_value::{LargeValue, footprint};
 use super::memory::{BufferReservation, MemoryBudget, OutOfMemory};
-use super::shard::Shard;
+use super::shard::{KeyHasher, Shard};
+use super::value::{LargeValue, footprint};
 
 /// A value larger than a segment divided by this is stored as a large value.
 const LARGE_VALUE_DIVISOR: usize = 4;

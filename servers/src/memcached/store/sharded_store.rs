@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::item_layout::{self, ItemHeader};
-use super::large_value::LargeValue;
 use super::locked_entry::LockedEntry;
 use super::memory::{BufferReservation, OutOfMemory};
 use super::segment_log::Segment;
 use super::shard::StoreCounters;
 use super::shard_set::ShardSet;
+use super::value::LargeValue;
 use crate::memcached::clock::Clock;
 
 /// What a [`Store`] is created with.

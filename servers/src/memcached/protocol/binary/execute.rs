@@ -1,14 +1,13 @@
 //! Executes commands of the binary protocol.
 
-use super::parse::{self, Command, Parsed, Request, u32_at, u64_at};
-use super::response::Status;
+use super::parse::{self, Command, Parsed, Request, Status, u32_at, u64_at};
+use crate::memcached::VERSION;
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::session::{RequestOutcome, Session};
 use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::{ItemBits, NewItem, NewValue, StoredValue};
-use crate::memcached::version::VERSION;
 
 /// The expiry of an arithmetic command that does not create an item.
 const NO_VIVIFY: u32 = u32::MAX;

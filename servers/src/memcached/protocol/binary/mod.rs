@@ -2,6 +2,5 @@
 
 mod execute;
 mod parse;
-pub mod response;
 
-pub use parse::REQUEST_MAGIC;
+pub use parse::{REQUEST_MAGIC, ResponseHeader, Status};

@@ -1,13 +1,18 @@
-//! Executes the classic text commands.
+//! Executes the classic text commands: storage, administration, authentication and statistics.
 
-use super::parse::{self, Command, StoreLine};
+use super::parse::{self, BAD_EXPIRY, Command, StoreLine};
+use crate::memcached::VERSION;
+use crate::memcached::config::MIN_MEMORY_LIMIT;
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
+use crate::memcached::protocol::numbers;
 use crate::memcached::protocol::store_reply::StoreReply;
-use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, KEY_MAX, next_token};
+use crate::memcached::protocol::tokens::{
+    BAD_FORMAT, ERROR, KEY_MAX, Tokens, has_noreply, next_token, tokens,
+};
 use crate::memcached::session::{RequestOutcome, Session};
 use crate::memcached::stats::prefixes::KeyEvent;
+use crate::memcached::stats::stats_reply;
 use crate::memcached::store::ItemBits;
-use crate::memcached::version::VERSION;
 
 impl Session<'_> {
     /// Executes a line, whose terminator had `terminator` bytes. Returns how many bytes of `after`, the input
@@ -152,4 +157,239 @@ impl Session<'_> {
             DeltaOutcome::OutOfMemory => self.reply(noreply, b"SERVER_ERROR out of memory\r\n"),
         }
     }
+
+    pub fn execute_admin(&mut self, line: &[u8]) -> RequestOutcome {
+        let tokens = Tokens::of(line);
+        let tokens = tokens.as_slice();
+        let Some((&name, arguments)) = tokens.split_first() else {
+            self.replies.extend_from_slice(ERROR);
+            return RequestOutcome::Done(0);
+        };
+        let noreply = has_noreply(tokens);
+        let reply: &[u8] = match name {
+            b"flush_all" => self.flush_all(arguments, noreply),
+            b"verbosity" => match arguments.first().and_then(|level| numbers::digits_u32(level)) {
+                Some(level) => {
+                    self.context.set_verbosity(level.min(MAX_VERBOSITY));
+                    OK
+                }
+                None => BAD_FORMAT,
+            },
+            b"cache_memlimit" => self.set_memory_limit(arguments),
+            b"shutdown" => return self.request_shutdown(arguments),
+            b"watch" => b"CLIENT_ERROR watch commands not allowed\r\n",
+            b"refresh_certs" if self.context.config.tls.is_some() => match self.context.reload() {
+                Ok(()) => OK,
+                Err(error) => {
+                    self.replies.extend_from_slice(format!("SERVER_ERROR {error}\r\n").as_bytes());
+                    return RequestOutcome::Done(0);
+                }
+            },
+            b"slabs" => slabs(arguments),
+            b"lru" => lru(arguments),
+            b"lru_crawler" => match arguments {
+                [b"metadump" | b"mgdump", b"all" | b"hash" | b"1"] => {
+                    return self.dump_keys(arguments[0] == b"metadump");
+                }
+                _ => lru_crawler(arguments),
+            },
+            _ if tokens.len() > 1 && tokens[tokens.len() - 1].starts_with(b"HTTP/") => {
+                return RequestOutcome::Close(0);
+            }
+            _ => ERROR,
+        };
+        self.reply(noreply, reply);
+        RequestOutcome::Done(0)
+    }
+
+    fn flush_all(&mut self, arguments: &[&[u8]], noreply: bool) -> &'static [u8] {
+        if !self.context.config.flush_allowed {
+            self.counters.cmd_flush.add(1);
+            return b"CLIENT_ERROR flush_all not allowed\r\n";
+        }
+        let delay = match arguments {
+            [] => 0,
+            [_] if noreply => 0,
+            [delay, ..] => match numbers::digits_i32(delay) {
+                Some(delay) => delay,
+                None => {
+                    self.counters.cmd_flush.add(1);
+                    return BAD_EXPIRY;
+                }
+            },
+        };
+        self.flush(delay.into());
+        OK
+    }
+
+    fn set_memory_limit(&mut self, arguments: &[&[u8]]) -> &'static [u8] {
+        match arguments.first().and_then(|mebibytes| numbers::digits_u32(mebibytes)) {
+            None => ERROR,
+            Some(mebibytes) if u64::from(mebibytes) << 20 < MIN_MEMORY_LIMIT => {
+                b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
+            }
+            Some(1_000_000_001..) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n",
+            Some(mebibytes) if self.store().set_limit(u64::from(mebibytes) << 20) => OK,
+            Some(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+        }
+    }
+
+    fn request_shutdown(&mut self, arguments: &[&[u8]]) -> RequestOutcome {
+        let reply: &[u8] = match arguments {
+            _ if !self.context.config.shutdown_allowed => b"SERVER_ERROR: shutdown not enabled\r\n",
+            [] | [b"graceful"] => {
+                self.context.request_shutdown();
+                return RequestOutcome::Close(0);
+            }
+            _ => b"CLIENT_ERROR invalid shutdown mode\r\n",
+        };
+        self.replies.extend_from_slice(reply);
+        RequestOutcome::Done(0)
+    }
+
+    /// Executes `set <any key> <flags> <expiry> <length>` with a data block of user and password, separated by
+    /// a space. Refuses any other command.
+    pub fn execute_text_authentication(&mut self, rest: &[u8]) -> RequestOutcome {
+        let Some(end) = memchr::memchr(b'\n', rest) else {
+            return match rest.len() > MAX_LINE {
+                true => RequestOutcome::Close(0),
+                false => RequestOutcome::Incomplete,
+            };
+        };
+        if end < MIN_LINE {
+            return RequestOutcome::Close(end + 1);
+        }
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        let used = end + 1;
+        let mut arguments = tokens(line);
+        let is_set = arguments.next() == Some(b"set");
+        let length = arguments.nth(3).and_then(numbers::digits_u32).filter(|_| is_set);
+        let Some(length) = length else {
+            self.replies.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return RequestOutcome::Done(used);
+        };
+        let length = length as usize;
+        if length > MAX_BLOCK {
+            self.replies.extend_from_slice(b"CLIENT_ERROR auth token too long\r\n");
+            return RequestOutcome::Done(used);
+        }
+        let Some(block) = rest[used..].get(..length + 2) else { return RequestOutcome::Incomplete };
+        let reply: &[u8] = match block.strip_suffix(b"\r\n") {
+            None => b"CLIENT_ERROR bad command line termination\r\n",
+            Some(token) => match memchr::memchr(b' ', token) {
+                None => b"CLIENT_ERROR bad authentication token format\r\n",
+                Some(space) => {
+                    self.counters.auth_cmds.add(1);
+                    self.authenticated = self.context.authenticate(&token[..space], &token[space + 1..]);
+                    if self.authenticated {
+                        b"STORED\r\n"
+                    } else {
+                        self.counters.auth_errors.add(1);
+                        b"CLIENT_ERROR authentication failure\r\n"
+                    }
+                }
+            },
+        };
+        self.replies.extend_from_slice(reply);
+        RequestOutcome::Done(used + length + 2)
+    }
+
+    pub fn execute_stats(&mut self, line: &[u8]) -> RequestOutcome {
+        let tokens = Tokens::of(line);
+        let arguments = &tokens.as_slice()[1..];
+        let section = arguments.first().copied().unwrap_or_default();
+        match section {
+            b"detail" => {
+                let counts = &self.context.prefix_counts;
+                let reply: &[u8] = match arguments.get(1) {
+                    _ if !self.context.config.dump_allowed => b"CLIENT_ERROR stats detail not allowed\r\n",
+                    Some(&switch @ (b"on" | b"off")) => {
+                        counts.enable(switch == b"on");
+                        b"OK\r\n"
+                    }
+                    Some(&b"dump") => {
+                        let mut replies = std::mem::take(&mut self.replies);
+                        let (_, is_last) = self.write_prefix_part(&mut replies);
+                        self.replies = replies;
+                        if !is_last {
+                            return RequestOutcome::BufferFull;
+                        }
+                        b"END\r\n"
+                    }
+                    _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
+                };
+                self.replies.extend_from_slice(reply);
+            }
+            b"cachedump" => return self.cachedump(&arguments[1..]),
+            _ => {
+                let replies = &mut self.replies;
+                let mut write = |name: &str, value: &str| {
+                    for part in ["STAT ", name, " ", value, "\r\n"] {
+                        replies.extend_from_slice(part.as_bytes());
+                    }
+                };
+                let known = stats_reply::write_section(self.context, section, &mut write);
+                let end: &[u8] = match (known, section) {
+                    (false, _) => ERROR,
+                    (true, b"reset") => b"RESET\r\n",
+                    (true, _) => b"END\r\n",
+                };
+                self.replies.extend_from_slice(end);
+            }
+        }
+        RequestOutcome::Done(0)
+    }
 }
+
+const OK: &[u8] = b"OK\r\n";
+/// The highest level of `verbosity`.
+const MAX_VERBOSITY: u32 = 3;
+
+/// There are no slab classes to move pages between.
+fn slabs(arguments: &[&[u8]]) -> &'static [u8] {
+    match arguments {
+        [b"reassign", _, _] => b"CLIENT_ERROR slab reassignment disabled\r\n",
+        [b"automove", level, ..] => match *level {
+            b"0" | b"1" | b"2" | b"ratio" | b"freeratio" | b"window" => OK,
+            level if numbers::digits_u32(level).is_some() => ERROR,
+            _ => BAD_FORMAT,
+        },
+        _ => ERROR,
+    }
+}
+
+/// The eviction policy is fixed; valid settings are accepted without effect.
+fn lru(arguments: &[&[u8]]) -> &'static [u8] {
+    match arguments {
+        [b"mode", b"flat" | b"segmented"] => OK,
+        [b"temp_ttl", ttl] if numbers::digits_i32(ttl).is_some() => OK,
+        [b"tune", _, _, _, _] => OK,
+        _ => ERROR,
+    }
+}
+
+/// Expired items are always removed in the background; valid settings are accepted without effect.
+fn lru_crawler(arguments: &[&[u8]]) -> &'static [u8] {
+    match arguments {
+        [b"enable"] | [b"crawl", _] => OK,
+        [b"disable"] => b"ERROR failed to stop lru crawler thread\r\n",
+        [b"metadump" | b"mgdump", _] => b"BADCLASS invalid class id\r\n",
+        [b"tocrawl", number] => match numbers::digits_u32(number) {
+            Some(_) => OK,
+            None => BAD_FORMAT,
+        },
+        [b"sleep", micros] => match numbers::digits_u32(micros) {
+            Some(0..=1_000_000) => OK,
+            Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
+            None => BAD_FORMAT,
+        },
+        _ => ERROR,
+    }
+}
+
+/// The largest data block with credentials, in bytes.
+const MAX_BLOCK: usize = 16 << 10;
+/// The longest line before a client has authenticated, in bytes.
+const MAX_LINE: usize = 2048;
+/// The shortest valid line, in bytes.
+const MIN_LINE: usize = 6;

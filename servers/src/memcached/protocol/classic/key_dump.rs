@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::memcached::clock::Clock;
-use crate::memcached::protocol::meta::key::write_base64;
+use crate::memcached::protocol::meta::parse::write_base64;
 use crate::memcached::protocol::numbers;
 use crate::memcached::protocol::tokens::BAD_FORMAT;
 use crate::memcached::session::{KeyDump, RequestOutcome, SEND_AT, Session};

@@ -1,7 +1,6 @@
 //! Executes the meta commands.
 
-use super::key::{write_base64, write_key_flag};
-use super::parse::{MetaRequest, MetaVerb};
+use super::parse::{MetaRequest, MetaVerb, write_base64, write_key_flag};
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, tokens};

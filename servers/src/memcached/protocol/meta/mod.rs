@@ -1,5 +1,4 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `me`.
 
 mod execute;
-pub mod key;
 pub mod parse;
