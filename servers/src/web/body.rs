@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 use adapters::hyper::{BoxError, FileBody};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
 
 /// A response's body. Its variants are polled without an allocation, which boxed bodies would need.
 #[derive(Debug)]
@@ -81,4 +83,19 @@ impl Body for ResponseBody {
             Self::Upstream(body) => body.size_hint(),
         }
     }
+}
+
+/// A response with a status, and its number and name as text.
+pub fn error_response(status: StatusCode) -> Response<ResponseBody> {
+    let mut response = Response::new(Bytes::from(format!("{status}\n")).into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+/// 405, with the methods that there are.
+pub fn method_not_allowed(allowed: &'static str) -> Response<ResponseBody> {
+    let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
 }

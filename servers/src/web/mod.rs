@@ -32,7 +32,6 @@ mod config;
 mod context;
 mod counters;
 mod error;
-mod error_response;
 mod proxy;
 mod request_check;
 mod routing;

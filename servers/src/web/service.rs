@@ -10,9 +10,8 @@ use hyper::service::{Service, service_fn};
 use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::access_log::LogLine;
-use super::body::ResponseBody;
+use super::body::{ResponseBody, error_response, method_not_allowed};
 use super::context::{ServerContext, Site};
-use super::error_response::{error_response, method_not_allowed};
 use super::proxy::ClientInfo;
 use super::request_check::refusal;
 use super::routing::Routing;

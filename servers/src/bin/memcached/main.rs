@@ -23,12 +23,9 @@ use servers::memcached::{Config, Server, VERSION, logging};
 
 use daemon::Background;
 use flags::Flags;
-use shared::descriptor_limit::raise_descriptor_limit;
 use shared::guardian;
-use shared::inherited_listeners::inherited_listeners;
 use shared::network_flags::interface_of;
-use shared::pid_file::PidFile;
-use shared::run_as_user::RunAsUser;
+use shared::process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
 
 type Error = Box<dyn std::error::Error>;
 

@@ -1,6 +1,5 @@
 //! What a web server is started with.
 
-mod error;
 mod proxy;
 mod size;
 
@@ -10,7 +9,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-pub use self::error::ConfigError;
 pub use self::proxy::{HealthCheckConfig, ProxyConfig};
 
 /// What a web server is started with; a TOML file has the same names.
@@ -256,6 +254,23 @@ impl Config {
             None => Ok(()),
         }
     }
+}
+
+/// A configuration can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file can't be read, or says something that is not understood.
+    #[error("{path}: {problem}")]
+    File {
+        /// The TOML file.
+        path: PathBuf,
+        /// Where, and what is wrong.
+        problem: String,
+    },
+    /// A value, or a combination of values, is impossible.
+    #[error("{0}")]
+    Impossible(&'static str),
 }
 
 #[cfg(test)]

@@ -1,20 +1,24 @@
 //! A connection to an upstream.
 
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use adapters::hyper::HttpStream;
+use adapters::hyper::{Connector, HttpStream};
+use adapters::tls;
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
+use tower_service::Service;
 
 use super::request_body::{RequestBody, Upload, UploadState};
-use super::upstream::OpenConnection;
-use super::wake_relay::WakeRelay;
+use super::upstream::{OpenConnection, Upstream};
 
 /// A connection that carries one request at a time. It has no task: the task of its request polls it. Dropping it closes it.
 pub(super) struct Connection {
@@ -193,5 +197,72 @@ impl Connection {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+/// Makes a connector for HTTP/1.1. `encrypted`: for `https`, too; then it reads the authorities, which blocks.
+pub(super) fn connector(encrypted: bool, limit: Duration) -> Result<Connector, tls::Error> {
+    let connector = Connector::new().connect_timeout(limit);
+    if !encrypted {
+        return Ok(connector);
+    }
+    let tls = tls::Connector::builder().alpn(["http/1.1"]).handshake_timeout(limit).open()?;
+    Ok(connector.tls(tls))
+}
+
+/// Connects to an upstream, with the lookup of its name and the TLS handshake, within `limit`. The error's kind is `TimedOut`
+/// after that.
+pub(super) async fn connect(
+    connector: &Connector,
+    upstream: &Upstream,
+    limit: Duration,
+) -> io::Result<HttpStream> {
+    runtime::timeout(limit, connector.clone().call(upstream.uri.clone())).await?
+}
+
+/// Wakes whoever uses a connection at present. hyper and the socket keep the waker of their last poll. If that were the
+/// waker of a task, each request would wake the task of the client that had the connection before.
+#[derive(Debug, Default)]
+pub(super) struct WakeRelay {
+    user: AtomicWaker,
+    muted: AtomicBool,
+    woken: AtomicBool,
+}
+
+impl WakeRelay {
+    /// Whom to wake from now on.
+    pub(super) fn set_user(&self, waker: &Waker) {
+        self.user.register(waker);
+    }
+
+    /// Whether something has woken the connection since it was polled.
+    pub(super) fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed)
+    }
+
+    /// The connection is about to be polled.
+    pub(super) fn begin_poll(&self) {
+        self.woken.store(false, Ordering::Relaxed);
+    }
+
+    /// Runs what would wake the connection, which its user polls next anyway.
+    pub(super) fn muted<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.muted.store(true, Ordering::Relaxed);
+        let result = run();
+        self.muted.store(false, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Wake for WakeRelay {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.muted.load(Ordering::Relaxed) {
+            self.woken.store(true, Ordering::Relaxed);
+            self.user.wake();
+        }
     }
 }

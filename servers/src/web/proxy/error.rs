@@ -2,8 +2,7 @@
 
 use hyper::{Response, StatusCode};
 
-use crate::web::body::ResponseBody;
-use crate::web::error_response::{error_response, method_not_allowed};
+use crate::web::body::{ResponseBody, error_response, method_not_allowed};
 
 /// A [`ProxyConfig`](crate::web::config::ProxyConfig) can't be used. The message names the field, its value and what to do.
 #[derive(Debug, thiserror::Error)]

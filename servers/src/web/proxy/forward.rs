@@ -13,15 +13,13 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 
 use super::body::UpstreamBody;
-use super::connect::connect;
-use super::connection::{Connection, SendError};
+use super::connection::{Connection, SendError, connect};
 use super::error::Refusal;
-use super::extended_connect::ExtendedConnect;
 use super::headers::{forward_request, forward_response, requested_upgrade};
 use super::pool::{Lease, WorkerPool};
 use super::request_body::{RequestBody, Upload, UploadState};
 use super::route::{ClientInfo, ProxyRoute};
-use super::upgrade::{UpgradeLimits, copy_upgraded};
+use super::upgrade::{ExtendedConnect, UpgradeLimits, copy_upgraded};
 use crate::connection_limit::ConnectionPermit;
 use crate::web::body::ResponseBody;
 

@@ -7,8 +7,7 @@ use futures_util::future::join_all;
 use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, StatusCode};
 
-use super::connect::connect;
-use super::connection::{Connection, SendError};
+use super::connection::{Connection, SendError, connect};
 use super::request_body::RequestBody;
 use super::route::ProxyRoute;
 use super::upstream::{Counters, OpenConnection, Upstream};

@@ -4,10 +4,8 @@
 //! uses it: no task is spawned and none but the client's is woken.
 
 mod body;
-mod connect;
 mod connection;
 mod error;
-mod extended_connect;
 mod forward;
 mod headers;
 mod health_check;
@@ -16,7 +14,6 @@ mod request_body;
 mod route;
 mod upgrade;
 mod upstream;
-mod wake_relay;
 
 #[cfg(test)]
 mod tests;

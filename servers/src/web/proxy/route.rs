@@ -12,7 +12,7 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper::http::uri::PathAndQuery;
 
-use super::connect::connector;
+use super::connection::connector;
 use super::error::ProxyConfigError;
 use super::pool::WorkerPool;
 use super::upstream::{Upstream, UpstreamStatus};

@@ -5,7 +5,6 @@ mod encoding;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod lookup;
-mod multipart;
 mod range;
 mod request_path;
 mod respond;

@@ -1,8 +1,10 @@
 //! Answers a request for a file.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use adapters::hyper::{FileBody, Peer};
+use hyper::body::Body;
 use hyper::header::{
     ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue,
     LAST_MODIFIED, LOCATION, RANGE, VARY,
@@ -12,11 +14,9 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use super::conditional::{self, Outcome};
 use super::encoding::preferred;
 use super::lookup::{Entry, Files, Lookup};
-use super::multipart::Multipart;
 use super::range::{self, ByteRange, Ranges};
 use super::served_file::{self, ServedFile};
-use crate::web::body::ResponseBody;
-use crate::web::error_response::{error_response, method_not_allowed};
+use crate::web::body::{ResponseBody, error_response, method_not_allowed};
 
 impl Files {
     /// Answers a request for a file.
@@ -178,4 +178,43 @@ fn add_slash<B>(request: &Request<B>) -> Response<ResponseBody> {
     let mut response = error_response(StatusCode::MOVED_PERMANENTLY);
     response.headers_mut().insert(LOCATION, location);
     response
+}
+
+/// Not in any file that was not made to have it, and whoever makes one harms only its readers.
+const BOUNDARY: &str = "LULL_BYTERANGES_7d1f4a0c93e25b86";
+
+/// Parts that are being put together.
+#[derive(Debug, Default)]
+pub struct Multipart {
+    length: u64,
+    parts: VecDeque<ResponseBody>,
+}
+
+impl Multipart {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a part. `head`: its header lines and the empty line after them.
+    pub fn push(&mut self, head: String, body: ResponseBody) {
+        let separator = if self.parts.is_empty() { "" } else { "\r\n" };
+        self.add(format!("{separator}--{BOUNDARY}\r\n{head}").into_bytes().into());
+        self.add(body);
+    }
+
+    fn add(&mut self, body: ResponseBody) {
+        self.length += body.size_hint().lower();
+        self.parts.push_back(body);
+    }
+
+    pub fn content_type(&self) -> HeaderValue {
+        let value = format!("multipart/byteranges; boundary={BOUNDARY}");
+        HeaderValue::try_from(value).unwrap_or_else(|_| HeaderValue::from_static("multipart/byteranges"))
+    }
+
+    /// Ends the body. Returns its length in bytes, too.
+    pub fn finish(mut self) -> (u64, ResponseBody) {
+        self.add(format!("\r\n--{BOUNDARY}--\r\n").into_bytes().into());
+        (self.length, ResponseBody::Parts(self.parts))
+    }
 }

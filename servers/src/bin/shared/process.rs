@@ -1,0 +1,124 @@
+//! What a server's process sets up: inherited sockets, the limit of open files, a file with its ID, and its user.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Group, User, initgroups, setgid, setuid};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The listening sockets that systemd passes (socket activation).
+pub fn inherited_listeners() -> Result<Vec<TcpListener>, String> {
+    let mut passed = listenfd::ListenFd::from_env();
+    (0..passed.len())
+        .map(|index| match passed.take_tcp_listener(index) {
+            Ok(Some(listener)) => Ok(listener),
+            Ok(None) => Err("systemd passed a descriptor that is in use already".into()),
+            Err(error) => Err(format!("systemd passed a descriptor that is not a TCP socket: {error}")),
+        })
+        .collect()
+}
+
+/// Descriptors of the process: standard streams, files of the host's settings, netlink sockets.
+const PROCESS_DESCRIPTORS: u64 = 128;
+/// Descriptors of a worker: epoll instances, rings, eventfds, and connections that wait to be refused.
+const WORKER_DESCRIPTORS: u64 = 16;
+
+/// Raises the limit of open files: so many for connections and files, and some for each worker, which also has a TCP and a
+/// UDP socket for each address.
+pub fn raise_descriptor_limit(descriptors: u64, workers: u64, addresses: u64) {
+    let others = PROCESS_DESCRIPTORS + workers * (WORKER_DESCRIPTORS + 2 * addresses);
+    let wanted = descriptors.saturating_add(others);
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).or_else(|_| {
+        let current = limit.maximum.map(|maximum| maximum.min(wanted));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum })
+    });
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if raised.is_err() || now < wanted {
+        tracing::warn!("the limit of open files (ulimit -n) is {now}, and up to {wanted} may be open");
+    }
+}
+
+/// A file with the process ID. Removed when it is dropped.
+pub struct PidFile(PathBuf);
+
+impl PidFile {
+    /// Writes the file. If the process that it named before still runs, a warning says so.
+    pub fn write(path: &Path) -> Result<Self, String> {
+        // A daemon's working directory changes.
+        let absolute = std::path::absolute(path);
+        let path = &absolute.map_err(|error| format!("-P: {}: {error}", path.display()))?;
+        if let Some(other) =
+            std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok())
+            && Path::new("/proc").join(other.to_string()).exists()
+        {
+            tracing::warn!("overwriting {}, which names a running process, {other}", path.display());
+        }
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|error| format!("-P: cannot write {}: {error}", path.display()))?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // A server that was started meanwhile may have taken the file over.
+        let named = std::fs::read_to_string(&self.0).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        if named == Some(std::process::id()) {
+            // Fails if the user may not write to the directory. A leftover file does no harm.
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+}
+
+/// The user that the server runs as.
+pub struct RunAsUser {
+    user: User,
+}
+
+impl RunAsUser {
+    /// Looks up a user by name.
+    pub fn look_up(name: &str) -> Result<Self, String> {
+        match User::from_name(name) {
+            Ok(Some(user)) => Ok(Self { user }),
+            Ok(None) => Err(format!("-u: there is no user {name:?}")),
+            Err(error) => Err(format!("-u: cannot look up {name:?}: {error}")),
+        }
+    }
+
+    /// Refuses to serve as root unless a user was named, as memcached does.
+    pub fn require(name: Option<&str>) -> Result<(), &'static str> {
+        let is_root = rustix::process::getuid().is_root() || rustix::process::geteuid().is_root();
+        match name {
+            None if is_root => {
+                Err("can't run as root without the -u switch; give -u USER, or -u root to stay root")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.user.uid.is_root()
+    }
+
+    /// Switches all threads to the user and its groups.
+    pub fn switch(&self) -> Result<(), String> {
+        let name = std::ffi::CString::new(self.user.name.as_str()).map_err(|error| error.to_string())?;
+        let failed =
+            |what: &'static str| move |error: nix::Error| format!("-u {}: {what}: {error}", self.user.name);
+        initgroups(&name, self.user.gid).map_err(failed("cannot set supplementary groups"))?;
+        setgid(self.user.gid).map_err(failed("cannot set the group"))?;
+        setuid(self.user.uid).map_err(failed("cannot set the user"))?;
+        Ok(())
+    }
+
+    /// `user:group`, for messages.
+    pub fn describe(&self) -> String {
+        let group = Group::from_gid(self.user.gid).ok().flatten().map(|group| group.name);
+        format!("{}:{}", self.user.name, group.unwrap_or_else(|| self.user.gid.to_string()))
+    }
+}
