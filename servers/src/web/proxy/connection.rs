@@ -1,4 +1,4 @@
-//! A connection to an upstream.
+//! Connects to upstreams, and a connection to one.
 
 use std::io;
 use std::pin::{Pin, pin};

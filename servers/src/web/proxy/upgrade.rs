@@ -1,4 +1,5 @@
-//! Upgraded connections: WebSockets and others.
+//! Upgraded connections: WebSockets and others, and WebSockets over HTTP/2 (RFC 8441): an extended CONNECT becomes an
+//! upgrade of HTTP/1.1, its `101` a `200`.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,6 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use adapters::HyperIo;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf, Bytes};
 use futures_util::{AsyncRead, AsyncWrite};
 use hyper::ext::Protocol;
@@ -15,8 +18,8 @@ use hyper::header::{CONTENT_LENGTH, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEP
 use hyper::http::request;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Response, StatusCode};
-use tungstenite::handshake::client::generate_key;
-use tungstenite::handshake::derive_accept_key;
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use ring::rand::{SecureRandom, SystemRandom};
 
 use super::connection::Connection;
 use super::error::Refusal;
@@ -207,8 +210,10 @@ impl ExtendedConnect {
         if head.extensions.get::<Protocol>().map(Protocol::as_str) != Some("websocket") {
             return Err(Refusal::NotImplemented);
         }
-        let key = generate_key();
-        let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()));
+        let mut nonce = [0; 16];
+        SystemRandom::new().fill(&mut nonce).map_err(|_| Refusal::BadRequest)?;
+        let key = STANDARD.encode(nonce);
+        let accept = HeaderValue::try_from(accept_of(&key));
         let (Ok(key), Ok(accept)) = (HeaderValue::try_from(key), accept) else {
             return Err(Refusal::BadRequest);
         };
@@ -239,6 +244,12 @@ impl ExtendedConnect {
     }
 }
 
+/// The `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key` (RFC 6455, section 4.2.2).
+fn accept_of(key: &str) -> String {
+    let accepted = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, accepted.as_bytes()))
+}
+
 fn has_only(headers: &HeaderMap, name: &HeaderName, expected: &HeaderValue) -> bool {
     let mut values = headers.get_all(name).iter();
     values.next() == Some(expected) && values.next().is_none()
@@ -259,6 +270,11 @@ mod tests {
 
     fn silence(silence: Duration) -> UpgradeLimits {
         UpgradeLimits { silence, after_client: None }
+    }
+
+    #[test]
+    fn a_key_is_accepted_as_in_the_rfc() {
+        assert_eq!(accept_of("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[runtime::test]
