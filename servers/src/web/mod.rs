@@ -46,7 +46,7 @@ pub use self::config::{
 };
 pub use self::counters::Totals;
 pub use self::error::StartError;
-pub use self::proxy::ProxyConfigError;
+pub use self::proxy::{ProxyConfigError, UpstreamProblem};
 pub use self::server::Server;
 pub use self::static_files::RootError;
 #[cfg(fuzzing)]

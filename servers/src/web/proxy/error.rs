@@ -29,7 +29,7 @@ pub enum ProxyConfigError {
         /// The URL of the upstream, as configured.
         upstream: String,
         /// What is wrong with it.
-        problem: String,
+        problem: UpstreamProblem,
     },
     /// A time is zero.
     #[error("proxy {path}: {field} is 0; give it a time, as 5s")]
@@ -55,6 +55,33 @@ pub enum ProxyConfigError {
         /// The error of reading or parsing the certificates.
         source: adapters::tls::Error,
     },
+}
+
+/// What is wrong with the URL of an upstream.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpstreamProblem {
+    /// It can't be parsed.
+    #[error("is no URI ({0})")]
+    NoUri(#[from] hyper::http::uri::InvalidUri),
+    /// Its scheme is another than `http` and `https`.
+    #[error("has to begin with http:// or https://")]
+    Scheme,
+    /// It has no authority.
+    #[error("names no host")]
+    NoHost,
+    /// It has a user, or a user and a password.
+    #[error("has a user, which is not supported")]
+    User,
+    /// What follows the host is not a port.
+    #[error("has no valid port")]
+    Port,
+    /// It has a path, a query or a fragment.
+    #[error("has a path, but requests keep their own")]
+    Path,
+    /// Its authority can't be the value of the header `Host`.
+    #[error(transparent)]
+    Host(#[from] hyper::header::InvalidHeaderValue),
 }
 
 /// Why a request is answered by the proxy itself. The client gets the status only.

@@ -1,5 +1,6 @@
 //! Probes upstreams.
 
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl ProxyRoute {
             headers.insert(USER_AGENT, HeaderValue::from_static("lull-health-check"));
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
             let probe = runtime::timeout(check.timeout, self.probe(upstream, request, check.timeout));
-            let found = probe.await.unwrap_or_else(|_| Err(format!("no answer in {:?}", check.timeout)));
+            let found = probe.await.unwrap_or_else(|_| Err(CheckError::TimedOut(check.timeout)));
             upstream.record_check(found);
         });
         join_all(probes).await;
@@ -47,18 +48,31 @@ impl ProxyRoute {
         upstream: &Upstream,
         request: Request<RequestBody>,
         limit: Duration,
-    ) -> Result<(), String> {
-        let stream = connect(&self.connector, upstream, limit).await.map_err(|error| error.to_string())?;
+    ) -> Result<(), CheckError> {
+        let stream = connect(&self.connector, upstream, limit).await?;
         // It is not one of the pool's.
         let open = OpenConnection::new(&Arc::new(Counters::default()));
-        let mut connection = Connection::open(stream, open).await.map_err(|error| error.to_string())?;
+        let mut connection = Connection::open(stream, open).await?;
         match connection.send(request, limit, None).await {
             Ok(response) if is_healthy(response.status()) => Ok(()),
-            Ok(response) => Err(format!("the status is {}", response.status())),
-            Err(SendError::Unsent(_, error) | SendError::Broken(error)) => Err(error.to_string()),
-            Err(SendError::TimedOut | SendError::ClientTimedOut) => Err(format!("no answer in {limit:?}")),
+            Ok(response) => Err(CheckError::Status(response.status())),
+            Err(SendError::Unsent(_, error) | SendError::Broken(error)) => Err(error.into()),
+            Err(SendError::TimedOut | SendError::ClientTimedOut) => Err(CheckError::TimedOut(limit)),
         }
     }
+}
+
+/// Why a health check has failed.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error(transparent)]
+    Unreachable(#[from] io::Error),
+    #[error(transparent)]
+    Broken(#[from] hyper::Error),
+    #[error("the status is {0}")]
+    Status(StatusCode),
+    #[error("no answer in {0:?}")]
+    TimedOut(Duration),
 }
 
 fn is_healthy(status: StatusCode) -> bool {

@@ -19,6 +19,6 @@ mod upstream;
 mod tests;
 
 pub use self::body::UpstreamBody;
-pub use self::error::ProxyConfigError;
+pub use self::error::{ProxyConfigError, UpstreamProblem};
 pub use self::route::{ClientInfo, ProxyRoute};
 pub use self::upstream::UpstreamStatus;

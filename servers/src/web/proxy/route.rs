@@ -13,7 +13,7 @@ use hyper::header::HeaderValue;
 use hyper::http::uri::PathAndQuery;
 
 use super::connection::connector;
-use super::error::ProxyConfigError;
+use super::error::{ProxyConfigError, UpstreamProblem};
 use super::pool::WorkerPool;
 use super::upstream::{Upstream, UpstreamStatus};
 use crate::web::config::ProxyConfig;
@@ -138,22 +138,22 @@ fn check_target(path: &str, check: &str) -> Result<Uri, ProxyConfigError> {
     check.parse::<PathAndQuery>().map(Uri::from).map_err(|_| wrong())
 }
 
-fn parse_upstream(upstream: &str) -> Result<Upstream, String> {
-    let uri: Uri = upstream.parse().map_err(|error| format!("is no URI ({error})"))?;
+fn parse_upstream(upstream: &str) -> Result<Upstream, UpstreamProblem> {
+    let uri: Uri = upstream.parse()?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
-        return Err("has to begin with http:// or https://".into());
+        return Err(UpstreamProblem::Scheme);
     }
-    let authority = uri.authority().ok_or("names no host")?;
+    let authority = uri.authority().ok_or(UpstreamProblem::NoHost)?;
     if authority.as_str().contains('@') {
-        return Err("has a user, which is not supported".into());
+        return Err(UpstreamProblem::User);
     }
     if authority.port_u16().is_none() && authority.as_str() != authority.host() {
-        return Err("has no valid port".into());
+        return Err(UpstreamProblem::Port);
     }
     if uri.path() != "/" || uri.query().is_some() || upstream.contains('#') {
-        return Err("has a path, but requests keep their own".into());
+        return Err(UpstreamProblem::Path);
     }
-    let host = HeaderValue::from_str(authority.as_str()).map_err(|error| error.to_string())?;
+    let host = HeaderValue::from_str(authority.as_str())?;
     Ok(Upstream::new(upstream.to_owned(), uri, host))
 }
 

@@ -1,5 +1,6 @@
 //! A server that requests go to, and how it does.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -87,7 +88,7 @@ impl Upstream {
     }
 
     /// A request or a connect has failed.
-    pub(super) fn record_failure(&self, error: &dyn std::fmt::Display) {
+    pub(super) fn record_failure(&self, error: &dyn Display) {
         let health = &self.health;
         let until = health.avoided_until.load(Ordering::Relaxed);
         let now = health.milliseconds();
@@ -121,7 +122,7 @@ impl Upstream {
     }
 
     /// What its health check found: an error, if it is not healthy.
-    pub(super) fn record_check(&self, found: Result<(), String>) {
+    pub(super) fn record_check(&self, found: Result<(), impl Display>) {
         let failed = match &found {
             Ok(()) => 0,
             Err(_) => self.health.failed_checks.load(Ordering::Relaxed).saturating_add(1),
@@ -134,6 +135,7 @@ impl Upstream {
         match found {
             Ok(()) if was_down => tracing::warn!(upstream = self.address, "an upstream is healthy again"),
             Err(error) if !was_down => {
+                let error = error.to_string();
                 tracing::warn!(upstream = self.address, error, "the health check of an upstream fails");
             }
             _ => {}
@@ -248,11 +250,11 @@ mod tests {
     #[test]
     fn two_failed_health_checks_make_the_status_unhealthy() {
         let upstream = upstream();
-        upstream.record_check(Err("500".into()));
+        upstream.record_check(Err("500"));
         assert!(!upstream.is_down(), "one may be by chance");
-        upstream.record_check(Err("500".into()));
+        upstream.record_check(Err("500"));
         assert!(upstream.is_down() && !upstream.status().healthy);
-        upstream.record_check(Ok(()));
+        upstream.record_check(Ok::<_, &str>(()));
         assert!(upstream.status().healthy);
     }
 }

@@ -31,10 +31,10 @@ pub fn parse(header: &str, size: u64) -> Ranges {
     let mut ranges = Vec::new();
     for specification in specifications.split(',').map(str::trim).filter(|it| !it.is_empty()) {
         match parse_one(specification, size) {
-            Some(Some(range)) => ranges.push(range),
-            // Beyond the end: others may be within.
-            Some(None) => {}
-            None => return Ranges::All,
+            Specification::Range(range) => ranges.push(range),
+            // Others may be within the file.
+            Specification::BeyondTheEnd => {}
+            Specification::Malformed => return Ranges::All,
         }
         if ranges.len() > MAX_RANGES {
             return Ranges::All;
@@ -52,20 +52,34 @@ pub fn parse(header: &str, size: u64) -> Ranges {
     }
 }
 
-/// `None`: a syntax error. `Some(None)`: no byte of it is in the file.
-fn parse_one(specification: &str, size: u64) -> Option<Option<ByteRange>> {
-    let (first, last) = specification.split_once('-')?;
-    if first.is_empty() {
-        let length = number(last)?.min(size);
-        return Some((length > 0).then_some(ByteRange { start: size - length, length }));
+/// One part of the header.
+enum Specification {
+    Range(ByteRange),
+    /// The file has no byte of it.
+    BeyondTheEnd,
+    Malformed,
+}
+
+fn parse_one(specification: &str, size: u64) -> Specification {
+    let Some((first, last)) = specification.split_once('-') else { return Specification::Malformed };
+    match (number(first), number(last)) {
+        // The last bytes.
+        (None, Some(length)) if first.is_empty() => match length.min(size) {
+            0 => Specification::BeyondTheEnd,
+            length => Specification::Range(ByteRange { start: size - length, length }),
+        },
+        (Some(start), None) if last.is_empty() => between(start, u64::MAX, size),
+        (Some(start), Some(end)) if start <= end => between(start, end, size),
+        _ => Specification::Malformed,
     }
-    let start = number(first)?;
-    let end = if last.is_empty() { u64::MAX } else { number(last)? };
-    if end < start {
-        return None;
+}
+
+/// The bytes from `start` to `end`, which is one of them, as far as the file has them.
+fn between(start: u64, end: u64, size: u64) -> Specification {
+    if start >= size {
+        return Specification::BeyondTheEnd;
     }
-    let end = end.min(size.saturating_sub(1));
-    Some((start < size).then(|| ByteRange { start, length: end - start + 1 }))
+    Specification::Range(ByteRange { start, length: end.min(size - 1) - start + 1 })
 }
 
 /// Digits only; a number that is too large is as good as the largest.

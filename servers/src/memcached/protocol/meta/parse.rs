@@ -128,96 +128,54 @@ impl<'a> MetaRequest<'a> {
             if std::mem::replace(&mut seen[usize::from(letter)], true) {
                 return Err(b"CLIENT_ERROR duplicate flag\r\n");
             }
-            // An invalid argument is reported only if all flags are known.
-            if let Err(reply) = self.parse_flag(letter, argument, key)? {
-                invalid_argument = Some(reply);
+            match self.parse_flag(letter, argument, key) {
+                Ok(()) => {}
+                Err(FlagError::Argument(reply)) => invalid_argument = Some(reply),
+                Err(FlagError::Unknown) => return Err(b"CLIENT_ERROR invalid flag\r\n"),
             }
         }
         invalid_argument.map_or(Ok(()), Err)
     }
 
-    /// The outer error is an unknown flag, the inner one an invalid argument.
-    fn parse_flag(
-        &mut self,
-        letter: u8,
-        argument: &[u8],
-        key: &[u8],
-    ) -> Result<Result<(), &'static [u8]>, &'static [u8]> {
-        let expiry = || numbers::digits_i32(argument).filter(|_| !argument.is_empty());
-        let number = || numbers::digits(argument).filter(|_| !argument.is_empty());
-        let set_expiry = |field: &mut Option<i32>| {
-            *field = expiry();
-            field.map(drop).ok_or(BAD_TOKEN)
-        };
-        Ok(match letter {
-            b'b' => match decode_key(key) {
-                Some(key) => {
-                    self.key = Some(MetaKey::Binary(key));
-                    Ok(())
-                }
-                None => Err(&b"CLIENT_ERROR error decoding key\r\n"[..]),
-            },
-            b'N' => set_expiry(&mut self.vivify),
-            b'T' => set_expiry(&mut self.ttl),
-            b'R' => set_expiry(&mut self.recache),
-            b'C' => {
-                self.expected_cas = number();
-                self.expected_cas.map(drop).ok_or(BAD_TOKEN)
+    fn parse_flag(&mut self, letter: u8, argument: &[u8], key: &[u8]) -> Result<(), FlagError> {
+        let given = !argument.is_empty();
+        let expiry = || numbers::digits_i32(argument).filter(|_| given).ok_or(FlagError::Argument(BAD_TOKEN));
+        let number = |reply| numbers::digits(argument).filter(|_| given).ok_or(FlagError::Argument(reply));
+        match letter {
+            b'b' => {
+                let invalid = FlagError::Argument(b"CLIENT_ERROR error decoding key\r\n");
+                self.key = Some(MetaKey::Binary(decode_key(key).ok_or(invalid)?));
             }
-            b'E' => {
-                self.new_cas = number();
-                self.new_cas.map(drop).ok_or(BAD_TOKEN)
+            b'N' => self.vivify = Some(expiry()?),
+            b'T' => self.ttl = Some(expiry()?),
+            b'R' => self.recache = Some(expiry()?),
+            b'C' => self.expected_cas = Some(number(BAD_TOKEN)?),
+            b'E' => self.new_cas = Some(number(BAD_TOKEN)?),
+            b'F' => {
+                let flags = numbers::digits_u32(argument).filter(|_| given);
+                self.client_flags = flags.ok_or(FlagError::Argument(BAD_FORMAT))?;
             }
-            b'F' => match numbers::digits_u32(argument).filter(|_| !argument.is_empty()) {
-                Some(flags) => {
-                    self.client_flags = flags;
-                    Ok(())
-                }
-                None => Err(BAD_FORMAT),
-            },
-            b'J' => match number() {
-                Some(initial) => {
-                    self.initial = initial;
-                    Ok(())
-                }
-                None => Err(&b"CLIENT_ERROR invalid numeric initial value\r\n"[..]),
-            },
-            b'D' => match number() {
-                Some(delta) => {
-                    self.delta = delta;
-                    Ok(())
-                }
-                None => Err(&b"CLIENT_ERROR invalid numeric delta value\r\n"[..]),
-            },
-            b'M' => {
-                self.mode = argument.first().copied().unwrap_or(b' ');
-                Ok(())
-            }
-            b'v' => {
-                self.wants_value = true;
-                Ok(())
-            }
-            b'u' => {
-                self.no_update = true;
-                Ok(())
-            }
-            b'q' => {
-                self.quiet = true;
-                Ok(())
-            }
-            b'x' => {
-                self.remove_value = true;
-                Ok(())
-            }
-            b'I' => {
-                self.invalidate = true;
-                Ok(())
-            }
-            b'O' if argument.len() + 1 > MAX_OPAQUE => Err(OPAQUE_TOO_LONG),
-            b'l' | b'h' | b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' => Ok(()),
-            _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),
-        })
+            b'J' => self.initial = number(b"CLIENT_ERROR invalid numeric initial value\r\n")?,
+            b'D' => self.delta = number(b"CLIENT_ERROR invalid numeric delta value\r\n")?,
+            b'M' => self.mode = argument.first().copied().unwrap_or(b' '),
+            b'v' => self.wants_value = true,
+            b'u' => self.no_update = true,
+            b'q' => self.quiet = true,
+            b'x' => self.remove_value = true,
+            b'I' => self.invalidate = true,
+            b'O' if argument.len() + 1 > MAX_OPAQUE => return Err(FlagError::Argument(OPAQUE_TOO_LONG)),
+            b'l' | b'h' | b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' => {}
+            _ => return Err(FlagError::Unknown),
+        }
+        Ok(())
     }
+}
+
+/// What is wrong with a flag.
+enum FlagError {
+    Unknown,
+    /// The reply says so if no other flag is unknown.
+    Argument(&'static [u8]),
 }
 
 /// A key as it is stored.
