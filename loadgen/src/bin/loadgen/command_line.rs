@@ -23,9 +23,7 @@ pub fn parse() -> Result<Option<Flags>, Box<dyn Error>> {
     }
     let flags = Flags::from_arg_matches(&matches)?;
     let mut out = std::io::stdout().lock();
-    if flags.dump_workload {
-        out.write_all(workload_file::dump(&command, &matches)?.as_bytes())?;
-    } else if let Some(shell) = flags.completions {
+    if let Some(shell) = flags.completions {
         // Into memory first: clap_complete panics on write errors.
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, "loadgen", &mut script);

@@ -178,9 +178,6 @@ pub struct Flags {
     /// Read load and workload flags from a TOML file. Flags of the command line take precedence
     #[arg(long, value_name = "FILE")]
     pub workload: Option<PathBuf>,
-    /// Print load and workload flags as a file for --workload, and exit
-    #[arg(long)]
-    pub dump_workload: bool,
     /// Don't store the records before the run
     #[arg(long, conflicts_with = "loadonly", help_heading = "Workload")]
     pub noload: bool,
