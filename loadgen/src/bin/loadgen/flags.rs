@@ -7,7 +7,7 @@ use clap::{ArgAction, Parser};
 use clap_complete::Shell;
 use loadgen::{AGENT_PORT, Address, Arrival, Distribution, Goal, Mix, Popularity, WarmUp};
 use policies::{Cpus, Policy};
-use runtime::{DriverKind, LatencyBudget, WaitStrategy};
+use runtime::{DriverKind, WaitStrategy};
 
 use crate::value_parsers::{
     Format, Scan, parse_churn, parse_percent, parse_rate, parse_scan, parse_seconds, parse_share,
@@ -75,16 +75,16 @@ pub struct Flags {
     #[arg(long, value_name = "SHARE", value_parser = parse_percent, help_heading = "Load")]
     pub until_ci: Option<f64>,
     /// Search for the highest rate whose N-th latency percentile is below X µs; -t is the duration of each step
-    #[arg(long, value_name = "N:X", conflicts_with_all = ["qps", "scan", "hdr", "series", "save", "plot"], help_heading = "Load")]
+    #[arg(long, value_name = "N:X", conflicts_with_all = ["qps", "scan", "save", "plot"], help_heading = "Load")]
     pub search: Option<Goal>,
     /// Measure at each rate from MIN to MAX in steps of STEP, for -t seconds each
-    #[arg(long, value_name = "MIN:MAX:STEP", value_parser = parse_scan, conflicts_with_all = ["qps", "hdr", "series", "save"], help_heading = "Load")]
+    #[arg(long, value_name = "MIN:MAX:STEP", value_parser = parse_scan, conflicts_with_all = ["qps", "save"], help_heading = "Load")]
     pub scan: Option<Scan>,
     /// Skip requests of the open loop whose connection is busy
     #[arg(short = 'S', long, help_heading = "Load")]
     pub skip: bool,
     /// Compare two or more servers in interleaved rounds; -t is the duration of each turn
-    #[arg(long, value_name = "SERVER", num_args = 2.., conflicts_with_all = ["servers", "search", "scan", "hdr", "series", "save", "plot"], help_heading = "Load")]
+    #[arg(long, value_name = "SERVER", num_args = 2.., conflicts_with_all = ["servers", "search", "scan", "save", "plot"], help_heading = "Load")]
     pub compare: Vec<Address>,
     /// Number of rounds of --compare
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=100_000), requires = "compare", help_heading = "Load")]
@@ -190,12 +190,6 @@ pub struct Flags {
     /// Output format: a table, JSON, or CSV with a header line
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
-    /// Write the latencies as an HdrHistogram interval log
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub hdr: Option<PathBuf>,
-    /// Write rate and latency of each tenth of a second as CSV
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub series: Option<PathBuf>,
     /// Write one line per request: its time in seconds and its latency in µs
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub save: Option<PathBuf>,
@@ -209,17 +203,9 @@ pub struct Flags {
     /// kernel-thread
     #[arg(long, help_heading = "Generator")]
     pub policy: Option<Policy>,
-    /// Median delay that --policy kernel-polling may add on the generator's side in exchange for its CPU time, in
-    /// microseconds from 0 to 1000. It is part of the measured latencies [default: 0]
-    #[arg(long, value_name = "US", help_heading = "Generator")]
-    pub latency_budget: Option<LatencyBudget>,
     /// Network interface towards the server, for --policy
     #[arg(long, value_name = "NAME", help_heading = "Generator")]
     pub interface: Option<String>,
-    /// Cores that --policy packing concentrates the generator's network processing on, and on which the threads of
-    /// --policy kernel-thread poll [default: the highest core without a thread of the generator]
-    #[arg(long, value_name = "CORES", help_heading = "Generator")]
-    pub packing_cores: Option<Cpus>,
     /// I/O driver of the generator: auto, epoll, uring or hybrid
     #[arg(long, help_heading = "Generator")]
     pub driver: Option<DriverKind>,

@@ -141,14 +141,8 @@ impl Flags {
         if let Some(policy) = self.policy {
             builder = builder.policy(policy);
         }
-        if let Some(budget) = self.latency_budget {
-            builder = builder.latency_budget(budget);
-        }
         if let Some(name) = &self.interface {
             builder = builder.interface(name);
-        }
-        if let Some(cores) = &self.packing_cores {
-            builder = builder.packing_cores(cores.clone());
         }
         if let Some(wait) = self.wait {
             builder = builder.wait(wait);
@@ -241,7 +235,6 @@ mod tests {
             "-P secret",
             "--cacert x",
             "--binary --udp",
-            "--latency-budget 1001",
             "-A -a host",
             "-C 4",
         ] {

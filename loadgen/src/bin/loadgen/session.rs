@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,12 +99,4 @@ pub fn open_output(path: Option<&Path>) -> Result<Option<File>, String> {
     let Some(path) = path else { return Ok(None) };
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     opened.map(Some).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// Truncates the file if it is a regular one. Pipes and devices can't be truncated.
-pub fn truncate_output(file: File) -> io::Result<File> {
-    if file.metadata()?.is_file() {
-        file.set_len(0)?;
-    }
-    Ok(file)
 }

@@ -10,22 +10,14 @@ use loadgen::{Config, Report, WarmUp};
 
 use crate::flags::Flags;
 use crate::progress_bar::RunProgressBar;
-use crate::session::{connect_agents, exit_code_of, open_output, prepare, truncate_output};
+use crate::session::{connect_agents, exit_code_of, open_output, prepare};
 use crate::value_parsers::Format;
 
 pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Error>> {
-    let histogram_file = open_output(flags.hdr.as_deref())?;
-    let series_file = open_output(flags.series.as_deref())?;
     // These two are written elsewhere. Only check their paths.
     open_output(flags.save.as_deref())?;
     open_output(flags.plot.as_deref())?;
     let Some(report) = measure(flags, config).await? else { return Ok(ExitCode::SUCCESS) };
-    if let Some(file) = histogram_file {
-        report.write_histogram(truncate_output(file)?)?;
-    }
-    if let Some(file) = series_file {
-        report.write_series(std::io::BufWriter::new(truncate_output(file)?))?;
-    }
     #[cfg(feature = "plots")]
     if let Some(path) = &flags.plot {
         crate::plots::plot_series(path, &report.series)?;
