@@ -40,7 +40,6 @@
 //!
 //! - `agents`: agents on other machines.
 //! - `cli`: what the `loadgen` command needs.
-//! - `plots`: plots of the `loadgen` command.
 //! - `tls`: connections over TLS.
 
 #![forbid(unsafe_code)]

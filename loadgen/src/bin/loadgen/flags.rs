@@ -75,7 +75,7 @@ pub struct Flags {
     #[arg(long, value_name = "SHARE", value_parser = parse_percent, help_heading = "Load")]
     pub until_ci: Option<f64>,
     /// Search for the highest rate whose N-th latency percentile is below X µs; -t is the duration of each step
-    #[arg(long, value_name = "N:X", conflicts_with_all = ["qps", "scan", "save", "plot"], help_heading = "Load")]
+    #[arg(long, value_name = "N:X", conflicts_with_all = ["qps", "scan", "save"], help_heading = "Load")]
     pub search: Option<Goal>,
     /// Measure at each rate from MIN to MAX in steps of STEP, for -t seconds each
     #[arg(long, value_name = "MIN:MAX:STEP", value_parser = parse_scan, conflicts_with_all = ["qps", "save"], help_heading = "Load")]
@@ -84,7 +84,7 @@ pub struct Flags {
     #[arg(short = 'S', long, help_heading = "Load")]
     pub skip: bool,
     /// Compare two or more servers in interleaved rounds; -t is the duration of each turn
-    #[arg(long, value_name = "SERVER", num_args = 2.., conflicts_with_all = ["servers", "search", "scan", "save", "plot"], help_heading = "Load")]
+    #[arg(long, value_name = "SERVER", num_args = 2.., conflicts_with_all = ["servers", "search", "scan", "save"], help_heading = "Load")]
     pub compare: Vec<Address>,
     /// Number of rounds of --compare
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=100_000), requires = "compare", help_heading = "Load")]
@@ -193,9 +193,6 @@ pub struct Flags {
     /// Write one line per request: its time in seconds and its latency in µs
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub save: Option<PathBuf>,
-    /// Plot rate and latency over time, or latency over rate with --scan, as SVG
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub plot: Option<PathBuf>,
     /// Don't show a progress bar
     #[arg(long, help_heading = "Output")]
     pub quiet: bool,

@@ -5,8 +5,6 @@
 mod command_line;
 mod compare;
 mod flags;
-#[cfg(feature = "plots")]
-mod plots;
 mod progress_bar;
 mod rate_search;
 mod rate_sweep;

@@ -9,14 +9,11 @@ use std::time::Duration;
 use loadgen::{Config, Loop, Report};
 
 use crate::flags::Flags;
-#[cfg(feature = "plots")]
-use crate::plots::{self, RatePoint};
 use crate::progress_bar::RunProgressBar;
-use crate::session::{connect_agents, exit_code_of, open_output, prepare};
+use crate::session::{connect_agents, exit_code_of, prepare};
 use crate::value_parsers::{Format, Scan};
 
 pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode, Box<dyn Error>> {
-    open_output(flags.plot.as_deref())?;
     let mut coordinator = connect_agents(flags).await?;
     let stop = prepare(flags, config).await?;
     if stop.load(Ordering::Relaxed) {
@@ -24,8 +21,6 @@ pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode,
     }
     let (mut worst, mut failed, mut first) = (0, None, true);
     let mut reports = Vec::new();
-    #[cfg(feature = "plots")]
-    let mut points = Vec::new();
     for rate in scan.rates() {
         let Loop::Open { arrival, .. } = config.pacing else { break };
         let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
@@ -42,8 +37,6 @@ pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode,
         };
         worst = worst.max(exit_code_of(&report));
         print_line(flags.format, rate, &report, std::mem::take(&mut first))?;
-        #[cfg(feature = "plots")]
-        points.push(RatePoint { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 });
         // Reports are large: keep them only to print them at the end.
         reports.extend(Some(report).filter(|_| flags.format == Format::Json));
         if stop.load(Ordering::Relaxed) {
@@ -53,15 +46,6 @@ pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode,
     let mut out = std::io::stdout().lock();
     if flags.format == Format::Json {
         writeln!(out, "{}", serde_json::to_string_pretty(&reports)?)?;
-    }
-    #[cfg(feature = "plots")]
-    {
-        if flags.format == Format::Table {
-            write!(out, "{}", plots::latency_over_rate(&points))?;
-        }
-        if let Some(path) = &flags.plot {
-            plots::plot_latency_over_rate(path, &points)?;
-        }
     }
     // Report the error after the results of the rates before it.
     failed.map_or(Ok(ExitCode::from(worst)), |error| Err(error.into()))

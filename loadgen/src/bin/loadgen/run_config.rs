@@ -107,9 +107,6 @@ impl Flags {
         if !cfg!(feature = "agents") && (self.agent_mode || !self.agents.is_empty()) {
             return Some("agents are not available: loadgen was built without the `agents` feature");
         }
-        if !cfg!(feature = "plots") && self.plot.is_some() {
-            return Some("--plot is not available: loadgen was built without the `plots` feature");
-        }
         if !cfg!(feature = "tls") && self.tls {
             return Some("--tls is not available: loadgen was built without the `tls` feature");
         }

@@ -1,7 +1,7 @@
-//! What all measurements share: interrupts, agents and records before, output files and the exit code after.
+//! What all measurements share: interrupts, agents, records and output files before, the exit code after.
 
 use std::error::Error;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,9 +94,9 @@ pub fn exit_code_of(report: &Report) -> u8 {
 }
 
 /// Opens an output file before the run, so that a wrong path is reported at once. The previous contents remain
-/// until the run has succeeded.
-pub fn open_output(path: Option<&Path>) -> Result<Option<File>, String> {
-    let Some(path) = path else { return Ok(None) };
+/// until the run begins.
+pub fn check_output(path: Option<&Path>) -> Result<(), String> {
+    let Some(path) = path else { return Ok(()) };
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    opened.map(Some).map_err(|error| format!("{}: {error}", path.display()))
+    opened.map(drop).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -10,18 +10,12 @@ use loadgen::{Config, Report, WarmUp};
 
 use crate::flags::Flags;
 use crate::progress_bar::RunProgressBar;
-use crate::session::{connect_agents, exit_code_of, open_output, prepare};
+use crate::session::{check_output, connect_agents, exit_code_of, prepare};
 use crate::value_parsers::Format;
 
 pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Error>> {
-    // These two are written elsewhere. Only check their paths.
-    open_output(flags.save.as_deref())?;
-    open_output(flags.plot.as_deref())?;
+    check_output(flags.save.as_deref())?;
     let Some(report) = measure(flags, config).await? else { return Ok(ExitCode::SUCCESS) };
-    #[cfg(feature = "plots")]
-    if let Some(path) = &flags.plot {
-        crate::plots::plot_series(path, &report.series)?;
-    }
     let mut out = std::io::stdout().lock();
     match flags.format {
         Format::Table => write!(out, "{}", report.table())?,
