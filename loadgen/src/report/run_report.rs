@@ -1,4 +1,4 @@
-//! The report of a run.
+//! The report of a run, with its course over time and the agents' parts.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! What the machine did during a turn.
+//! What the machine did during a turn, and the classes of distance: where the readings have a gap, turns on one side
+//! don't compare with the other's.
 
 use std::fmt;
 

@@ -14,6 +14,16 @@ use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::ItemBits;
 
+const OK: &[u8] = b"OK\r\n";
+/// The highest level of `verbosity`.
+const MAX_VERBOSITY: u32 = 3;
+/// The largest data block with credentials, in bytes.
+const MAX_BLOCK: usize = 16 << 10;
+/// The longest line before a client has authenticated, in bytes.
+const MAX_LINE: usize = 2048;
+/// The shortest valid line, in bytes.
+const MIN_LINE: usize = 6;
+
 impl Session<'_> {
     /// Executes a line, whose terminator had `terminator` bytes. Returns how many bytes of `after`, the input
     /// behind the line, were used.
@@ -341,10 +351,6 @@ impl Session<'_> {
     }
 }
 
-const OK: &[u8] = b"OK\r\n";
-/// The highest level of `verbosity`.
-const MAX_VERBOSITY: u32 = 3;
-
 /// There are no slab classes to move pages between.
 fn slabs(arguments: &[&[u8]]) -> &'static [u8] {
     match arguments {
@@ -386,10 +392,3 @@ fn lru_crawler(arguments: &[&[u8]]) -> &'static [u8] {
         _ => ERROR,
     }
 }
-
-/// The largest data block with credentials, in bytes.
-const MAX_BLOCK: usize = 16 << 10;
-/// The longest line before a client has authenticated, in bytes.
-const MAX_LINE: usize = 2048;
-/// The shortest valid line, in bytes.
-const MIN_LINE: usize = 6;
