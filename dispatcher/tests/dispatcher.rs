@@ -258,7 +258,7 @@ async fn aborting_ends_a_read_that_waits_and_a_write_that_waits() {
 
 #[test]
 fn threads_outlive_their_runtime_with_an_error() {
-    for driver in common::DRIVERS {
+    for driver in common::drivers() {
         let mut runtime = common::one_worker(driver);
         let dispatcher = Builder::new().build();
         let (told, results) = mpsc::channel();

@@ -1,16 +1,20 @@
 //! Signals as futures and streams, and what becomes of their default actions.
 
+#[path = "suite/drivers.rs"]
+mod drivers;
+
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use runtime::signal::{SignalKind, ctrl_c, hangups, signal, terminated};
-use runtime::{Builder, DriverKind, spawn, timeout};
+use runtime::{Builder, spawn, timeout};
 use rustix::process::{Signal, getpid, kill_process};
 
+use drivers::drivers;
+
 const LIMIT: Duration = Duration::from_secs(30);
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
 
 fn raise(signal: Signal) {
     kill_process(getpid(), signal).unwrap();
@@ -70,7 +74,7 @@ fn in_children(test: &str, child: impl AsyncFnOnce(), check: impl Fn(&str, ExitS
         let builder = Builder::new().ignore_environment().workers(1).driver(driver.parse().unwrap());
         return builder.build().unwrap().block_on(child());
     }
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([test, "--exact", "--nocapture"]).env(DRIVER, driver.to_string());
         let output = command.output().unwrap();

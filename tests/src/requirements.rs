@@ -49,3 +49,14 @@ pub fn program(name: &str) -> Option<PathBuf> {
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     require(&format!("program {name}"), found)
 }
+
+/// Those of some drivers that this machine has.
+///
+/// # Panics
+/// See [`require`].
+pub fn drivers<const COUNT: usize>(names: [&'static str; COUNT]) -> Vec<&'static str> {
+    requirements::drivers(names, |name| {
+        let driver = name.parse().expect("a driver's name");
+        runtime::Builder::new().ignore_environment().workers(1).driver(driver).build()
+    })
+}

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 
 use tests_macros::isolated;
 
-use crate::common::{DRIVERS, local, one_worker, open_descriptors, pair, poll_times, serve_echo};
+use crate::common::{drivers, local, one_worker, open_descriptors, pair, poll_times, serve_echo};
 
 /// The number of rounds of the randomized tests; `DROPS` in the environment sets it.
 fn drops() -> u32 {
@@ -124,7 +124,7 @@ async fn reads_dropped_at_random_points_lose_no_byte() {
 #[isolated]
 fn connections_dropped_at_random_points_leak_no_descriptor() {
     // Isolated, as other tests open descriptors, too.
-    for driver in DRIVERS {
+    for driver in drivers() {
         let before = open_descriptors();
         let mut runtime = one_worker(driver);
         let (idle, after) = runtime.block_on(async {
@@ -169,7 +169,7 @@ fn connections_dropped_at_random_points_leak_no_descriptor() {
 #[test]
 #[isolated]
 fn connections_that_arrive_while_a_listener_is_dropped_leak_no_descriptor() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         one_worker(driver).block_on(async {
             let before = open_descriptors();
             let mut random = SmallRng::seed_from_u64(5);

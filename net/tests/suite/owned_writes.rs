@@ -9,7 +9,7 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::common::{DRIVERS, one_worker, pair};
+use crate::common::{drivers, one_worker, pair};
 
 /// A buffer that is counted while it lives.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
@@ -87,7 +87,7 @@ async fn a_stream_dropped_after_an_owned_write_ends_after_its_last_byte() {
 
 #[test]
 fn the_memory_of_an_owned_write_that_nobody_reads_is_freed_with_the_runtime() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let count = Arc::new(AtomicUsize::new(0));
         let theirs = Arc::clone(&count);
         let kept = one_worker(driver).block_on(async move {

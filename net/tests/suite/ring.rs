@@ -10,7 +10,7 @@ use runtime::{Builder, DriverKind};
 
 use tests_macros::isolated;
 
-use crate::common::{DRIVERS, local, one_worker, open_descriptors, pair, serve_echo};
+use crate::common::{drivers, drivers_with_a_ring, local, one_worker, open_descriptors, pair, serve_echo};
 
 #[runtime::test]
 async fn bytes_written_before_a_stream_is_dropped_arrive() {
@@ -70,7 +70,7 @@ async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_or
 #[test]
 fn bytes_written_before_the_runtime_ends_arrive_at_a_slow_peer() {
     use std::io::Read;
-    for driver in DRIVERS {
+    for driver in drivers() {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
         let peer = std::thread::spawn(move || {
@@ -97,7 +97,7 @@ fn bytes_written_before_the_runtime_ends_arrive_at_a_slow_peer() {
 #[test]
 fn a_peer_that_does_not_get_everything_sees_an_error_and_no_clean_end() {
     use std::io::Read;
-    for driver in [DriverKind::Uring, DriverKind::Hybrid] {
+    for driver in drivers_with_a_ring() {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4 << 10).unwrap();
         let address = listener.local_addr().unwrap();
@@ -121,7 +121,7 @@ fn a_peer_that_does_not_get_everything_sees_an_error_and_no_clean_end() {
 
 #[test]
 fn sockets_go_on_in_the_next_block_on() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = one_worker(driver);
         let limit = Duration::from_secs(30);
         let (serving, mut client, udp) = runtime.block_on(async {
@@ -150,7 +150,7 @@ fn sockets_go_on_in_the_next_block_on() {
 #[test]
 fn what_was_written_is_sent_when_block_on_returns() {
     use std::io::Read;
-    for driver in DRIVERS {
+    for driver in drivers() {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
         let mut runtime = one_worker(driver);
@@ -167,7 +167,7 @@ fn what_was_written_is_sent_when_block_on_returns() {
 
 #[test]
 fn a_socket_that_outlives_its_runtime_returns_errors_and_does_not_hang() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
         let mut runtime = one_worker(driver);
@@ -289,7 +289,7 @@ fn ten_thousand_idle_connections_leak_neither_descriptors_nor_memory() {
     if let Ok(address) = std::env::var("CLIENTS_OF") {
         return run_clients(address.parse().unwrap());
     }
-    for driver in DRIVERS {
+    for driver in drivers() {
         one_worker(driver).block_on(async move {
             let listener = TcpListener::bind(local()).unwrap();
             let address = listener.local_addr().unwrap();
@@ -369,7 +369,7 @@ fn without_io_uring_auto_takes_epoll_and_reports_why_and_uring_fails() {
 fn what_some_tasks_have_written_is_sent_before_many_others_run() {
     use std::io::Read;
     const TASKS: usize = 64;
-    for driver in DRIVERS {
+    for driver in drivers() {
         let sent = one_worker(driver).block_on(async {
             let pairs = (0..TASKS).map(|_| std::os::unix::net::UnixStream::pair().unwrap());
             let (streams, peers): (Vec<_>, Vec<_>) = pairs.unzip();
@@ -401,7 +401,7 @@ fn what_some_tasks_have_written_is_sent_before_many_others_run() {
 #[test]
 fn a_turn_ends_when_its_tasks_have_sent_much_at_once() {
     const TASKS: u64 = 64;
-    for driver in [DriverKind::Uring, DriverKind::Hybrid] {
+    for driver in drivers_with_a_ring() {
         let turns = one_worker(driver).block_on(async {
             let turns = || runtime::metrics()[0].turns;
             let tasks = (0..TASKS).map(|_| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream, UnixStream};
 
-use crate::common::{DRIVERS, one_worker};
+use crate::common::{drivers, one_worker};
 
 /// Bytes that differ from their neighbours.
 fn pattern(length: usize) -> Vec<u8> {
@@ -70,17 +70,17 @@ async fn fail_when_the_client_is_gone() {
 
 #[test]
 fn the_bytes_of_a_file_follow_what_was_written() {
-    DRIVERS.into_iter().for_each(|driver| one_worker(driver).block_on(send_after_what_was_written()));
+    drivers().into_iter().for_each(|driver| one_worker(driver).block_on(send_after_what_was_written()));
 }
 
 #[test]
 fn a_file_that_is_too_short_is_an_error() {
-    DRIVERS
+    drivers()
         .into_iter()
         .for_each(|driver| one_worker(driver).block_on(end_with_an_error_where_the_file_does()));
 }
 
 #[test]
 fn a_client_that_is_gone_is_an_error() {
-    DRIVERS.into_iter().for_each(|driver| one_worker(driver).block_on(fail_when_the_client_is_gone()));
+    drivers().into_iter().for_each(|driver| one_worker(driver).block_on(fail_when_the_client_is_gone()));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::{BindOptions, TcpListener, TcpStream, UnixListener};
 
-use crate::common::{DRIVERS, local, one_worker, pair};
+use crate::common::{drivers, local, one_worker, pair};
 
 #[runtime::test]
 async fn both_halves_work_in_two_tasks_and_dropping_the_writer_ends_the_stream() {
@@ -70,7 +70,7 @@ async fn every_way_of_sending_is_counted() {
 
 #[test]
 fn what_streams_send_is_counted() {
-    DRIVERS.into_iter().for_each(|driver| one_worker(driver).block_on(every_way_of_sending_is_counted()));
+    drivers().into_iter().for_each(|driver| one_worker(driver).block_on(every_way_of_sending_is_counted()));
 }
 
 #[runtime::test]

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tests_macros::isolated;
 
-use crate::common::{DRIVERS, one_worker, with_std_peer};
+use crate::common::{drivers, one_worker, with_std_peer};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -115,7 +115,7 @@ async fn a_broken_target_is_an_error_and_the_bytes_stay() {
 #[isolated]
 fn without_a_pipe_the_bytes_are_copied() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    for driver in DRIVERS {
+    for driver in drivers() {
         one_worker(driver).block_on(async {
             let (mut from, mut source) = with_std_peer().await;
             let (mut to, mut target) = with_std_peer().await;

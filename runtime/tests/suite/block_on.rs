@@ -9,7 +9,8 @@ use std::time::Duration;
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Builder, Cpus, DriverKind, Runtime};
 
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+use crate::drivers::drivers;
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn one_worker(driver: DriverKind) -> Runtime {
@@ -18,7 +19,7 @@ fn one_worker(driver: DriverKind) -> Runtime {
 
 #[test]
 fn a_descriptor_is_usable_in_a_later_block_on() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = one_worker(driver);
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -36,7 +37,7 @@ fn a_descriptor_is_usable_in_a_later_block_on() {
 
 #[test]
 fn tasks_and_timers_go_on_in_the_next_block_on() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = one_worker(driver);
         let ran = Rc::new(Cell::new(0));
         let mut task = None;
@@ -62,7 +63,7 @@ fn tasks_and_timers_go_on_in_the_next_block_on() {
 
 #[test]
 fn dropping_the_runtime_drops_the_tasks_that_outlived_block_on() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = one_worker(driver);
         let held = Rc::new(());
         runtime.block_on(async {

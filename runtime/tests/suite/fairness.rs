@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 
+use crate::drivers::drivers;
+
 /// How long a task that nobody stops goes on, and how long an answer is waited for.
 const ENDLESS: Duration = Duration::from_secs(60);
 
@@ -178,7 +180,7 @@ async fn a_turn_of_tasks_that_compute_is_cut_short_for_timers() {
 
 #[test]
 fn a_task_that_stalls_its_worker_is_reported_with_the_line_that_spawned_it() {
-    for driver in [runtime::DriverKind::Epoll, runtime::DriverKind::Uring, runtime::DriverKind::Hybrid] {
+    for driver in drivers() {
         let (stalls, stalled) = std::sync::mpsc::channel();
         let mut runtime = runtime::Builder::new()
             .ignore_environment()

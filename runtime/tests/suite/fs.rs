@@ -12,7 +12,8 @@ use runtime::fs::{self, File, OpenOptions};
 use runtime::{Builder, DriverKind, Handle, Runtime};
 use rustix::io::Errno;
 
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+use crate::drivers::drivers;
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A new temporary folder. Dropping this removes it.
@@ -173,7 +174,7 @@ fn with_one_blocking_thread(driver: DriverKind) -> Runtime {
 
 #[test]
 fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_same() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let mut runtime = with_one_blocking_thread(driver);
         runtime.block_on(async {
@@ -198,7 +199,7 @@ fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_s
 
 #[test]
 fn a_dropped_file_stays_open_until_its_operation_has_ended() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let mut runtime = with_one_blocking_thread(driver);
         runtime.block_on(async {
@@ -231,7 +232,7 @@ fn numbered_file(folder: &Folder, length: usize) -> (PathBuf, Vec<u8>) {
 
 #[test]
 fn reads_of_all_lengths_return_the_same_bytes_on_all_drivers() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let (path, content) = numbered_file(&folder, 300_000);
         with_one_blocking_thread(driver).block_on(async {
@@ -259,7 +260,7 @@ fn reads_of_all_lengths_return_the_same_bytes_on_all_drivers() {
 
 #[test]
 fn reads_of_unusual_files_are_those_of_the_system_call() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let (path, content) = numbered_file(&folder, 8192);
         with_one_blocking_thread(driver).block_on(async {
@@ -296,7 +297,7 @@ fn reads_of_unusual_files_are_those_of_the_system_call() {
 
 #[test]
 fn short_reads_need_no_thread_where_the_worker_waits_in_a_ring() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let (path, content) = numbered_file(&folder, 8192);
         with_one_blocking_thread(driver).block_on(async {
@@ -317,7 +318,7 @@ fn short_reads_need_no_thread_where_the_worker_waits_in_a_ring() {
 
 #[test]
 fn a_cancelled_read_keeps_the_file_until_it_has_ended() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let (path, content) = numbered_file(&folder, 8192);
         with_one_blocking_thread(driver).block_on(async {
@@ -341,7 +342,7 @@ fn a_cancelled_read_keeps_the_file_until_it_has_ended() {
 
 #[test]
 fn a_read_that_has_begun_can_be_sent_to_another_worker() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let (path, content) = numbered_file(&folder, 8192);
         let mut runtime = Builder::new().ignore_environment().workers(2).driver(driver).build().unwrap();
@@ -362,7 +363,7 @@ fn a_read_that_has_begun_can_be_sent_to_another_worker() {
 
 #[test]
 fn a_paused_clock_waits_for_reads() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let folder = Folder::new();
         let (path, content) = numbered_file(&folder, 8192);
         with_one_blocking_thread(driver).block_on(async {

@@ -11,7 +11,7 @@ use futures_util::task::AtomicWaker;
 use policies::thread_time::this_thread_cpu_time;
 use runtime::{Builder, DriverKind, Handle, Runtime, WaitStrategy};
 
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+use crate::drivers::drivers;
 
 fn build(driver: DriverKind, wait: WaitStrategy) -> Runtime {
     Builder::new().ignore_environment().workers(2).driver(driver).thread_wait(wait).build().unwrap()
@@ -66,7 +66,7 @@ fn fifty_thousand_round_trips_lose_no_wake() {
 
 #[test]
 fn a_task_is_joined_by_a_thread() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let runtime = build(driver, WaitStrategy::Adaptive);
         let handle = runtime.handle();
         for number in 0..1_000 {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use runtime::{Builder, DriverKind, Handle, Runtime};
 
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+use crate::drivers::drivers;
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn builder(driver: DriverKind) -> Builder {
@@ -19,7 +20,7 @@ fn build(driver: DriverKind) -> Runtime {
 
 #[test]
 fn any_thread_spawns_by_a_handle() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = build(driver);
         let handle = runtime.handle();
         // Worker 1 runs without a `block_on`.
@@ -69,7 +70,7 @@ async fn blocking_work_does_not_stop_the_worker() {
 
 #[test]
 fn blocking_work_has_a_limited_number_of_threads_and_what_is_aborted_never_begins() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = builder(driver).max_blocking_threads(2).build().unwrap();
         runtime.block_on(async {
             let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -110,7 +111,7 @@ fn blocking_threads_are_not_pinned_to_the_core_of_the_worker_that_starts_them() 
     let settings = || (sched_getaffinity(None).unwrap(), current_timer_slack().unwrap());
     let expected = settings();
     let core = (0..1024).find(|&core| expected.0.is_set(core)).unwrap().to_string();
-    for driver in DRIVERS {
+    for driver in drivers() {
         for worker in [0, 1] {
             let mut runtime = builder(driver).cores(core.parse().unwrap()).build().unwrap();
             let task = runtime.handle().spawn_on(worker, move || async move {
@@ -127,7 +128,7 @@ fn blocking_threads_are_not_pinned_to_the_core_of_the_worker_that_starts_them() 
 
 #[test]
 fn hooks_run_on_each_worker_at_its_start_and_at_its_stop() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let (starts, stops) = (Arc::clone(&calls), Arc::clone(&calls));
         let mut runtime = builder(driver)
@@ -146,7 +147,7 @@ fn hooks_run_on_each_worker_at_its_start_and_at_its_stop() {
 
 #[test]
 fn a_shutdown_with_a_limit_does_not_wait_for_what_blocks() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = build(driver);
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
@@ -165,7 +166,7 @@ fn a_shutdown_with_a_limit_does_not_wait_for_what_blocks() {
 
 #[test]
 fn dropping_a_runtime_waits_for_blocking_work_that_has_begun() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let done = Arc::new(AtomicUsize::new(0));
         let mut runtime = build(driver);
         let (begin, begun) = mpsc::channel();
@@ -186,7 +187,7 @@ fn dropping_a_runtime_waits_for_blocking_work_that_has_begun() {
 
 #[test]
 fn a_task_for_worker_0_of_a_runtime_that_never_ran_is_cancelled_with_it() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let runtime = build(driver);
         let (before, handle) = (runtime.handle().spawn_on(0, || async {}), runtime.handle());
         drop(runtime);

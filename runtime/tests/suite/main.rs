@@ -3,6 +3,7 @@
 mod attributes;
 mod block_on;
 mod descriptors;
+mod drivers;
 mod fairness;
 mod fs;
 mod handle_block_on;

@@ -10,7 +10,8 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::metrics::{Histogram, Snapshot};
 use runtime::{Builder, DriverKind, Runtime};
 
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+use crate::drivers::drivers;
+
 const DELAY: Duration = Duration::from_millis(30);
 
 fn builder(driver: DriverKind) -> Builder {
@@ -121,7 +122,7 @@ fn take_page(runtime: &Runtime) -> BTreeMap<String, Family> {
 
 #[test]
 fn the_page_parses_and_its_names_follow_the_conventions() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = with_histograms(driver);
         runtime.block_on(async { runtime::spawn_on(1, || async {}).await.unwrap() });
         let families = take_page(&runtime);
@@ -148,7 +149,7 @@ fn the_page_parses_and_its_names_follow_the_conventions() {
 
 #[test]
 fn buckets_are_cumulative_and_the_last_is_the_count() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = with_histograms(driver);
         runtime.block_on(async {
             for worker in [0, 1] {
@@ -195,7 +196,7 @@ fn at_least(histogram: &Histogram, time: Duration) -> u64 {
 
 #[test]
 fn counters_move_with_what_the_worker_does() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = with_histograms(driver);
         let before = take_page(&runtime);
         runtime.block_on(async {
@@ -249,7 +250,7 @@ fn counters_move_with_what_the_worker_does() {
 
 #[test]
 fn schedule_latency_contains_the_time_in_another_workers_inbox() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut runtime = with_histograms(driver);
         runtime.block_on(async {
             let (started, starts) = mpsc::channel();

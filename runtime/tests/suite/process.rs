@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use runtime::process::{Child, Command, Stdio};
-use runtime::{Builder, DriverKind, timeout};
+use runtime::{Builder, timeout};
 
-const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+use crate::drivers::drivers;
+
 const LIMIT: Duration = Duration::from_secs(30);
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -159,7 +160,7 @@ async fn dropped_children_leave_no_zombies() {
 
 #[test]
 fn a_child_that_outlives_its_runtime_is_reaped_by_the_next_spawn() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let runtime = || Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
         let mut first = runtime();
         // One is dropped while the runtime runs, the other after it.
@@ -214,7 +215,7 @@ async fn the_output_of_one_child_is_the_input_of_another() {
 
 #[test]
 fn a_child_of_a_pinned_worker_has_the_cores_and_the_timer_slack_of_the_runtimes_caller() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let slack = rustix::thread::current_timer_slack().unwrap().to_string();
         let cores = |status: &str| {

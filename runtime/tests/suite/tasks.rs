@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use runtime::{Builder, Runtime};
 
+use crate::drivers::drivers;
+
 /// How long something is waited for that must happen.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -323,7 +325,7 @@ async fn a_wake_of_another_worker_does_not_wait_for_the_next_task() {
 
 #[test]
 fn a_waker_of_a_runtime_that_has_ended_does_nothing() {
-    for driver in [runtime::DriverKind::Uring, runtime::DriverKind::Epoll] {
+    for driver in drivers() {
         let build =
             || runtime::Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
         let waker = build().block_on(async {

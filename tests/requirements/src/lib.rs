@@ -2,6 +2,7 @@
 //! `tests/skipped` prints: cargo shows nothing of tests that pass.
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
@@ -20,6 +21,21 @@ pub fn require<T>(what: &str, found: Option<T>) -> Option<T> {
         note(what);
     }
     found
+}
+
+/// Those of some drivers that `build` can build a runtime on. The others are noted with the reason.
+///
+/// # Panics
+/// See [`require`].
+pub fn drivers<D: Copy + Display, R, E: Display>(
+    drivers: impl IntoIterator<Item = D>,
+    build: impl Fn(D) -> Result<R, E>,
+) -> Vec<D> {
+    let is_there = |driver: &D| match build(*driver) {
+        Ok(_) => true,
+        Err(error) => require(&format!("the {driver} driver: {error}"), None::<()>).is_some(),
+    };
+    drivers.into_iter().filter(is_there).collect()
 }
 
 /// Prints that the calling test is skipped for lack of `what`, and adds it to the list.

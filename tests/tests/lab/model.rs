@@ -71,6 +71,7 @@ fn memcached_network(report: &Value) -> &Value {
 }
 
 #[test]
+#[ignore = "long"]
 #[isolated(root)]
 #[serial]
 fn lab_model_measures_memcached_on_the_testbed() {
@@ -80,5 +81,5 @@ fn lab_model_measures_memcached_on_the_testbed() {
 #[test]
 #[serial]
 fn lab_model_needs_no_testbed() {
-    assert_eq!(memcached_network(&model(&["--loopback", "--seconds", "15"])), "loopback");
+    assert_eq!(memcached_network(&model(&["--loopback", "--seconds", "5"])), "loopback");
 }

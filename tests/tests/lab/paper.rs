@@ -73,6 +73,7 @@ fn parts(results: &Value) -> Vec<(String, Result<bool, String>)> {
 }
 
 #[test]
+#[ignore = "long"]
 #[isolated(root)]
 #[serial]
 fn lab_paper_reports_every_table_and_figure_and_measures_no_part_twice() {

@@ -19,7 +19,7 @@ fn lab_waiting_measures_every_pair_at_every_gap_and_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("waiting.json");
     let run = Command::new(tests::own_program("lab"))
-        .args(["waiting", "--quick", "--seconds", "12", "--format", "json"])
+        .args(["waiting", "--quick", "--seconds", "6", "--format", "json"])
         .args(["--output", output.to_str().unwrap()])
         .output()
         .unwrap();

@@ -59,7 +59,7 @@ fn clients_are_probed_as_they_may_vanish() {
 #[test]
 #[parallel]
 fn a_client_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
-    for driver in ["uring", "hybrid", "epoll"] {
+    for driver in tests::drivers(["uring", "hybrid", "epoll"]) {
         let server = Memcached::start(&["-o", "idle_timeout=1", "--driver", driver]);
         store_large_value(&server);
         wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
@@ -87,7 +87,7 @@ fn a_client_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
 #[test]
 #[parallel]
 fn a_client_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
-    for driver in ["uring", "epoll"] {
+    for driver in tests::drivers(["uring", "epoll"]) {
         let server = Memcached::start(&["-c", "2", "--driver", driver]);
         store_large_value(&server);
         wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);

@@ -43,7 +43,7 @@ fn a_socket_from_systemd_is_served_and_readiness_notified() {
 fn a_socket_of_root_is_served_by_all_workers_of_another_user() {
     let Some(python) = tests::program("python3") else { return };
     let Some(()) = tests::root() else { return };
-    for driver in ["epoll", "uring"] {
+    for driver in tests::drivers(["epoll", "uring"]) {
         let port = free_port();
         let mut command = with_socket(&python, port, &["-u", "nobody", "-t", "2", "--driver", driver]);
         let mut server = Memcached::run(&mut command, port);

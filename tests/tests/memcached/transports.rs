@@ -174,7 +174,7 @@ fn with_each(transports: &[Transport], check: impl Fn(Transport) + Sync) {
 #[parallel]
 fn a_client_of_tls_or_a_unix_socket_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
     with_each(&[Transport::Tls, Transport::Unix], |transport| {
-        for driver in ["uring", "epoll"] {
+        for driver in tests::drivers(["uring", "epoll"]) {
             let server = Server::start(transport, None, &["-o", "idle_timeout=1", "--driver", driver]);
             server.request(&set_request("k", VALUE), b"STORED\r\n");
             wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
@@ -203,7 +203,7 @@ fn a_client_of_tls_or_a_unix_socket_that_is_disconnected_while_it_does_not_read_
 #[parallel]
 fn a_client_of_tls_or_a_unix_socket_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
     with_each(&[Transport::Tls, Transport::Unix], |transport| {
-        for driver in ["uring", "epoll"] {
+        for driver in tests::drivers(["uring", "epoll"]) {
             let server = Server::start(transport, None, &["--driver", driver]);
             server.request(&set_request("k", VALUE), b"STORED\r\n");
             wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);

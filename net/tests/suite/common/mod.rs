@@ -43,7 +43,16 @@ pub async fn poll_times<F: Future>(future: F, mut left: u32) -> Option<F::Output
     .await
 }
 
-pub const DRIVERS: [DriverKind; 3] = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+/// The drivers that this machine has.
+pub fn drivers() -> Vec<DriverKind> {
+    let all = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+    requirements::drivers(all, |driver| Builder::new().ignore_environment().workers(1).driver(driver).build())
+}
+
+/// Those of them that have a ring.
+pub fn drivers_with_a_ring() -> Vec<DriverKind> {
+    drivers().into_iter().filter(|driver| *driver != DriverKind::Epoll).collect()
+}
 
 /// A runtime with one worker on this driver.
 pub fn one_worker(driver: DriverKind) -> runtime::Runtime {

@@ -1,0 +1,9 @@
+//! The drivers that this machine has.
+
+use runtime::{Builder, DriverKind};
+
+/// All that this machine has.
+pub fn drivers() -> Vec<DriverKind> {
+    let all = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+    requirements::drivers(all, |driver| Builder::new().ignore_environment().workers(1).driver(driver).build())
+}
