@@ -3,23 +3,23 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::io::Write;
 use std::process::{Command, Output};
 
 fn simulate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lab")).arg("simulate").args(arguments).output().unwrap()
 }
 
-/// A file with these lines, whose name is that of the test.
-fn gaps(test: &str, text: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.gaps"));
-    std::fs::write(&path, text).unwrap();
-    path
+/// A file with these lines.
+fn gaps(text: &str) -> tempfile::TempPath {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.into_temp_path()
 }
 
 #[test]
 fn a_file_of_gaps_is_simulated_for_each_rule_and_budget() {
-    let path = gaps("simulated", &"30000\n".repeat(5_000));
+    let path = gaps(&"30000\n".repeat(5_000));
     let output = simulate(&["--gaps", path.to_str().unwrap(), "--budget", "0,30", "--format", "json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let simulation: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -32,7 +32,7 @@ fn a_file_of_gaps_is_simulated_for_each_rule_and_budget() {
 
 #[test]
 fn wrong_input_is_an_error_that_says_what_to_write() {
-    let bad = gaps("bad", "1000\nabc\n");
+    let bad = gaps("1000\nabc\n");
     let bad = bad.to_str().unwrap();
     for (arguments, expected) in [
         (
