@@ -37,7 +37,7 @@ pub fn isolated(attribute: TokenStream, item: TokenStream) -> TokenStream {
             for driver in drivers {
                 let program = ::std::env::current_exe().expect("the test's own program");
                 let mut command = ::std::process::Command::new(program);
-                command.args([path, "--exact", "--nocapture", "--test-threads=1"]);
+                command.args([path, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
                 command.env("LULL_TEST_ISOLATED", "1").env("LULL_TEST_DRIVER", driver);
                 let output = command.output().expect("the test's own process");
                 let text = ::std::string::String::from_utf8_lossy(&output.stdout);
