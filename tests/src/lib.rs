@@ -25,5 +25,5 @@ pub mod soak;
 pub mod testbed;
 
 pub use processes::{KillOnDrop, memcached, web, with_inherited_socket};
-pub use requirements::{drivers, own_program, program, require, root};
+pub use requirements::{descriptors, drivers, own_program, program, require, root};
 pub use tests_macros::isolated;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
 pub use requirements::require;
@@ -14,6 +15,19 @@ pub fn root() -> Option<()> {
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     let held = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
     require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", held.then_some(()))
+}
+
+/// Requires that a process may have so many descriptors, and raises this process's limit to all that it may have.
+///
+/// # Panics
+/// See [`require`].
+pub fn descriptors(count: u64) -> Option<()> {
+    let limit = getrlimit(Resource::Nofile).maximum;
+    let able = limit.is_none_or(|most| most >= count);
+    require(&format!("{count} descriptors (ulimit -n)"), able.then_some(()))?;
+    // What it may have can be set.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit });
+    Some(())
 }
 
 /// The path of one of the workspace's binaries: in the folder that `LULL_PROGRAMS` names, if it has one of that name, else in the

@@ -8,7 +8,6 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serial_test::serial;
 use tests::memcached::{Memcached, expect, set_request, wait_until};
 
@@ -127,10 +126,7 @@ fn p99(mut rounds: [Vec<Duration>; ROUNDS]) -> Duration {
 #[ignore = "timing"]
 #[serial]
 fn half_of_ten_thousand_connections_are_hostile_and_the_others_do_not_wait_twice_as_long() {
-    let limit = getrlimit(Resource::Nofile).maximum;
-    let able = limit.is_none_or(|most| most > 11_000).then_some(());
-    let Some(()) = tests::require("11,000 descriptors (ulimit -n)", able) else { return };
-    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
+    let Some(()) = tests::descriptors(11_000) else { return };
     let start = || {
         let server = Memcached::start(&["-c", "12000", "-m", "64"]);
         let items = [&set_request("large", 100_000)[..], b"set other 0 0 5\r\nvalue\r\n"].concat();

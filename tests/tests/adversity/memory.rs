@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serial_test::serial;
 use tests::KillOnDrop;
 use tests::control_group::ControlGroup;
@@ -30,10 +29,7 @@ fn set_large(stream: &mut TcpStream, index: usize) {
 fn a_thousand_greedy_clients_do_not_exhaust_a_memory_group_just_above_the_limit() {
     let group = ControlGroup::of_memory((LIMIT_MIB + OTHER_MIB) << 20);
     let Some(group) = tests::require("a control group with a memory limit (root)", group) else { return };
-    let limit = getrlimit(Resource::Nofile).maximum;
-    let able = limit.is_none_or(|most| most > 4000).then_some(());
-    let Some(()) = tests::require("4000 descriptors (ulimit -n)", able) else { return };
-    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
+    let Some(()) = tests::descriptors(4000) else { return };
     let port = free_port();
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{}; exec \"$0\" \"$@\"", group.enter_command())]).arg(binary());

@@ -6,8 +6,6 @@ use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::CapabilitySet;
 use serial_test::parallel;
 use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
 
@@ -158,10 +156,7 @@ fn a_client_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() 
 #[test]
 #[parallel]
 fn the_descriptor_limit_covers_the_connections_also_those_that_wait_and_all_workers() {
-    let limit = getrlimit(Resource::Nofile).maximum;
-    let held = rustix::thread::capabilities(None).unwrap().effective;
-    let able = limit.is_none_or(|most| most >= 4000) || held.contains(CapabilitySet::SYS_RESOURCE);
-    let Some(()) = tests::require("4000 descriptors (ulimit -n)", able.then_some(())) else { return };
+    let Some(()) = tests::descriptors(4000) else { return };
     let port = free_port();
     for (driver, workers, connections, waiting) in
         [("epoll", "100", 400, 0), ("hybrid", "100", 400, 0), ("epoll", "2", 100, 3000)]

@@ -295,11 +295,7 @@ fn clients_that_send_byte_by_byte_or_half_a_value_do_not_keep_others_waiting() {
 /// Returns the 99th percentile of another client meanwhile.
 fn idle_clients() -> Option<Duration> {
     let server = with_other_item();
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let able = limit.maximum.is_none_or(|most| most > 11_000).then_some(());
-    tests::require("11,000 descriptors (ulimit -n)", able)?;
-    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    tests::descriptors(11_000)?;
     let before = server.resident_kib();
     let p99 = p99_while(&server, || {
         let mut idle: Vec<TcpStream> = Vec::new();
