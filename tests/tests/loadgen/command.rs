@@ -206,7 +206,6 @@ fn each_request_is_saved() {
 }
 
 #[test]
-#[parallel]
 fn completions_and_a_man_page_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let script = loadgen(&["--completions", shell]).output().unwrap().stdout;
