@@ -10,6 +10,7 @@ use crate::worker::report::WorkerReport;
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn workers() -> usize {
     current::runtime().workers.len()
 }
@@ -18,6 +19,7 @@ pub fn workers() -> usize {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn current_worker() -> usize {
     current::with(|worker| worker.handle.index)
 }
@@ -26,6 +28,7 @@ pub fn current_worker() -> usize {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn reports() -> Vec<WorkerReport> {
     current::runtime().reports()
 }
@@ -34,6 +37,7 @@ pub fn reports() -> Vec<WorkerReport> {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn metrics() -> Vec<Metrics> {
     current::runtime().metrics()
 }
@@ -42,6 +46,7 @@ pub fn metrics() -> Vec<Metrics> {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn policy() -> Policy {
     current::runtime().config.policy
 }

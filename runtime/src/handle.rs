@@ -32,6 +32,7 @@ impl Handle {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn current() -> Self {
         Self(current::runtime())
     }

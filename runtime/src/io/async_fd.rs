@@ -64,6 +64,7 @@ impl std::fmt::Debug for Registration {
 }
 
 impl Registration {
+    #[track_caller]
     fn new(descriptor: &impl AsFd, kind: SourceKind) -> io::Result<Self> {
         current::with(|worker| {
             let napi = worker.handle.napi.load(Ordering::Relaxed);

@@ -14,6 +14,7 @@ use crate::worker::{current, startup};
 /// # Panics
 /// Outside of a runtime.
 #[doc(alias = "SO_INCOMING_NAPI_ID")]
+#[track_caller]
 pub fn worker_of_napi(napi: u32) -> usize {
     current::with(|worker| worker.runtime.worker_of_napi(napi))
 }
@@ -23,6 +24,7 @@ pub fn worker_of_napi(napi: u32) -> usize {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn owned_queues() -> Vec<OwnedQueue> {
     current::with(|worker| worker.runtime.napis.queues())
 }
@@ -31,6 +33,7 @@ pub fn owned_queues() -> Vec<OwnedQueue> {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn own_napi() -> u32 {
     current::with(|worker| worker.handle.napi.load(Ordering::Relaxed))
 }
@@ -41,6 +44,7 @@ pub fn own_napi() -> u32 {
 /// # Panics
 /// Outside of a runtime.
 #[doc(alias = "SO_BUSY_POLL")]
+#[track_caller]
 pub fn socket_busy_poll() -> Option<Duration> {
     current::with(|worker| startup::socket_busy_poll(&worker.runtime, &worker.handle))
 }
@@ -55,6 +59,7 @@ impl CountedConnection {
     ///
     /// # Panics
     /// Outside of a runtime, or if there is no such worker.
+    #[track_caller]
     pub fn on(worker: usize) -> Self {
         let handle = current::with(|current| Arc::clone(&current.runtime.workers[worker]));
         handle.connections.fetch_add(1, Ordering::Relaxed);

@@ -19,6 +19,7 @@ use crate::worker::current;
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> io::Result<Option<RingSocket>> {
     current::with(|worker| {
         let Some(ring) = worker.driver.ring() else { return Ok(None) };
@@ -34,6 +35,7 @@ pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> io
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListener> {
     current::with(|worker| {
         let ring = worker.driver.ring()?;

@@ -31,6 +31,7 @@ impl From<NoRing> for io::Error {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn has_ring() -> bool {
     current::with(|worker| worker.driver.ring().is_some())
 }
@@ -72,6 +73,7 @@ pub fn has_ring() -> bool {
 ///   no message to a ring (`IORING_OP_MSG_RING`) of this crate.
 /// - It is not linked with the next entry (`IOSQE_IO_LINK`, `IOSQE_IO_HARDLINK`), which may be anybody's, and posts a
 ///   completion in any case (not `IOSQE_CQE_SKIP_SUCCESS`).
+#[track_caller]
 pub unsafe fn submit<T: 'static>(entry: squeue::Entry, keep: T) -> Result<RingOperation<T>, (NoRing, T)> {
     let Some(driver) = current::with(|worker| worker.driver.ring().cloned()) else {
         return Err((NoRing, keep));

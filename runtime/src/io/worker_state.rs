@@ -12,6 +12,7 @@ use crate::worker::current;
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn worker_state<T: WorkerState + Default>() -> Rc<T> {
     current::with(|worker| worker.states.get())
 }

@@ -57,6 +57,7 @@ impl Snapshot {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn take() -> Self {
         Self::of(&current::runtime())
     }

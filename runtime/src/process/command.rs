@@ -114,6 +114,7 @@ impl Command {
     ///
     /// # Panics
     /// Outside of a runtime, and on a thread that has only [entered](crate::Handle::enter) one.
+    #[track_caller]
     pub fn spawn(&mut self) -> io::Result<Child> {
         // Before there is a child.
         current::with(|_| ());

@@ -43,6 +43,7 @@ where
     spawn_remote(Identity::new(Location::caller()), worker, make)
 }
 
+#[track_caller]
 pub(crate) fn spawn_local<F>(identity: Identity, future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -57,6 +58,7 @@ where
     })
 }
 
+#[track_caller]
 pub(crate) fn spawn_remote<F, Fut>(identity: Identity, worker: usize, make: F) -> JoinHandle<Fut::Output>
 where
     F: FnOnce() -> Fut + Send + 'static,

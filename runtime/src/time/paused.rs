@@ -51,6 +51,7 @@ pub fn now() -> Instant {
 ///
 /// # Panics
 /// Outside of a runtime, in a runtime with several workers, and if the clock is paused already.
+#[track_caller]
 pub fn pause() {
     current::with(|worker| {
         assert!(worker.runtime.workers.len() == 1, "time can be paused in a runtime with one worker only");
@@ -65,6 +66,7 @@ pub fn pause() {
 ///
 /// # Panics
 /// Outside of a runtime, and if the clock is not paused.
+#[track_caller]
 pub fn resume() {
     current::with(|worker| {
         assert!(worker.clock.is_paused(), "time is not paused");

@@ -23,17 +23,25 @@ thread_local! {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub(crate) fn with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> R {
-    try_with(action).expect(NO_RUNTIME)
+    match try_with(action) {
+        Some(result) => result,
+        None => panic!("{}", if try_runtime().is_some() { NO_WORKER } else { NO_RUNTIME }),
+    }
 }
 
 const NO_RUNTIME: &str =
     "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a spawned task";
+/// On threads that have entered a runtime, as those of `spawn_blocking`.
+const NO_WORKER: &str = "this needs a worker's thread, and the calling thread, for example one of spawn_blocking, is none: \
+    call it before, or within a task: Handle::current().block_on(runtime::spawn_on(0, || async { … }))";
 
 /// The runtime of this thread's worker, else the one that the thread has entered.
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub(crate) fn runtime() -> Arc<RuntimeState> {
     try_runtime().expect(NO_RUNTIME)
 }

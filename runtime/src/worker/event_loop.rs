@@ -14,6 +14,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
+use super::early_logs::EarlyLogs;
 use super::queue_control::QueueControl;
 use super::run_queue::RunQueue;
 use super::worker_handle::{Message, WorkerHandle};
@@ -67,6 +68,7 @@ pub(crate) struct Worker {
     /// The memory that messages are swapped into.
     messages: RefCell<Vec<Message>>,
     pub(crate) states: WorkerStates,
+    pub(super) early_logs: EarlyLogs,
 }
 
 impl Worker {
@@ -97,6 +99,7 @@ impl Worker {
             closed: Cell::new(false),
             messages: RefCell::default(),
             states: WorkerStates::default(),
+            early_logs: EarlyLogs::default(),
         })
     }
 
@@ -168,57 +171,26 @@ impl Worker {
     /// Runs turns until `root` is ready, or the worker is asked to stop (`None`). `spawned`: where the root was given.
     pub(super) fn run<R>(
         &self,
-        mut root: Option<Pin<&mut dyn Future<Output = R>>>,
+        root: Option<Pin<&mut dyn Future<Output = R>>>,
         spawned: &'static Location<'static>,
     ) -> io::Result<Option<R>> {
-        let identity = Identity::new(spawned);
-        let size = root.as_ref().map(|root| size_of_val(&**root));
-        let span =
-            size.map_or_else(TaskSpan::none, |size| TaskSpan::block_on(&identity, self.handle.index, size));
-        let root_task = TaskRef::root(Arc::clone(&self.handle), identity, &span);
-        let waker = root_task.waker();
-        self.push(&root_task);
+        let mut root = Root::new(self, root, spawned);
+        self.push(&root.task);
         let counters = &self.handle.counters;
         let mut started = monotonic_nanos();
         self.turn_time.set(self.clock.at(started));
         let mut idle_since: Option<u64> = None;
         loop {
             counters.turns.add(1);
+            self.early_logs.log_kept();
             self.take_messages();
-            let budget = self.driver.task_budget();
-            let limit = self.driver.turn_limit().as_nanos() as u64;
-            self.poll_ended.set(self.poll_clock());
-            let mut ran = 0;
-            while ran < budget {
-                let Some((next, woken)) = self.queue.pop() else { break };
-                ran += 1;
-                // Wake-ups of other workers go out with the wait, but don't wait for a second task.
-                self.driver.flush_wakes();
-                let mut overran = false;
-                if next != ROOT {
-                    overran = self.poll_task(next, woken);
-                } else if let Some(root) = &mut root {
-                    root_task.begin_poll();
-                    self.count_poll(woken);
-                    coop::begin_poll();
-                    Id::enter(Some(root_task.identity().id));
-                    let entered = span.enter();
-                    let polled = root.as_mut().poll(&mut Context::from_waker(&waker));
-                    drop(entered);
-                    overran = self.poll_ended(root_task.identity());
-                    if let Poll::Ready(output) = polled {
-                        // What was written goes out also if nobody waits in this driver for a while.
-                        // An error that lasts is returned by the next wait.
-                        let _ = self.driver.submit();
-                        self.states.pause();
-                        return Ok(Some(output));
-                    }
-                }
-                let late =
-                    (overran || ran % POLLS_BETWEEN_CHECKS == 0) && monotonic_nanos() - started > limit;
-                if late || self.driver.sends_are_due() {
-                    break;
-                }
+            let (ran, output) = self.run_tasks(&mut root, started);
+            if let Some(output) = output {
+                // What was written goes out also if nobody waits in this driver for a while.
+                // An error that lasts is returned by the next wait.
+                let _ = self.driver.submit();
+                self.states.pause();
+                return Ok(Some(output));
             }
             if self.handle.stop.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -231,47 +203,82 @@ impl Worker {
                     self.spin.found();
                 }
             }
-            let next_timer = self.timers.borrow_mut().next();
-            let wait = self.choose_wait(now, self.end_of_wait(now, next_timer), &mut idle_since);
-            let parked = matches!(wait, Wait::Park(_));
-            let outcome = self.driver.wait(wait);
-            if parked {
-                self.handle.wake.park_state.unpark();
-            }
-            let outcome = outcome?;
-            started = monotonic_nanos();
-            if self.clock.is_paused() && ran + outcome.events == 0 && !parked && self.is_idle() {
-                next_timer.into_iter().for_each(|time| self.clock.advance_to(time));
-            }
-            self.turn_time.set(self.clock.at(started));
-            let waited = if parked { &counters.parked_ns } else { &counters.polling_ns };
-            waited.add(started - now);
-            if parked {
-                // A worker that blocks spins for messages only, an adaptive one for anything but a timer.
-                let (has_events, has_messages) = (outcome.events > 0, self.handle.inbox.is_filled());
-                let found = match self.wait {
-                    WaitStrategy::Adaptive => has_events || outcome.completed || has_messages,
-                    _ => !has_events && has_messages,
-                };
-                self.spin.slept(Duration::from_nanos(started - now), found);
-                idle_since = None;
-            }
-            let timer_due = next_timer.is_some_and(|deadline| deadline <= self.turn_time.get());
-            counters.waits.add(outcome.calls as u64);
-            counters.events.add(outcome.events as u64);
-            counters.forced_passes.add(u64::from(outcome.forced_pass));
-            counters.received_bytes.add(outcome.received_bytes);
-            counters.sent_bytes.add(outcome.sent_bytes);
-            if let Some(control) = &self.queue_control {
-                if parked {
-                    control.waited(started - now, outcome.events);
+            started = self.wait_for_work(now, ran, &mut idle_since)?;
+        }
+    }
+
+    /// Polls queued tasks within the turn's budget. Returns how many, and the output of the root if that is ready.
+    fn run_tasks<R>(&self, root: &mut Root<'_, R>, started: u64) -> (usize, Option<R>) {
+        let budget = self.driver.task_budget();
+        let limit = self.driver.turn_limit().as_nanos() as u64;
+        self.poll_ended.set(self.poll_clock());
+        let mut ran = 0;
+        while ran < budget {
+            let Some((next, woken)) = self.queue.pop() else { break };
+            ran += 1;
+            // Wake-ups of other workers go out with the wait, but don't wait for a second task.
+            self.driver.flush_wakes();
+            let overran = if next == ROOT {
+                let (overran, polled) = root.poll(self, woken);
+                if let Poll::Ready(output) = polled {
+                    return (ran, Some(output));
                 }
-                control.update(started, &self.handle, &self.driver);
-            }
-            if timer_due {
-                self.fire_timers();
+                overran
+            } else {
+                self.poll_task(next, woken)
+            };
+            let late = (overran || ran % POLLS_BETWEEN_CHECKS == 0) && monotonic_nanos() - started > limit;
+            if late || self.driver.sends_are_due() {
+                break;
             }
         }
+        (ran, None)
+    }
+
+    /// Waits in the driver, takes in what the wait has brought, and fires timers. `ran`: how many tasks this turn has polled.
+    /// Returns when the wait has ended.
+    fn wait_for_work(&self, now: u64, ran: usize, idle_since: &mut Option<u64>) -> io::Result<u64> {
+        let counters = &self.handle.counters;
+        let next_timer = self.timers.borrow_mut().next();
+        let wait = self.choose_wait(now, self.end_of_wait(now, next_timer), idle_since);
+        let parked = matches!(wait, Wait::Park(_));
+        let outcome = self.driver.wait(wait);
+        if parked {
+            self.handle.wake.park_state.unpark();
+        }
+        let outcome = outcome?;
+        let ended = monotonic_nanos();
+        if self.clock.is_paused() && ran + outcome.events == 0 && !parked && self.is_idle() {
+            next_timer.into_iter().for_each(|time| self.clock.advance_to(time));
+        }
+        self.turn_time.set(self.clock.at(ended));
+        let waited = if parked { &counters.parked_ns } else { &counters.polling_ns };
+        waited.add(ended - now);
+        if parked {
+            // A worker that blocks spins for messages only, an adaptive one for anything but a timer.
+            let (has_events, has_messages) = (outcome.events > 0, self.handle.inbox.is_filled());
+            let found = match self.wait {
+                WaitStrategy::Adaptive => has_events || outcome.completed || has_messages,
+                _ => !has_events && has_messages,
+            };
+            self.spin.slept(Duration::from_nanos(ended - now), found);
+            *idle_since = None;
+        }
+        counters.waits.add(outcome.calls as u64);
+        counters.events.add(outcome.events as u64);
+        counters.forced_passes.add(u64::from(outcome.forced_pass));
+        counters.received_bytes.add(outcome.received_bytes);
+        counters.sent_bytes.add(outcome.sent_bytes);
+        if let Some(control) = &self.queue_control {
+            if parked {
+                control.waited(ended - now, outcome.events);
+            }
+            control.update(ended, &self.handle, &self.driver);
+        }
+        if next_timer.is_some_and(|deadline| deadline <= self.turn_time.get()) {
+            self.fire_timers();
+        }
+        Ok(ended)
     }
 
     /// When the wait has to end at the latest, on the monotonic clock: for the next timer, or at once if the timers' clock is
@@ -426,8 +433,7 @@ impl Worker {
         let name = task.name.as_deref().cloned();
         let stall = Stall { worker: self.handle.index, id: task.id, name, spawned: task.spawned, took };
         self.handle.counters.stalls.add(1);
-        // Not a warning: a program's first poll often sets things up, and a virtual machine may pause.
-        tracing::info!("{stall}");
+        self.early_logs.warn(stall.to_string());
         if let Some(hook) = &self.runtime.hooks.on_stall {
             contain_panic(|| hook(&stall));
         }
@@ -438,6 +444,7 @@ impl Worker {
         if self.stopping.replace(true) {
             return;
         }
+        self.early_logs.log_kept();
         // What is dropped may block for what another worker does, like a task's poll.
         coop::begin_poll();
         // Panics of a future's drop are contained in `TaskRef::cancel`; here those of wakers are.
@@ -462,5 +469,42 @@ impl Worker {
         coop::end_poll();
         self.closed.set(true);
         self.driver.close();
+    }
+}
+
+/// The future of a `block_on`, which is queued like a task, and lives on its caller's stack.
+struct Root<'a, R> {
+    future: Option<Pin<&'a mut dyn Future<Output = R>>>,
+    task: TaskRef<WorkerHandle>,
+    waker: Waker,
+    span: TaskSpan,
+}
+
+impl<'a, R> Root<'a, R> {
+    fn new(
+        worker: &Worker,
+        future: Option<Pin<&'a mut dyn Future<Output = R>>>,
+        spawned: &'static Location<'static>,
+    ) -> Self {
+        let identity = Identity::new(spawned);
+        let size = future.as_ref().map(|future| size_of_val(&**future));
+        let span =
+            size.map_or_else(TaskSpan::none, |size| TaskSpan::block_on(&identity, worker.handle.index, size));
+        let task = TaskRef::root(Arc::clone(&worker.handle), identity, &span);
+        let waker = task.waker();
+        Self { future, task, waker, span }
+    }
+
+    /// Polls the future, if there is one. Also returns whether it has used up its budget.
+    fn poll(&mut self, worker: &Worker, woken: Option<u64>) -> (bool, Poll<R>) {
+        let Some(future) = &mut self.future else { return (false, Poll::Pending) };
+        self.task.begin_poll();
+        worker.count_poll(woken);
+        coop::begin_poll();
+        Id::enter(Some(self.task.identity().id));
+        let entered = self.span.enter();
+        let polled = future.as_mut().poll(&mut Context::from_waker(&self.waker));
+        drop(entered);
+        (worker.poll_ended(self.task.identity()), polled)
     }
 }

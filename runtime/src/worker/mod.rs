@@ -9,10 +9,12 @@
 //! - [`worker_thread`]: pins the thread, and gives it back;
 //! - [`worker_states`]: what libraries keep on it;
 //! - [`runtime_state`]: what all workers of a runtime share;
+//! - [`early_logs`]: warnings that come before there is a subscriber;
 //! - [`startup`]: opens the driver, finds out which policy is in effect.
 
 mod adaptive_spin;
 pub(crate) mod current;
+mod early_logs;
 pub(crate) mod event_loop;
 pub(crate) mod napi_map;
 pub(crate) mod queue_control;

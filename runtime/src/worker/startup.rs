@@ -104,8 +104,13 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         driver.epoll().set_napi_thread();
     }
     tracing::debug!(%report, "worker started");
+    // All workers have the same driver.
+    let falls_back = report.driver_note.is_some() && index == 0;
+    let warning = (falls_back || !report.steps_down.is_empty()).then(|| report.to_string());
     handle.set_report(report);
-    Ok(Worker::new(Arc::clone(runtime), handle, driver, control, config.wait))
+    let worker = Worker::new(Arc::clone(runtime), handle, driver, control, config.wait);
+    warning.into_iter().for_each(|text| worker.early_logs.warn(text));
+    Ok(worker)
 }
 
 /// Who chooses the values of a worker's queue, under kernel polling with an adaptive grace time.

@@ -9,6 +9,7 @@ mod fs;
 mod handle_block_on;
 mod handles;
 mod metrics;
+mod outside;
 mod paused_time;
 mod process;
 mod ring_operations;

@@ -101,9 +101,9 @@ mod tests {
         let words: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         for line in [
-            "worker to worker 1 µs 12.0 2.0 2.0 2.1 1.05 [1.05, 1.05] yes",
-            "thread to worker 1000 µs 15.0 30.0 16.0 18.0 1.20 [1.20, 1.20] NO",
-            "worker to thread 1000 µs 20.0 1000.0 120.0 50.0 2.50 [2.50, 2.50] NO",
+            "worker to worker 1 µs 12.0 2.0 2.1 1.05 [1.05, 1.05] yes",
+            "thread to worker 1000 µs 15.0 30.0 18.0 1.20 [1.20, 1.20] NO",
+            "worker to thread 1000 µs 20.0 1000.0 50.0 2.50 [2.50, 2.50] NO",
             "p99, µs 60 40 41 1.02 [1.02, 1.02] ≤ 1.1: yes",
             "CPU of the worker, % 10 100 40 0.40 [0.40, 0.40] ≤ 0.3: NO",
         ] {
