@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use policies::status::{StatusFile, WorkerStatus};
 use policies::{
-    Change, Guard, Interface, Knob, Lifetime, Plan, Policy, QueueDelegate, QueueRequests, Settings,
-    Supervisor, SupervisorHooks,
+    Change, Guard, Interface, Knob, Lifetime, Plan, QueueDelegate, QueueRequests, Settings, Supervisor,
+    SupervisorHooks,
 };
 
 use crate::config::settings::Config;
@@ -95,7 +95,7 @@ pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHook
     let file = StatusFile::new(&state.config.journals, guard.plan().ifindex);
     let queues = guard.plan().queues.clone();
     let affinity = state.config.affinity;
-    let has_polling_threads = guard.plan().policy == Policy::KernelThread;
+    let has_polling_threads = guard.plan().policy.has_polling_threads();
     let (all, observed) = (Arc::clone(state), Arc::clone(state));
     let worker_of_queue = move |queue: u32| {
         let position = queues.iter().position(|own| *own == queue)?;

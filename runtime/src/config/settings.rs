@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use policies::law::{LatencyBudget, QueueSettings};
-use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings};
+use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWait};
 
 use crate::config::wait_strategy::WaitStrategy;
 use crate::driver::driver_kind::DriverKind;
@@ -183,7 +183,7 @@ impl Config {
         }
         settings.latency_budget = latency_budget.unwrap_or_default();
         settings.gro_flush_timeout = grace_time.unwrap_or_default();
-        let adapts = policy == Policy::KernelPolling && settings.gro_flush_timeout == GraceTime::Adaptive;
+        let adapts = policy.adapts(settings.gro_flush_timeout);
         // No values suit `uring`: its waits never suspend interrupts, and cost more than interrupts below saturation.
         let leaves_queue = adapts && driver == DriverKind::Uring;
         // Without an interface no queue is polled.
@@ -204,9 +204,9 @@ impl Config {
         // After an empty pass a loop of passes polls nothing until a packet comes, because the kernel forgets
         // the NAPI (`fs/eventpoll.c`, `ep_busy_loop`). Within one wait it goes on polling.
         let spin = if polls && wait == WaitStrategy::Spin { SPIN_BUSY_POLL } else { Duration::ZERO };
-        let busy_poll = code.busy_poll.unwrap_or(match policy {
-            Policy::Suppression => spin.max(SUPPRESSION_BUSY_POLL),
-            _ => spin,
+        let busy_poll = code.busy_poll.unwrap_or(match policy.worker_wait() {
+            WorkerWait::Polls => spin.max(SUPPRESSION_BUSY_POLL),
+            WorkerWait::Blocks | WorkerWait::Suspends => spin,
         });
         Ok(Self {
             policy,

@@ -7,7 +7,7 @@ use policies::descriptors::EpollParams;
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
-use policies::{Applied, Policy};
+use policies::{Applied, Policy, Processing, WorkerWait};
 use serde::Serialize;
 
 use crate::driver::Driver;
@@ -240,11 +240,12 @@ impl ReportInputs<'_> {
     fn in_effect(&self, napi: Option<&Napi>, epoll: Option<EpollParams>) -> (Running, Vec<String>) {
         let mut why = self.failed_knobs();
         why.extend(self.host_notes.iter().cloned());
-        match self.asked {
+        match (self.asked.worker_wait(), self.asked.processing()) {
+            (WorkerWait::Polls | WorkerWait::Suspends, _) => self.polling_in_effect(napi, epoll, why),
             // Vanilla is what Linux does by default. A knob that failed leaves it vanilla, but with
             // interrupts on other cores than the policy wants, which the reasons say.
-            Policy::Vanilla => (Running::Vanilla, self.failed_knobs()),
-            Policy::Packing => {
+            (WorkerWait::Blocks, Processing::WorkerCores) => (Running::Vanilla, self.failed_knobs()),
+            (WorkerWait::Blocks, Processing::PackingCores) => {
                 if self.interface.is_none() {
                     why.push("no interface is named, so no queue can be moved to a packing core".into());
                 } else if self.applied.is_empty() && why.is_empty() {
@@ -252,8 +253,7 @@ impl ReportInputs<'_> {
                 }
                 if why.is_empty() { (Running::Packing, why) } else { (Running::Vanilla, why) }
             }
-            Policy::Suppression | Policy::KernelPolling => self.polling_in_effect(napi, epoll, why),
-            Policy::KernelThread => {
+            (WorkerWait::Blocks, Processing::PollingThreads) => {
                 if napi.is_some_and(Napi::has_polling_thread) {
                     return (Running::KernelThread, why);
                 }
@@ -328,7 +328,7 @@ impl ReportInputs<'_> {
             ));
             return (Running::BusyPolling, why);
         }
-        if self.asked == Policy::Suppression {
+        if self.asked.worker_wait() == WorkerWait::Polls {
             return (Running::Suppression, why);
         }
         if self.ring_polls.is_some() {

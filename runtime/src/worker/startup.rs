@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use policies::Knob;
 use policies::descriptors::EpollParams;
 use policies::law::{LawLimits, MachineCosts, PollTimer, PollingLaw, QueueSettings, Reason};
 use policies::netlink::netdev::Netdev;
-use policies::{GraceTime, Knob, Policy};
 
 use super::event_loop::Worker;
 use super::queue_control::QueueControl;
@@ -40,8 +40,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let mut ring_polls = None;
     let mut no_law = None;
     let napi_id = handle.napi.load(Ordering::Relaxed);
-    let adapts =
-        config.policy == Policy::KernelPolling && config.settings.gro_flush_timeout == GraceTime::Adaptive;
+    let adapts = config.policy.adapts(config.settings.gro_flush_timeout);
     if split && let Some(ring) = driver.ring().filter(|_| driver.kind() == DriverKind::Uring) {
         if config.leaves_queue {
             no_law = Some(NoLaw::Ring);

@@ -196,9 +196,11 @@ pub struct Flags {
     /// Don't show a progress bar
     #[arg(long, help_heading = "Output")]
     pub quiet: bool,
-    /// Policy for the generator's own interrupts and polling: vanilla, packing, suppression, kernel-polling or
-    /// kernel-thread
-    #[arg(long, help_heading = "Generator")]
+    #[arg(
+        long,
+        help_heading = "Generator",
+        help = format!("Policy for the generator's own interrupts and polling: {}", Policy::names())
+    )]
     pub policy: Option<Policy>,
     /// Network interface towards the server, for --policy
     #[arg(long, value_name = "NAME", help_heading = "Generator")]

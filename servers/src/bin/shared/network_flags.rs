@@ -8,8 +8,7 @@ use runtime::{Builder, DriverKind, WaitStrategy};
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Network policy")]
 pub struct NetworkFlags {
-    /// Policy: vanilla, packing, suppression, kernel-polling or kernel-thread [env: RUNTIME_POLICY]
-    #[arg(long)]
+    #[arg(long, help = format!("Policy: {} [env: RUNTIME_POLICY]", Policy::names()))]
     pub policy: Option<Policy>,
     /// Network interface of the clients; by default the one that has the first address
     #[arg(long, value_name = "NAME")]
