@@ -94,4 +94,4 @@ pub use knob::permission::{NotPermitted, may_set};
 pub use knob::{Knob, Value};
 pub use plan::{Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, Processing, UnknownPolicy, WorkerWait};
-pub use supervise::{Change, QueueRequests, Supervisor, SupervisorHooks, status};
+pub use supervise::{Change, ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks, status};

@@ -21,13 +21,10 @@ use crate::knob::Knob;
 use crate::law::{LatencyBudget, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
-use crate::supervise::{QueueRequests, Supervisor, SupervisorHooks};
+use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
 
 /// How many packets one poll takes: the most that is allowed without `CAP_NET_ADMIN`.
 const BUSY_POLL_BUDGET: u16 = 64;
-/// How long the law does without values that could not be set, and the longest time; twice as long each time.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LAST_RETRY: Duration = Duration::from_secs(64);
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
 
@@ -46,34 +43,19 @@ pub(super) struct Attached {
     leaving: Option<String>,
 }
 
-/// How far the newest settings are.
-#[derive(Debug, Clone, Copy)]
-enum Phase {
-    /// The settings in effect are those that were chosen.
-    Settled,
-    /// The supervisor is to set the queue's values.
-    Requested(QueueSettings),
-    /// The queue's values are set, with which polls complete with the interrupt enabled. At `end` the last suspension from
-    /// before is over; a wait that no longer polls would not resume it.
-    StopsPolling { settings: QueueSettings, end: Instant },
-}
-
 /// A queue that this process holds. Dropping it restores the queue and the instances.
 pub(super) struct HeldQueue {
     pub(super) name: QueueName,
     pub(super) instances: BTreeMap<InstanceKey, Attached>,
     epolls: EpollJournal,
-    requests: Arc<QueueRequests>,
     budget: LatencyBudget,
     costs: MachineCosts,
     limits: LawLimits,
     law: PollingLaw,
-    phase: Phase,
-    in_effect: QueueSettings,
+    change: QueueChange,
+    /// When the clock of `change` began.
+    begun: Instant,
     plain_until: Option<Instant>,
-    /// When values are asked for again after the supervisor could not set some, for example while the link was down.
-    retry_at: Option<Instant>,
-    next_retry: Duration,
     pub(super) meter: LoadMeter,
     watchdog: Watchdog,
     /// Restores everything when it is dropped.
@@ -126,16 +108,13 @@ impl HeldQueue {
             name: name.clone(),
             instances: BTreeMap::new(),
             epolls,
-            requests,
             budget,
             costs,
-            in_effect: *law.settings(),
+            change: QueueChange::new(name.queue, Some(requests), *law.settings()),
+            begun: Instant::now(),
             limits,
             law,
-            phase: Phase::Settled,
             plain_until: None,
-            retry_at: None,
-            next_retry: FIRST_RETRY,
             meter: LoadMeter::new(),
             watchdog: Watchdog::new(),
             _supervisor: supervisor,
@@ -144,15 +123,15 @@ impl HeldQueue {
 
     /// The settings with which the queue is driven, and the latency budget.
     pub(super) fn in_effect(&self) -> (QueueSettings, LatencyBudget) {
-        (self.in_effect, self.budget)
+        (self.change.in_effect(), self.budget)
     }
 
     /// Attaches an instance that has the kernel's default parameters.
     pub(super) fn attach(&mut self, key: InstanceKey, name: InstanceName) -> std::io::Result<()> {
         let (process, descriptor) = &key;
         self.epolls.record(process, *descriptor, EpollParams::default(), BUSY_POLL_BUDGET)?;
-        if self.in_effect.polls() {
-            self.epolls.set(process, *descriptor, params(&self.in_effect))?;
+        if self.change.in_effect().polls() {
+            self.epolls.set(process, *descriptor, params(&self.change.in_effect()))?;
         }
         let attached = Attached { name, threads: BTreeSet::new(), candidates: Vec::new(), leaving: None };
         self.instances.insert(key, attached);
@@ -164,7 +143,7 @@ impl HeldQueue {
         if let Some(instance) = self.instances.get_mut(key) {
             instance.leaving = Some(reason.to_owned());
         }
-        if !self.in_effect.polls() {
+        if !self.change.in_effect().polls() {
             return self.release_leaving(|_| true);
         }
         if key.0.is_alive() {
@@ -225,25 +204,33 @@ impl HeldQueue {
         let threads = self.threads();
         let load = self.meter.measure(packets, &threads, self.costs.wake_latency);
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
-        let harm = self.watchdog.step(self.in_effect.polls(), load.delay, drops, load.epoch.packets, polled);
+        let harm = self.watchdog.step(
+            self.change.in_effect().polls(),
+            load.delay,
+            drops,
+            load.epoch.packets,
+            polled,
+        );
         if let Some(back) = harm {
             self.hold_back(back.pause);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
         }
         load.gaps.iter().for_each(|gap| self.law.record_gap(*gap));
-        let now = Instant::now();
-        match self.phase {
-            Phase::Settled => {
-                if self.retry_at.take_if(|retry| now >= *retry).is_some() {
+        // Others wait on the instances, so it is not known whether the interrupt is suspended.
+        let step = self.change.step(self.begun.elapsed(), true);
+        match step {
+            ChangeStep::Wait => {}
+            ChangeStep::Choose { retries } => {
+                if retries {
                     self.law.release();
                 }
+                let in_effect = self.change.in_effect();
                 let chosen = match self.plain_until {
-                    Some(end) if now < end => {
-                        (self.in_effect.polls() && self.retry_at.is_none()).then(|| QueueSettings {
-                            suspend_timeout: self.in_effect.suspend_timeout,
+                    Some(end) if Instant::now() < end => (in_effect.polls() && !self.change.is_paused())
+                        .then(|| QueueSettings {
+                            suspend_timeout: in_effect.suspend_timeout,
                             ..QueueSettings::plain(Reason::Start)
-                        })
-                    }
+                        }),
                     _ => {
                         self.plain_until = None;
                         self.law.step(&load.epoch)
@@ -253,51 +240,35 @@ impl HeldQueue {
                     events.extend(self.start(settings));
                 }
             }
-            Phase::Requested(settings) => match self.requests.take_answer(self.name.queue) {
-                None => {}
-                Some(Ok(())) => {
-                    self.next_retry = FIRST_RETRY;
-                    events.extend(self.set_waiting(settings));
-                }
-                Some(Err(_)) => {
-                    // The supervisor has reported the reason. The queue keeps the values in effect for now.
-                    self.retry_at = Some(now + self.next_retry);
-                    self.next_retry = (self.next_retry * 2).min(LAST_RETRY);
-                    self.law.fix(self.in_effect);
-                    self.phase = Phase::Settled;
-                }
-            },
-            Phase::StopsPolling { settings, end } if now >= end => events.extend(self.finish(settings)),
-            Phase::StopsPolling { .. } => {}
+            ChangeStep::ValuesSet(settings) => events.extend(self.set_waiting(settings)),
+            // The supervisor has reported the reason. The queue keeps the values in effect for now.
+            ChangeStep::Refused(_) => self.law.fix(self.change.in_effect()),
+            ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),
         }
         (load, events)
     }
 
     /// First the queue's values, then the waits.
     fn start(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
-        let present = self.in_effect;
-        let same = (present.defer_hard_irqs, present.grace_time, present.suspend_timeout)
-            == (settings.defer_hard_irqs, settings.grace_time, settings.suspend_timeout);
-        if same {
-            return self.set_waiting(settings);
-        }
-        self.requests.request(self.name.queue, settings);
-        self.phase = Phase::Requested(settings);
-        Vec::new()
-    }
-
-    fn set_waiting(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
-        if self.in_effect.polls() && !settings.polls() {
-            let end = Instant::now() + self.in_effect.suspend_timeout;
-            self.phase = Phase::StopsPolling { settings, end };
+        if self.change.needs_values(&settings) {
+            self.change.request(settings);
             return Vec::new();
         }
-        self.finish(settings)
+        self.set_waiting(settings)
+    }
+
+    /// With the new values polls complete with the interrupt enabled. When the suspend timeout is over, so is the last
+    /// suspension from before, which a wait that no longer polls would not end.
+    fn set_waiting(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
+        let end = self.begun.elapsed() + self.change.in_effect().suspend_timeout;
+        match self.change.values_set(settings, Some(end)) {
+            ChangeStep::SetWaits(settings) => self.finish(settings),
+            _ => Vec::new(),
+        }
     }
 
     fn finish(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
-        self.phase = Phase::Settled;
-        self.in_effect = settings;
+        self.change.finish(settings);
         for ((process, descriptor), instance) in &mut self.instances {
             let reason = match self.epolls.set(process, *descriptor, params(&settings)) {
                 Ok(true) => continue,

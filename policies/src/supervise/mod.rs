@@ -3,10 +3,12 @@
 
 mod change;
 mod irqbalance_bans;
+mod queue_change;
 mod queue_requests;
 pub mod status;
 mod supervisor;
 
 pub use change::Change;
+pub use queue_change::{ChangeStep, QueueChange};
 pub use queue_requests::QueueRequests;
 pub use supervisor::{Supervisor, SupervisorHooks};

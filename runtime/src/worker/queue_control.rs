@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::QueueRequests;
 use policies::law::{Epoch, PollingLaw, QueueMode, QueueSettings};
 use policies::thread_time::{AwakeTime, this_thread_cpu_time};
+use policies::{ChangeStep, QueueChange, QueueRequests};
 
 use super::worker_handle::WorkerHandle;
 use crate::counters::worker_counters::WorkerCounters;
@@ -21,27 +21,8 @@ const EVENT_TIME: Duration = Duration::from_nanos(1_500);
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);
-/// How long a worker waits with the next request after the supervisor could not set its queue's values: the interface
-/// may be down for a moment. Twice as long each time.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LAST_RETRY: Duration = Duration::from_secs(64);
 /// The payload of a full Ethernet frame with TCP timestamps, in bytes.
 const SEGMENT: u64 = 1_448;
-
-/// How far the newest settings are.
-#[derive(Debug, Clone, Copy)]
-enum Phase {
-    /// The settings in effect are those that the law has chosen.
-    Settled,
-    /// The supervisor is to set the queue's values.
-    Requested(QueueSettings),
-    /// The queue's values are set. The worker stops polling after its next wait that returns no event.
-    StopsPolling {
-        settings: QueueSettings,
-        /// When it stops in any case, on the clock of the event loop.
-        at_latest: Option<u64>,
-    },
-}
 
 /// The readings at the last step.
 #[derive(Debug, Clone, Copy)]
@@ -89,12 +70,8 @@ impl ThreadTimes {
 
 /// The law of one worker's queue, and its state.
 pub(crate) struct QueueControl {
-    queue: u32,
-    /// Where the supervisor takes requests; `None` if the queue's values can't be set.
-    requests: Option<Arc<QueueRequests>>,
     law: RefCell<PollingLaw>,
-    phase: Cell<Phase>,
-    in_effect: Cell<QueueSettings>,
+    change: RefCell<QueueChange>,
     busy_poll_budget: u16,
     /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are used.
     thread: Option<AwakeTime>,
@@ -106,10 +83,6 @@ pub(crate) struct QueueControl {
     sleeps: Cell<u32>,
     /// The sum of those sleeps' lengths.
     slept: Cell<Duration>,
-    /// When the law may choose values again after the supervisor could not set some, on the clock of the event loop.
-    retry_at: Cell<Option<u64>>,
-    /// How long the next such pause is.
-    next_retry: Cell<Duration>,
 }
 
 impl QueueControl {
@@ -125,11 +98,8 @@ impl QueueControl {
         now: u64,
     ) -> Self {
         let control = Self {
-            queue,
-            requests,
-            in_effect: Cell::new(*law.settings()),
+            change: RefCell::new(QueueChange::new(queue, requests, *law.settings())),
             law: RefCell::new(law),
-            phase: Cell::new(Phase::Settled),
             busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: napi_thread.and_then(|thread| AwakeTime::open(thread).ok()),
@@ -143,8 +113,6 @@ impl QueueControl {
             next_step: Cell::new(now + STEP.as_nanos() as u64),
             sleeps: Cell::new(0),
             slept: Cell::new(Duration::ZERO),
-            retry_at: Cell::new(None),
-            next_retry: Cell::new(FIRST_RETRY),
         };
         let threads = control.thread_times();
         control.last.set(Reading { threads, ..control.last.get() });
@@ -153,17 +121,18 @@ impl QueueControl {
 
     /// The settings with which the queue is driven.
     pub(crate) fn in_effect(&self) -> QueueSettings {
-        self.in_effect.get()
+        self.change.borrow().in_effect()
     }
 
     /// The queue's values if this process can't set them: those that it had when the worker started.
     pub(crate) fn kept_values(&self) -> Option<QueueSettings> {
-        self.requests.is_none().then(|| self.in_effect.get())
+        let change = self.change.borrow();
+        (!change.can_set_values()).then(|| change.in_effect())
     }
 
     /// Whether the next wait must not sleep, because the worker stops polling after one that returns no event.
     pub(crate) fn needs_pass(&self) -> bool {
-        matches!(self.phase.get(), Phase::StopsPolling { .. })
+        self.change.borrow().stops_polling()
     }
 
     /// Takes in the length of a wait that could sleep.
@@ -173,7 +142,7 @@ impl QueueControl {
         let receiving = EVENT_TIME * events.try_into().unwrap_or(u32::MAX);
         if waited <= costs.block + receiving {
             // The gaps that a spin catches are those that it is there for. Without them it would look useless.
-            if events > 0 && !self.in_effect.get().spin.is_zero() && waited > receiving {
+            if events > 0 && !self.in_effect().spin.is_zero() && waited > receiving {
                 self.law.borrow_mut().record_gap(waited - receiving);
             }
             return;
@@ -187,14 +156,19 @@ impl QueueControl {
 
     /// Asks the law if it is time, and carries on with what it has chosen. Called after each wait.
     pub(crate) fn update(&self, now: u64, worker: &WorkerHandle, driver: &Driver) {
-        match self.phase.get() {
-            Phase::Settled if now < self.next_step.get() => {}
-            Phase::Settled => {
+        let mut change = self.change.borrow_mut();
+        if change.is_settled() && now < self.next_step.get() {
+            return;
+        }
+        let step = change.step(Duration::from_nanos(now), driver.epoll().is_suspended());
+        drop(change);
+        match step {
+            ChangeStep::Wait => {}
+            ChangeStep::Choose { retries } => {
                 self.next_step.set(now + STEP.as_nanos() as u64);
                 let epoch = self.measure(now, &worker.counters);
                 let mut law = self.law.borrow_mut();
-                if self.retry_at.get().is_some_and(|retry| now >= retry) {
-                    self.retry_at.set(None);
+                if retries {
                     law.release();
                 }
                 let chosen = law.step(&epoch);
@@ -202,38 +176,21 @@ impl QueueControl {
                 drop(law);
                 if chosen.is_some() {
                     self.start(now, settings, worker, driver);
-                } else if settings != self.in_effect.get() {
+                } else if settings != self.in_effect() {
                     // Another reason for the same values.
-                    self.in_effect.set(settings);
+                    self.change.borrow_mut().finish(settings);
                     worker.set_queue_settings(settings);
                 }
             }
-            Phase::Requested(settings) => {
-                let answer = self.requests.as_ref().and_then(|requests| requests.take_answer(self.queue));
-                match answer {
-                    None => {}
-                    Some(Ok(())) => {
-                        self.next_retry.set(FIRST_RETRY);
-                        self.set_waiting(now, settings, worker, driver);
-                    }
-                    Some(Err(_)) => {
-                        // The supervisor has reported the reason. The queue keeps the values in effect for now.
-                        if settings.mode == QueueMode::Timed {
-                            let _ = driver.set_polling(&self.in_effect.get(), self.busy_poll_budget);
-                        }
-                        let pause = self.next_retry.get();
-                        self.next_retry.set((pause * 2).min(LAST_RETRY));
-                        self.retry_at.set(Some(now + pause.as_nanos() as u64));
-                        self.law.borrow_mut().fix(self.in_effect.get());
-                        self.phase.set(Phase::Settled);
-                    }
+            ChangeStep::ValuesSet(settings) => self.set_waiting(now, settings, worker, driver),
+            ChangeStep::Refused(settings) => {
+                // The supervisor has reported the reason. The queue keeps the values in effect for now.
+                if settings.mode == QueueMode::Timed {
+                    let _ = driver.set_polling(&self.in_effect(), self.busy_poll_budget);
                 }
+                self.law.borrow_mut().fix(self.in_effect());
             }
-            Phase::StopsPolling { settings, at_latest } => {
-                if !driver.epoll().is_suspended() || at_latest.is_some_and(|end| now >= end) {
-                    self.finish(now, settings, worker, driver);
-                }
-            }
+            ChangeStep::SetWaits(settings) => self.finish(now, settings, worker, driver),
         }
     }
 
@@ -251,7 +208,7 @@ impl QueueControl {
         let events = reading.events - last.events;
         let data = data_packets(events, reading.received_bytes - last.received_bytes);
         // In timed mode nothing interrupts.
-        let is_timed = self.in_effect.get().mode == QueueMode::Timed;
+        let is_timed = self.in_effect().mode == QueueMode::Timed;
         let (sleeps, interrupting) = if is_timed { (0, 0) } else { (sleeps, data) };
         let packets = data + acknowledgements(reading.sent_bytes - last.sent_bytes);
         let (cpu, waiting) = match (last.threads, reading.threads) {
@@ -276,48 +233,38 @@ impl QueueControl {
 
     /// First the queue's values, then the wait.
     fn start(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
-        let present = self.in_effect.get();
-        let needs_host = (present.defer_hard_irqs, present.grace_time, present.suspend_timeout)
-            != (settings.defer_hard_irqs, settings.grace_time, settings.suspend_timeout);
-        match &self.requests {
-            Some(requests) if needs_host => {
-                // Before the values: with them, nobody else polls until the watchdog does.
-                if settings.mode == QueueMode::Timed
-                    && let Err(error) = driver.set_polling(&settings, self.busy_poll_budget)
-                {
-                    tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
-                }
-                requests.request(self.queue, settings);
-                self.phase.set(Phase::Requested(settings));
-            }
-            _ => self.set_waiting(now, settings, worker, driver),
+        if !self.change.borrow().needs_values(&settings) {
+            return self.set_waiting(now, settings, worker, driver);
         }
+        // Before the values: with them, nobody else polls until the watchdog does.
+        if settings.mode == QueueMode::Timed
+            && let Err(error) = driver.set_polling(&settings, self.busy_poll_budget)
+        {
+            tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
+        }
+        self.change.borrow_mut().request(settings);
     }
 
     fn set_waiting(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
-        if self.in_effect.get().polls() && !settings.polls() {
-            // A saturated worker may have no wait without events for long. Then the kernel resumes the queue after the
-            // suspend timeout, which is short where packets come often.
-            let is_short = self.in_effect.get().suspend_timeout <= LONGEST_INTERRUPTION;
-            let at_latest = is_short.then(|| now + STEP.as_nanos() as u64);
-            self.phase.set(Phase::StopsPolling { settings, at_latest });
-        } else {
+        // A saturated worker may have no wait without events for long. Then the kernel resumes the queue after the
+        // suspend timeout, which is short where packets come often.
+        let is_short = self.in_effect().suspend_timeout <= LONGEST_INTERRUPTION;
+        let end = is_short.then(|| Duration::from_nanos(now) + STEP);
+        let step = self.change.borrow_mut().values_set(settings, end);
+        if let ChangeStep::SetWaits(settings) = step {
             self.finish(now, settings, worker, driver);
         }
     }
 
     fn finish(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
-        self.phase.set(Phase::Settled);
         if let Err(error) = driver.set_polling(&settings, self.busy_poll_budget) {
             // The same call has succeeded when the worker started.
-            self.law.borrow_mut().fix(self.in_effect.get());
-            if self.requests.is_some() {
-                self.retry_at.set(Some(now + FIRST_RETRY.as_nanos() as u64));
-            }
+            self.law.borrow_mut().fix(self.in_effect());
+            self.change.borrow_mut().abandon(Duration::from_nanos(now));
             tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
             return;
         }
-        self.in_effect.set(settings);
+        self.change.borrow_mut().finish(settings);
         // What was measured since the law has chosen them belongs to neither mode.
         let _ = self.measure(now, &worker.counters);
         self.next_step.set(now + STEP.as_nanos() as u64);

@@ -16,7 +16,7 @@ fn panic_of(action: fn()) -> (String, u32, String) {
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |info| {
-            let message = info.payload_as_str().unwrap_or_default().to_owned();
+            let message = info.payload().downcast_ref::<String>().cloned().unwrap_or_default();
             let location = info.location().unwrap();
             PANIC.set(Some((location.file().to_owned(), location.line(), message)));
             before(info);
@@ -31,7 +31,7 @@ fn a_call_outside_of_a_runtime_panics_at_the_callers_line() {
     let calls: [fn(); 5] = [
         || drop(runtime::spawn(async {})),
         || drop(runtime::spawn_on(0, || async {})),
-        || drop(runtime::current_worker()),
+        || _ = runtime::current_worker(),
         || drop(runtime::reports()),
         || drop(runtime::metrics::Snapshot::take()),
     ];

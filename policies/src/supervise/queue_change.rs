@@ -1,0 +1,202 @@
+//! How a queue gets from the settings in effect to others: first its values, which the supervisor sets, then the waits that
+//! poll it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::queue_requests::QueueRequests;
+use crate::law::QueueSettings;
+
+/// How long nothing is asked for after the supervisor could not set a queue's values: the interface may be down for a
+/// moment. Twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(64);
+
+/// The settings of a queue, and how far newer ones are. Times are on the owner's clock.
+#[derive(Debug)]
+pub struct QueueChange {
+    queue: u32,
+    /// Where the supervisor takes requests; `None` if the queue's values can't be set.
+    requests: Option<Arc<QueueRequests>>,
+    in_effect: QueueSettings,
+    phase: Phase,
+    /// When settings may be chosen again after some could not be set.
+    retry_at: Option<Duration>,
+    next_retry: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    Settled,
+    Requested(QueueSettings),
+    StopsPolling { settings: QueueSettings, end: Option<Duration> },
+}
+
+/// What the owner has to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeStep {
+    /// Nothing, until the supervisor has answered or the waits may stop polling.
+    Wait,
+    /// Choose settings. `retries`: those that could not be set may be chosen again.
+    Choose {
+        /// The pause after a failure has just ended.
+        retries: bool,
+    },
+    /// The queue has its values: [`QueueChange::values_set`] follows.
+    ValuesSet(QueueSettings),
+    /// Set the waits, and then call [`QueueChange::finish`].
+    SetWaits(QueueSettings),
+    /// The supervisor could not set the values, and has reported why. Those in effect stay.
+    Refused(QueueSettings),
+}
+
+impl QueueChange {
+    /// A queue with these settings.
+    pub fn new(queue: u32, requests: Option<Arc<QueueRequests>>, in_effect: QueueSettings) -> Self {
+        Self { queue, requests, in_effect, phase: Phase::Settled, retry_at: None, next_retry: FIRST_RETRY }
+    }
+
+    /// The settings with which the queue is driven.
+    pub fn in_effect(&self) -> QueueSettings {
+        self.in_effect
+    }
+
+    /// Whether the queue's values can be set.
+    pub fn can_set_values(&self) -> bool {
+        self.requests.is_some()
+    }
+
+    /// Whether a failure was not retried yet.
+    pub fn is_paused(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
+    /// Whether no change is under way.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.phase, Phase::Settled)
+    }
+
+    /// Whether the waits are about to stop polling, which they may after one that has found nothing.
+    pub fn stops_polling(&self) -> bool {
+        matches!(self.phase, Phase::StopsPolling { .. })
+    }
+
+    /// What is to be done now. `is_suspended`: the queue's interrupt may be suspended, so that only a wait that polls
+    /// resumes it.
+    pub fn step(&mut self, now: Duration, is_suspended: bool) -> ChangeStep {
+        match self.phase {
+            Phase::Settled => {
+                ChangeStep::Choose { retries: self.retry_at.take_if(|retry| now >= *retry).is_some() }
+            }
+            Phase::Requested(settings) => {
+                match self.requests.as_ref().and_then(|requests| requests.take_answer(self.queue)) {
+                    None => ChangeStep::Wait,
+                    Some(Ok(())) => {
+                        self.next_retry = FIRST_RETRY;
+                        ChangeStep::ValuesSet(settings)
+                    }
+                    Some(Err(_)) => {
+                        self.abandon(now);
+                        ChangeStep::Refused(settings)
+                    }
+                }
+            }
+            Phase::StopsPolling { settings, end } => {
+                let may_stop = !is_suspended || end.is_some_and(|end| now >= end);
+                if may_stop { ChangeStep::SetWaits(settings) } else { ChangeStep::Wait }
+            }
+        }
+    }
+
+    /// Whether the queue needs other values for these settings, and somebody can set them.
+    pub fn needs_values(&self, settings: &QueueSettings) -> bool {
+        let values = |of: &QueueSettings| (of.defer_hard_irqs, of.grace_time, of.suspend_timeout);
+        self.requests.is_some() && values(&self.in_effect) != values(settings)
+    }
+
+    /// Asks the supervisor for the values of these settings.
+    pub fn request(&mut self, settings: QueueSettings) {
+        if let Some(requests) = &self.requests {
+            requests.request(self.queue, settings);
+            self.phase = Phase::Requested(settings);
+        }
+    }
+
+    /// The queue has the values of these settings. `end`: when waits that polled may stop in any case; `None`: only after one
+    /// that has found nothing.
+    pub fn values_set(&mut self, settings: QueueSettings, end: Option<Duration>) -> ChangeStep {
+        if self.in_effect.polls() && !settings.polls() {
+            self.phase = Phase::StopsPolling { settings, end };
+            ChangeStep::Wait
+        } else {
+            ChangeStep::SetWaits(settings)
+        }
+    }
+
+    /// The waits are set.
+    pub fn finish(&mut self, settings: QueueSettings) {
+        self.phase = Phase::Settled;
+        self.in_effect = settings;
+    }
+
+    /// The change could not be made, and the settings in effect stay. If values can be set at all, they are chosen again after
+    /// a pause, which doubles with each failure in a row.
+    pub fn abandon(&mut self, now: Duration) {
+        self.phase = Phase::Settled;
+        if self.requests.is_none() {
+            return;
+        }
+        self.retry_at = Some(now + self.next_retry);
+        self.next_retry = (self.next_retry * 2).min(LAST_RETRY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::law::{LatencyBudget, Reason};
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn a_queue_stops_polling_only_after_a_wait_that_found_nothing_or_at_the_end() {
+        let polling = QueueSettings::fixed(LatencyBudget::ZERO);
+        let plain = QueueSettings::plain(Reason::Start);
+        let mut change = QueueChange::new(0, None, polling);
+        assert_eq!(change.step(NOW, true), ChangeStep::Choose { retries: false });
+        assert!(!change.needs_values(&plain), "nobody can set them");
+        assert_eq!(change.values_set(plain, Some(NOW + Duration::from_millis(20))), ChangeStep::Wait);
+        assert!(change.stops_polling() && change.step(NOW, true) == ChangeStep::Wait);
+        assert_eq!(change.step(NOW, false), ChangeStep::SetWaits(plain));
+        assert_eq!(change.step(NOW + Duration::from_millis(20), true), ChangeStep::SetWaits(plain));
+        change.finish(plain);
+        assert_eq!(
+            (change.in_effect(), change.values_set(polling, None)),
+            (plain, ChangeStep::SetWaits(polling))
+        );
+    }
+
+    #[test]
+    fn a_refused_change_is_retried_later_each_time() {
+        let requests = Arc::new(QueueRequests::new().unwrap());
+        let plain = QueueSettings::plain(Reason::Start);
+        let polling = QueueSettings::fixed(LatencyBudget::ZERO);
+        let mut change = QueueChange::new(3, Some(Arc::clone(&requests)), plain);
+        let mut now = NOW;
+        for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
+            assert!(change.needs_values(&polling));
+            change.request(polling);
+            assert_eq!(change.step(now, false), ChangeStep::Wait);
+            requests.answer(3, &polling, Err(String::new()));
+            assert_eq!(change.step(now, false), ChangeStep::Refused(polling));
+            assert_eq!(change.in_effect(), plain);
+            let end = now + Duration::from_secs(pause);
+            assert_eq!(
+                change.step(end - Duration::from_nanos(1), false),
+                ChangeStep::Choose { retries: false }
+            );
+            assert_eq!(change.step(end, false), ChangeStep::Choose { retries: true });
+            now = end;
+        }
+    }
+}
