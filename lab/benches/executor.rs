@@ -11,14 +11,17 @@ use std::hint::black_box;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use async_executor::LocalExecutor;
 use criterion::{Criterion, criterion_group, criterion_main};
-use futures_util::task::AtomicWaker;
 use runtime::{Builder, DriverKind};
+
+use self::awaited_number::AwaitedNumber;
+
+#[path = "../../runtime/tests/suite/awaited_number.rs"]
+mod awaited_number;
 
 /// A single-threaded executor with timers.
 trait Executor: 'static {
@@ -225,38 +228,13 @@ async fn wakes<E: Executor>(rounds: u64) -> Duration {
     elapsed
 }
 
-/// A number that one thread increases and another waits for.
-#[derive(Default)]
-struct Counter {
-    value: AtomicU64,
-    waker: AtomicWaker,
-}
-
-impl Counter {
-    fn set(&self, value: u64) {
-        self.value.store(value, Ordering::Release);
-        self.waker.wake();
-    }
-
-    async fn reaches(&self, value: u64) {
-        poll_fn(|context| {
-            if self.value.load(Ordering::Acquire) >= value {
-                return Poll::Ready(());
-            }
-            self.waker.register(context.waker());
-            if self.value.load(Ordering::Acquire) >= value { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-}
-
 fn pin(core: u32) {
     policies::Cpus::one(core).pin(None).expect("a machine of two cores");
 }
 
 /// Two runtimes on two threads and cores wake each other alternately; a round is two wakes.
 fn round_trips<E: Executor>(rounds: u64) -> Duration {
-    let (requests, replies) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    let (requests, replies) = (Arc::new(AwaitedNumber::default()), Arc::new(AwaitedNumber::default()));
     let (incoming, outgoing) = (Arc::clone(&requests), Arc::clone(&replies));
     let echo = std::thread::spawn(move || {
         pin(1);

@@ -1,45 +1,18 @@
 //! Threads that are no workers wait for workers: `Handle::block_on`.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use futures_util::task::AtomicWaker;
 use policies::thread_time::this_thread_cpu_time;
 use runtime::{Builder, DriverKind, Handle, Runtime, WaitStrategy};
 
+use crate::awaited_number::AwaitedNumber;
 use crate::drivers::drivers;
 
 fn build(driver: DriverKind, wait: WaitStrategy) -> Runtime {
     Builder::new().ignore_environment().workers(2).driver(driver).thread_wait(wait).build().unwrap()
-}
-
-/// A number that one side sends and the other waits for.
-#[derive(Default)]
-struct Slot {
-    value: AtomicU64,
-    waker: AtomicWaker,
-}
-
-impl Slot {
-    fn send(&self, value: u64) {
-        self.value.store(value, Ordering::Release);
-        self.waker.wake();
-    }
-
-    async fn receive(&self, value: u64) {
-        poll_fn(|context| {
-            if self.value.load(Ordering::Acquire) >= value {
-                return Poll::Ready(());
-            }
-            self.waker.register(context.waker());
-            if self.value.load(Ordering::Acquire) >= value { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
 }
 
 #[test]
@@ -47,18 +20,18 @@ fn fifty_thousand_round_trips_lose_no_wake() {
     for wait in [WaitStrategy::Adaptive, WaitStrategy::Block] {
         let runtime = build(DriverKind::Epoll, wait);
         let handle = runtime.handle();
-        let slots = Arc::new([Slot::default(), Slot::default()]);
+        let slots = Arc::new([AwaitedNumber::default(), AwaitedNumber::default()]);
         let worker = Arc::clone(&slots);
         const COUNT: u64 = 50_000;
         let echo = handle.spawn_on(1, move || async move {
             for number in 1..=COUNT {
-                worker[0].receive(number).await;
-                worker[1].send(number);
+                worker[0].reaches(number).await;
+                worker[1].set(number);
             }
         });
         for number in 1..=COUNT {
-            slots[0].send(number);
-            handle.block_on(slots[1].receive(number));
+            slots[0].set(number);
+            handle.block_on(slots[1].reaches(number));
         }
         handle.block_on(echo).unwrap();
     }

@@ -1,6 +1,7 @@
 //! The runtime by its public interface. One program, since each has to be linked.
 
 mod attributes;
+mod awaited_number;
 mod block_on;
 mod descriptors;
 mod drivers;
