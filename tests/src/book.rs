@@ -11,10 +11,6 @@ mod readme {}
 mod getting_started {}
 
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/requirements-and-fallback.md")]
-mod requirements_and_fallback {}
-
-#[cfg(doctest)]
 #[doc = include_str!("../../docs/from-tokio.md")]
 mod from_tokio {}
 
@@ -69,19 +65,3 @@ mod runtime_configuration {}
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/runtime/testing.md")]
 mod runtime_testing {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/loadgen/quickstart.md")]
-mod loadgen_quickstart {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/policies/cli.md")]
-mod policies_cli {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/policies/attach.md")]
-mod policies_attach {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/internals/alignment.md")]
-mod internals_alignment {}
