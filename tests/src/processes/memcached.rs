@@ -207,10 +207,9 @@ pub fn expect(stream: &mut impl Read, expected: &[u8]) -> Result<(), String> {
     let mut got = vec![0; expected.len()];
     let mut filled = 0;
     while filled < got.len() {
-        match stream.read(&mut got[filled..]) {
+        match read_some(stream, &mut got[filled..]) {
             Ok(0) => break,
             Ok(length) => filled += length,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(format!("{:?}, then {error}", String::from_utf8_lossy(&got[..filled]))),
         }
     }
@@ -218,4 +217,17 @@ pub fn expect(stream: &mut impl Read, expected: &[u8]) -> Result<(), String> {
         return Ok(());
     }
     Err(String::from_utf8_lossy(&got[..filled]).into_owned())
+}
+
+/// Reads what there is. A read with a time limit is interrupted by signals, also by those that are ignored.
+///
+/// # Errors
+/// Those of the read.
+pub fn read_some(stream: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
 }

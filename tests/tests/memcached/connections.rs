@@ -1,13 +1,13 @@
 //! What becomes of connections whose clients vanish, do not read or take their time, and the descriptors that they
 //! hold.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serial_test::parallel;
-use tests::memcached::{Memcached, binary, expect, free_port, wait_until};
+use tests::memcached::{Memcached, binary, expect, free_port, read_some, wait_until};
 
 const VALUE: usize = 500_000;
 
@@ -107,7 +107,7 @@ fn read_slowly(stream: &mut TcpStream, time: Duration) -> u64 {
     let (start, mut taken) = (Instant::now(), 0);
     let mut buffer = vec![0; 256 << 10];
     while start.elapsed() < time {
-        let length = stream.read(&mut buffer).unwrap();
+        let length = read_some(stream, &mut buffer).unwrap();
         assert!(length > 0, "disconnected after {:?}", start.elapsed());
         taken += length as u64;
         std::thread::sleep(Duration::from_millis(20));

@@ -12,7 +12,7 @@ use adapters::tls::rustls::{ClientConfig, ClientConnection, RootCertStore, Strea
 use serial_test::parallel;
 use tempfile::TempDir;
 use tests::KillOnDrop;
-use tests::memcached::{command, expect, free_port, set_request, wait_until};
+use tests::memcached::{command, expect, free_port, read_some, set_request, wait_until};
 
 const VALUE: usize = 500_000;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -128,7 +128,7 @@ impl Server {
         let mut answer = String::new();
         let mut buffer = [0; 4096];
         while !answer.ends_with("END\r\n") {
-            let length = client.read(&mut buffer).unwrap();
+            let length = read_some(&mut client, &mut buffer).unwrap();
             assert!(length > 0, "{answer}");
             answer.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
         }
