@@ -27,8 +27,14 @@ thread_local! {
 pub(crate) fn with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> R {
     match try_with(action) {
         Some(result) => result,
-        None => panic!("{}", if try_runtime().is_some() { NO_WORKER } else { NO_RUNTIME }),
+        None => no_worker(),
     }
+}
+
+#[cold]
+#[track_caller]
+fn no_worker() -> ! {
+    panic!("{}", if try_runtime().is_some() { NO_WORKER } else { NO_RUNTIME })
 }
 
 const NO_RUNTIME: &str =
