@@ -8,7 +8,7 @@
 //! ```
 //! use std::io::{BufRead, Read, Write};
 //!
-//! use dispatcher::{BlockingStream};
+//! use dispatcher::BlockingStream;
 //! use net::{TcpListener, TcpStream};
 //!
 //! #[runtime::main]

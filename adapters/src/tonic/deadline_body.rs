@@ -22,7 +22,7 @@ pub(super) enum Reader {
 }
 
 pin_project! {
-    /// The body of a response that ends with the status `DEADLINE_EXCEEDED` at the request's deadline.
+    /// A body of gRPC. It ends with the status `DEADLINE_EXCEEDED` at its deadline, if it has one, and errors become statuses.
     #[derive(Debug)]
     pub struct DeadlineBody<B> {
         #[pin]

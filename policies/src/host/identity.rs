@@ -36,8 +36,8 @@ pub(crate) enum ProcessState {
 }
 
 impl ProcessIdentity {
-    #[cfg(any(feature = "tools", test))]
     /// A running process by its id; `None` if there is none.
+    #[cfg(any(feature = "tools", test))]
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Some(Self { pid, start: start_time(pid)?, pid_namespace: pid_namespace() })
     }

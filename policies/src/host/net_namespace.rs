@@ -27,11 +27,11 @@ impl NetNamespace {
         Self::open("/proc/thread-self/ns/net")
     }
 
-    #[cfg(feature = "tools")]
     /// That of a process.
     ///
     /// # Errors
     /// `NotFound` if there is no such process, `EACCES` without `CAP_SYS_PTRACE` over it.
+    #[cfg(feature = "tools")]
     pub(crate) fn of_process(pid: u32) -> io::Result<Self> {
         Self::open(format!("/proc/{pid}/ns/net"))
     }
@@ -53,8 +53,8 @@ impl NetNamespace {
         Ok(Self { file, inode })
     }
 
-    #[cfg(feature = "tools")]
     /// The inode, which identifies the namespace.
+    #[cfg(feature = "tools")]
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }

@@ -42,7 +42,7 @@ pub enum ChangeStep {
         /// The pause after a failure has just ended.
         retries: bool,
     },
-    /// The queue has its values: [`QueueChange::values_set`] follows.
+    /// The supervisor has set the values. Call [`QueueChange::values_set`].
     ValuesSet(QueueSettings),
     /// Set the waits, and then call [`QueueChange::finish`].
     SetWaits(QueueSettings),
@@ -66,7 +66,7 @@ impl QueueChange {
         self.requests.is_some()
     }
 
-    /// Whether a failure was not retried yet.
+    /// Whether the pause after a failure goes on.
     pub fn is_paused(&self) -> bool {
         self.retry_at.is_some()
     }
@@ -91,10 +91,7 @@ impl QueueChange {
             Phase::Requested(settings) => {
                 match self.requests.as_ref().and_then(|requests| requests.take_answer(self.queue)) {
                     None => ChangeStep::Wait,
-                    Some(Ok(())) => {
-                        self.next_retry = FIRST_RETRY;
-                        ChangeStep::ValuesSet(settings)
-                    }
+                    Some(Ok(())) => ChangeStep::ValuesSet(settings),
                     Some(Err(_)) => {
                         self.abandon(now);
                         ChangeStep::Refused(settings)
@@ -137,6 +134,7 @@ impl QueueChange {
     pub fn finish(&mut self, settings: QueueSettings) {
         self.phase = Phase::Settled;
         self.in_effect = settings;
+        self.next_retry = FIRST_RETRY;
     }
 
     /// The change could not be made, and the settings in effect stay. If values can be set at all, they are chosen again after

@@ -13,8 +13,8 @@ pub enum WaitStrategy {
     Block,
     /// Poll without sleeping. Takes the whole core.
     Spin,
-    /// After a short sleep (at most 100 µs) poll for up to 20 µs before the next one, whatever the worker waits for. After a
-    /// spin in vain a growing number of short sleeps, up to 256, passes without a spin.
+    /// After a short sleep (at most 100 µs) that no timer has ended, poll for up to 20 µs before the next one. After a spin in
+    /// vain a growing number of short sleeps, up to 256, passes without a spin.
     ///
     /// Under a policy that polls a queue this is `Block`, as the worker's report says: the kernel polls in the wait.
     Adaptive,

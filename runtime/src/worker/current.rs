@@ -40,8 +40,8 @@ fn no_worker() -> ! {
 const NO_RUNTIME: &str =
     "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a spawned task";
 /// On threads that have entered a runtime, as those of `spawn_blocking`.
-const NO_WORKER: &str = "this needs a worker's thread, and the calling thread, for example one of spawn_blocking, is none: \
-    call it before, or within a task: Handle::current().block_on(runtime::spawn_on(0, || async { … }))";
+const NO_WORKER: &str = "this needs a worker's thread, and the calling thread is not one, as those of spawn_blocking: call it \
+    before, or within a task: Handle::current().block_on(runtime::spawn_on(0, || async { … }))";
 
 /// The runtime of this thread's worker, else the one that the thread has entered.
 ///

@@ -1,23 +1,28 @@
 //! Warnings that come before the application has installed a subscriber: `#[runtime::main]` starts the workers before its
 //! body runs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use tracing::level_filters::LevelFilter;
 
-/// How many warnings are kept.
+/// How many warnings are kept. Of later ones only the number is.
 const MOST: usize = 16;
 
 /// The warnings of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct EarlyLogs(RefCell<Vec<String>>);
+pub(crate) struct EarlyLogs {
+    kept: RefCell<Vec<String>>,
+    more: Cell<usize>,
+}
 
 impl EarlyLogs {
     /// Logs a warning, or keeps it until there is a subscriber.
     pub(crate) fn warn(&self, text: String) {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.kept.borrow_mut();
         if kept.len() < MOST {
             kept.push(text);
+        } else {
+            self.more.set(self.more.get() + 1);
         }
         drop(kept);
         self.log_kept();
@@ -25,13 +30,17 @@ impl EarlyLogs {
 
     /// Logs what was kept, if there is a subscriber by now.
     pub(crate) fn log_kept(&self) {
-        if self.0.borrow().is_empty() || LevelFilter::current() == LevelFilter::OFF {
+        if self.kept.borrow().is_empty() || LevelFilter::current() == LevelFilter::OFF {
             return;
         }
         // Taken out first: the subscriber is foreign code.
-        for text in self.0.take() {
+        for text in self.kept.take() {
             // With the target of the crate, whichever module it comes from.
             tracing::warn!(target: "runtime", "{text}");
+        }
+        let more = self.more.take();
+        if more > 0 {
+            tracing::warn!(target: "runtime", "{more} more warnings came before there was a subscriber");
         }
     }
 }
@@ -60,7 +69,8 @@ mod tests {
     #[test]
     fn what_came_before_the_subscriber_is_logged_once_when_there_is_one() {
         let (logs, written) = (EarlyLogs::default(), Written::default());
-        (0..20).for_each(|number| logs.0.borrow_mut().push(format!("early {number}.")));
+        (0..MOST).for_each(|number| logs.kept.borrow_mut().push(format!("early {number}.")));
+        logs.more.set(4);
         let writer = written.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
@@ -70,9 +80,9 @@ mod tests {
         let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
         assert_eq!(
             (text.matches("WARN runtime: early").count(), text.matches("late.").count()),
-            (20, 1),
+            (MOST, 1),
             "{text}"
         );
-        assert!(logs.0.borrow().is_empty());
+        assert!(text.contains("4 more warnings") && logs.kept.borrow().is_empty(), "{text}");
     }
 }

@@ -199,7 +199,8 @@ impl Worker {
             counters.running_ns.add(now - started);
             if ran > 0 {
                 counters.turn_times.record(now - started);
-                if idle_since.take().is_some() && self.wait == WaitStrategy::Adaptive {
+                let was_idle = idle_since.take().is_some();
+                if was_idle && self.wait == WaitStrategy::Adaptive && self.spin.is_expecting() {
                     self.spin.found();
                 }
             }

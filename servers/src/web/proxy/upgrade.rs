@@ -211,7 +211,7 @@ impl ExtendedConnect {
             return Err(Refusal::NotImplemented);
         }
         let mut nonce = [0; 16];
-        SystemRandom::new().fill(&mut nonce).map_err(|_| Refusal::BadRequest)?;
+        SystemRandom::new().fill(&mut nonce).map_err(|_| Refusal::BadGateway)?;
         let key = STANDARD.encode(nonce);
         let accept = HeaderValue::try_from(accept_of(&key));
         let (Ok(key), Ok(accept)) = (HeaderValue::try_from(key), accept) else {
