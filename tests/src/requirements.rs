@@ -17,7 +17,7 @@ pub fn root() -> Option<()> {
     require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", held.then_some(()))
 }
 
-/// Requires that a process may have so many descriptors, and raises this process's limit to all that it may have.
+/// Requires that a process may have `count` descriptors, and raises the soft limit of this process to the hard one.
 ///
 /// # Panics
 /// See [`require`].

@@ -37,7 +37,7 @@ fn counting(
             if let Some(time) = request.uri().path().strip_prefix("/sleep/") {
                 runtime::sleep(Duration::from_millis(time.parse().unwrap())).await;
             }
-            // Until its connection has had so many requests.
+            // Answers once the connection has had this number of requests.
             if let Some(count) = request.uri().path().strip_prefix("/until/") {
                 while requests.get() < count.parse().unwrap() {
                     runtime::sleep(Duration::from_millis(1)).await;

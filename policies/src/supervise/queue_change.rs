@@ -32,7 +32,7 @@ enum Phase {
     StopsPolling { settings: QueueSettings, end: Option<Duration> },
 }
 
-/// What the owner has to do next.
+/// What [`QueueChange::step`] asks its owner to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeStep {
     /// Nothing, until the supervisor has answered or the waits may stop polling.

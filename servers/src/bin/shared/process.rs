@@ -23,7 +23,7 @@ const PROCESS_DESCRIPTORS: u64 = 128;
 /// Descriptors of a worker: epoll instances, rings, eventfds, and connections that wait to be refused.
 const WORKER_DESCRIPTORS: u64 = 16;
 
-/// Raises the limit of open files: so many for connections and files, and some for each worker, which also has a TCP and a
+/// Raises the limit of open files to `descriptors` and what each worker needs beside them, which also has a TCP and a
 /// UDP socket for each address.
 pub fn raise_descriptor_limit(descriptors: u64, workers: u64, addresses: u64) {
     let others = PROCESS_DESCRIPTORS + workers * (WORKER_DESCRIPTORS + 2 * addresses);

@@ -220,7 +220,7 @@ pub(super) async fn connect(
     runtime::timeout(limit, connector.clone().call(upstream.uri.clone())).await?
 }
 
-/// Wakes whoever uses a connection at present. hyper and the socket keep the waker of their last poll. If that were the
+/// Wakes the task that uses a connection now. hyper and the socket keep the waker of their last poll. If that were the
 /// waker of a task, each request would wake the task of the client that had the connection before.
 #[derive(Debug, Default)]
 pub(super) struct WakeRelay {

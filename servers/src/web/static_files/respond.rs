@@ -180,7 +180,7 @@ fn add_slash<B>(request: &Request<B>) -> Response<ResponseBody> {
     response
 }
 
-/// Not in any file that was not made to have it, and whoever makes one harms only its readers.
+/// Separates parts. A file that contains it on purpose only breaks its own responses.
 const BOUNDARY: &str = "LULL_BYTERANGES_7d1f4a0c93e25b86";
 
 /// Parts that are being put together.
