@@ -85,7 +85,7 @@ fn restore_all(policies: &str, fresh: &serde_json::Value, when: &str) {
     assert!(!std::path::Path::new("/run/lull").exists(), "{when}: {stdout}");
 }
 
-/// Kills come before each call whose number is a multiple of this: 5, or 1 with `LULL_EVERY_CALL`, which takes minutes.
+/// Kills come before every fifth call, or before each with `LULL_EVERY_CALL`, which takes minutes.
 fn step() -> usize {
     if std::env::var_os("LULL_EVERY_CALL").is_some() { 1 } else { 5 }
 }
