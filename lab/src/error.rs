@@ -56,9 +56,6 @@ pub enum Error {
     /// A load process reported an error.
     #[error("load: {0}")]
     LoadProcess(String),
-    /// The interface has no NAPI whose settings could be changed.
-    #[error("interface {0:?} has no NAPI")]
-    NoNapi(String),
     /// The network work under packing can't run on these cores.
     #[error("--packing-cores {cores}: {reason}")]
     PackingCores {
@@ -76,9 +73,6 @@ pub enum Error {
         /// What there is, as a clause.
         String,
     ),
-    /// The server process did not measure what the experiment asked it to.
-    #[error("the server process measured no grace times")]
-    NoGraceTimes,
     /// An external program failed.
     #[error("{}: {reason}", .program.display())]
     Program {

@@ -27,7 +27,6 @@
 //! - [`user_level_server`]: a memcached server on a network stack in user space, to compare with.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`experiments`]: what is measured, and in which rounds.
-//! - [`simulator`]: rules for kernel polling on recorded and on adversarial arrivals.
 //! - [`report`]: results as tables, sentences and JSON.
 
 #![deny(unsafe_code)]
@@ -47,7 +46,6 @@ pub mod idle_cores;
 pub mod peers;
 pub mod polling_config;
 pub mod report;
-pub mod simulator;
 pub mod testbed;
 pub mod user_level_server;
 

@@ -3,13 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use loadgen::interleaved_rounds::Round;
 use policies::law::LatencyBudget;
 use policies::{Cpus, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use serde::{Deserialize, Serialize};
 
-use super::grace_time_turns::GraceTimeTurns;
 use crate::fleet::{FleetConfig, FleetMeasurement};
 use crate::peers::{EchoLoadSpec, EchoServerSpec};
 use crate::polling_config::PollingConfig;
@@ -123,8 +121,6 @@ pub struct ServerSpec {
     pub packing_core: u32,
     /// How it adapts under kernel polling.
     pub polling: PollingConfig,
-    /// Grace times that take turns during the measurement.
-    pub grace_time_turns: Option<GraceTimeTurns>,
     /// How a worker waits.
     #[serde(with = "as_text")]
     pub wait: WaitStrategy,
@@ -228,8 +224,6 @@ pub struct ServerMeasurement {
     pub aligned: u64,
     /// Connections served by another worker.
     pub misaligned: u64,
-    /// Requests a second in each turn of [`ServerSpec::grace_time_turns`].
-    pub grace_time_rounds: Option<Vec<Round<f64>>>,
 }
 
 /// What a load process measured.
@@ -310,8 +304,6 @@ mod as_text {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -323,11 +315,6 @@ mod tests {
             cores: Cpus::one(0),
             packing_core: 1,
             polling: PollingConfig::default(),
-            grace_time_turns: Some(GraceTimeTurns {
-                grace_times: [50, 200].map(Duration::from_micros).into(),
-                rounds: 3,
-                duration: Duration::from_millis(25),
-            }),
             wait: WaitStrategy::Adaptive,
             driver: DriverKind::Hybrid,
             memory: 0,

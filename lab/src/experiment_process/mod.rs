@@ -7,7 +7,6 @@
 mod attacher;
 mod child;
 mod fleet;
-mod grace_time_turns;
 mod load;
 mod messages;
 mod output;
@@ -16,7 +15,6 @@ mod server;
 
 pub use child::ExperimentProcess;
 pub(crate) use child::process_cpu_seconds;
-pub use grace_time_turns::GraceTimeTurns;
 pub(crate) use messages::{AttachProgress, EchoLoadReady, EchoServerReady};
 pub use messages::{
     AttachSpec, FleetSpec, LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ProgramSpec,

@@ -13,7 +13,6 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Builder, Handle};
 use servers::memcached::{Config, Server};
 
-use super::grace_time_turns::GraceTimeTurns;
 use super::messages::{BEGIN, END, ServerMeasurement, ServerReady, ServerSpec};
 use super::output::send;
 use crate::Error;
@@ -49,7 +48,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
     };
     let (stop, stopped) = UnixStream::pair()?;
     let interface = spec.interface.clone().unwrap_or_else(|| "lo".to_owned());
-    let observer = Observer { interface, cores: spec.cores.clone(), turns: spec.grace_time_turns.clone() };
+    let observer = Observer { interface, cores: spec.cores.clone() };
     let observing = runtime.block_on(async move {
         stopped.set_nonblocking(true)?;
         let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
@@ -82,14 +81,13 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
 struct Observer {
     interface: String,
     cores: Cpus,
-    turns: Option<GraceTimeTurns>,
 }
 
 impl Observer {
     /// Reads counters at each [`BEGIN`], and sends the difference at each [`END`].
     fn follow_commands(&self, server: &Server, workers: &[i32], handle: &Handle) -> Result<(), Error> {
         let interface = host::interface(&self.interface)?;
-        let (mut begun, mut rounds) = (None, None);
+        let mut begun = None;
         for line in io::stdin().lock().lines() {
             match line?.as_str() {
                 BEGIN => {
@@ -97,9 +95,6 @@ impl Observer {
                     let perf = perf.collect::<io::Result<Vec<_>>>().unwrap_or_default();
                     let cpu = cpu_seconds(workers)?;
                     begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf, waits(handle)));
-                    if let Some(turns) = &self.turns {
-                        rounds = Some(turns.measure(server, &self.interface)?);
-                    }
                 }
                 END => {
                     let Some((before, requests, cpu, perf, waits_before)) = begun.take() else { continue };
@@ -109,7 +104,6 @@ impl Observer {
                     let model = PerformanceModel::new(requests, delta.elapsed, read_all(perf));
                     let mut measurement = self.measurement(server, &delta, requests, thread_cpu, model);
                     measurement.waits = waits(handle) - waits_before;
-                    measurement.grace_time_rounds = rounds.take();
                     send(&measurement)?;
                 }
                 _ => {}
@@ -149,7 +143,6 @@ impl Observer {
             ipc: model.ipc,
             aligned: alignment.aligned,
             misaligned: alignment.misaligned,
-            grace_time_rounds: None,
         }
     }
 }

@@ -5,7 +5,6 @@ mod core_assignment;
 pub mod crossing_model;
 pub mod fleet_comparison;
 pub mod generator_comparison;
-pub mod grace_time_calibration;
 pub mod load_steps;
 pub mod machine_check;
 pub mod memcached_cpu;

@@ -16,8 +16,7 @@ use super::steal::STEAL_LIMIT;
 use super::turn_conditions::{ConditionsGuard, MeasuredRounds};
 use crate::Error;
 use crate::experiment_process::{
-    ExperimentProcess, GraceTimeTurns, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement,
-    ServerReady, ServerSpec,
+    ExperimentProcess, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerReady, ServerSpec,
 };
 use crate::polling_config::PollingConfig;
 use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
@@ -169,14 +168,13 @@ impl PolicyComparison {
         self.testbed.is_some()
     }
 
-    /// Measures one contestant once. With `turns`, grace times take turns meanwhile.
+    /// Measures one contestant once.
     pub(super) fn measure(
         &self,
         contestant: Contestant,
         polling: PollingConfig,
         warm_up: f64,
         duration: f64,
-        turns: Option<GraceTimeTurns>,
     ) -> Result<Measurement, Error> {
         let on_testbed = |name: &str| self.testbed.as_ref().map(|_| name.to_owned());
         let role = ProcessRole::Server(ServerSpec {
@@ -187,7 +185,6 @@ impl PolicyComparison {
             cores: Cpus::one(self.cores.server),
             packing_core: self.cores.packing,
             polling,
-            grace_time_turns: turns,
             wait: self.config.wait,
             memory: 0,
         });
@@ -236,7 +233,7 @@ impl PolicyComparison {
                 progress(&format!("{contestant}, closed loop, round {} of {count}", turn.round() + 1));
             }
             let guard = ConditionsGuard::begin(self.cores)?;
-            let measurement = self.measure(contestant, self.polling, warm_up, duration, None)?;
+            let measurement = self.measure(contestant, self.polling, warm_up, duration)?;
             let conditions = guard.end()?;
             rounds.finish_turn(turn, Some(measurement), conditions);
         }

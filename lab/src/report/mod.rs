@@ -3,7 +3,6 @@
 mod class_tables;
 mod fleet_report;
 mod generator_report;
-mod grace_time_report;
 mod kernel_client_report;
 mod load_steps_report;
 mod machine_check_report;
@@ -18,13 +17,11 @@ mod report_diff;
 #[cfg(test)]
 mod sample_results;
 mod self_test_report;
-mod simulation_report;
 mod table;
 mod waiting_report;
 
 pub use fleet_report::FleetReport;
 pub use generator_report::GeneratorReport;
-pub use grace_time_report::grace_time_text;
 pub use kernel_client_report::KernelClientReport;
 pub use load_steps_report::LoadStepsReport;
 pub use machine_check_report::MachineCheckReport;
@@ -36,5 +33,4 @@ pub use peer_report::PeerReport;
 pub use policies::host::Machine;
 pub use report_diff::ReportDiff;
 pub use self_test_report::SelfTestReport;
-pub use simulation_report::simulation_text;
 pub use waiting_report::WaitingReport;

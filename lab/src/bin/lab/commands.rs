@@ -1,12 +1,10 @@
 //! The subcommands: run an experiment, and print its report.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use lab::experiments::generator_comparison::{self, GeneratorComparisonConfig};
-use lab::experiments::grace_time_calibration::calibrate as calibrate_grace_time;
 use lab::experiments::machine_check::check_machine;
 use lab::experiments::memcached_cpu::{MemcachedCpuComparison, MemcachedCpuConfig, MemcachedLoad};
 use lab::experiments::peer_comparison::{self, PeerComparisonConfig};
@@ -14,21 +12,16 @@ use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::report::{
     GeneratorReport, KernelClientReport, Machine, MachineCheckReport, PeerReport, ReportDiff,
-    grace_time_text, memcached_cpu_line, simulation_text,
+    memcached_cpu_line,
 };
-use lab::simulator::{Candidate, Costs, Simulation, parse_gaps};
 use lab::testbed::Testbed;
 use runtime::DriverKind;
 
 use crate::flags::{
-    CheckFlags, ComparisonFlags, CostSet, DiffFlags, Format, GeneratorFlags, MemcachedCpuFlags, PeerFlags,
-    SimulateFlags,
+    CheckFlags, ComparisonFlags, DiffFlags, Format, GeneratorFlags, MemcachedCpuFlags, PeerFlags,
 };
 use crate::output::{Failure, create_file, write_report};
 use crate::progress_bar::{begin_step, progress_bar};
-
-/// How long a grace time is in force at once.
-const TURN: Duration = Duration::from_millis(250);
 
 /// Measures the closed loop of one kernel client.
 pub fn kernel_client_report(mut comparison: PolicyComparison) -> Result<KernelClientReport, Failure> {
@@ -50,20 +43,6 @@ pub fn diff(flags: &DiffFlags) -> Result<(), Failure> {
     write_report(flags.format, None, &report, || report.text())
 }
 
-pub fn calibrate(flags: &ComparisonFlags) -> Result<(), Failure> {
-    let comparison = new_comparison(flags, Contestant::policies(flags.driver))?;
-    if !comparison.has_testbed() {
-        return Err("the grace time is a setting of a NAPI, and loopback has none; run as root".into());
-    }
-    let file = create_file(flags.run.report.output.as_deref())?;
-    let fixed: &[u64] = if flags.run.quick { &[50, 200] } else { &[10, 20, 50, 100, 200, 400] };
-    let fixed: Vec<Duration> = fixed.iter().copied().map(Duration::from_micros).collect();
-    let rounds = flags.run.rounds.map_or(if flags.run.quick { 10 } else { 40 }, usize::from);
-    let calibration = calibrate_grace_time(&comparison, &fixed, rounds, TURN)?;
-    let calibration = calibration.ok_or("kernel polling is not among the contestants")?;
-    write_report(flags.run.report.format, file, &calibration, || grace_time_text(&calibration))
-}
-
 pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service()?;
     let flags = &flags.comparison;
@@ -78,23 +57,6 @@ pub fn compare_peers(flags: &PeerFlags) -> Result<(), Failure> {
     let report =
         PeerReport { machine: Machine::read(), cores, config, rows: results.rows, runs: results.runs };
     write_report(flags.run.report.format, file, &report, || report.text())
-}
-
-pub fn simulate(flags: &SimulateFlags) -> Result<(), Failure> {
-    let costs = match flags.costs {
-        CostSet::Bare => Costs::BARE,
-        CostSet::Virtual => Costs::VIRTUAL,
-    };
-    let candidates = Candidate::all(&flags.budget);
-    let simulation = match &flags.gaps {
-        None => Simulation::of_suite(&candidates, costs)?,
-        Some(path) => {
-            let name = path.display().to_string();
-            let text = fs::read_to_string(path).map_err(|error| format!("--gaps {name}: {error}"))?;
-            Simulation::of_sequence(parse_gaps(&name, &text)?, &candidates, costs)
-        }
-    };
-    write_report(flags.format, None, &simulation, || simulation_text(&simulation))
 }
 
 pub fn compare_generators(flags: &GeneratorFlags) -> Result<(), Failure> {

@@ -40,10 +40,6 @@ pub enum Command {
     SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
     Check(CheckFlags),
-    /// Compare fixed grace times (gro-flush-timeout) under kernel polling, at saturation
-    Calibrate(ComparisonFlags),
-    /// Simulate rules for kernel polling on recorded and on adversarial arrivals
-    Simulate(SimulateFlags),
     /// Compare load generators: loadgen, mutilate and mc-crusher
     Generators(GeneratorFlags),
     /// Compare the CPU time per request of this project's memcached server with memcached's
@@ -82,7 +78,7 @@ pub struct RunFlags {
     /// Connections of the load
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
-    /// Rounds of each load [default: 12, or 16 with --quick; attach: 12 or 8; calibrate: 40 or 10; on loopback: 8 or 6]
+    /// Rounds of each load [default: 12, or 16 with --quick; attach: 12 or 8; on loopback: 8 or 6]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
     /// Rates to measure, in requests per second, instead of the capacity and shares of it
@@ -283,29 +279,6 @@ pub struct CheckFlags {
     /// Print a table for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-}
-
-#[derive(Args, Clone)]
-pub struct SimulateFlags {
-    /// The simulated machine: without a hypervisor, or a virtual machine
-    #[arg(long, value_enum, default_value_t)]
-    pub costs: CostSet,
-    /// Latency budgets of the law, in microseconds
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50,100")]
-    pub budget: Vec<LatencyBudget>,
-    /// Simulate the arrivals of this file only: one gap in nanoseconds per line
-    #[arg(long, value_name = "FILE")]
-    pub gaps: Option<PathBuf>,
-    /// Print tables for people, or JSON for programs
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum CostSet {
-    #[default]
-    Bare,
-    Virtual,
 }
 
 #[derive(Args, Clone)]

@@ -7,27 +7,12 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::flags::Flags;
 
 /// What a subcommand decides itself, and the arguments that have no effect for that reason.
-const INEFFECTIVE: [(&str, &str, &[&str]); 3] = [
+const INEFFECTIVE: [(&str, &str, &[&str]); 2] = [
     ("drivers", "compares all drivers under vanilla and under kernel polling", &["driver", "policies"]),
     (
         "peers",
         "compares servers whose drivers and policies are given",
         &["driver", "policies", "memcached", "wait"],
-    ),
-    (
-        "calibrate",
-        "compares grace times in a closed loop of one kernel client",
-        &[
-            "gro_flush_timeout",
-            "latency_budget",
-            "packing_cores",
-            "policies",
-            "memcached",
-            "rates",
-            "capacity_p99",
-            "depth",
-            "think",
-        ],
     ),
 ];
 
@@ -96,10 +81,6 @@ mod tests {
             (&["peers", "--wait", "spin"], "--wait has no effect on `lab peers`"),
             (&["peers", "--loopback", "--think", "0"], "--think has no effect on `lab peers --loopback`"),
             (&["peers", "--latency-budget", "0,20"], "`lab peers` takes one --latency-budget"),
-            (
-                &["calibrate", "--gro-flush-timeout", "20"],
-                "--gro-flush-timeout has no effect on `lab calibrate`",
-            ),
         ] {
             let complaint = complaint_about(arguments).unwrap_or_else(|| panic!("{arguments:?} were taken"));
             assert!(complaint.contains(named), "{complaint}");
@@ -115,7 +96,6 @@ mod tests {
             &["peers", "--quick"],
             &["peers", "--think", "5"],
             &["drivers", "--latency-budget", "0,20"],
-            &["calibrate", "--driver", "uring"],
         ] {
             assert_eq!(complaint_about(arguments), None, "{arguments:?}");
         }

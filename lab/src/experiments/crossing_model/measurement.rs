@@ -98,7 +98,7 @@ pub fn measure(
 fn memcached_turn(comparison: &mut PolicyComparison, driver: DriverKind) -> Result<RequestCost, Error> {
     let (warm_up, duration) = (comparison.config.warm_up, comparison.config.duration);
     let contestant = Contestant { policy: Policy::Vanilla, driver };
-    let measured = comparison.measure(contestant, PollingConfig::default(), warm_up, duration, None)?;
+    let measured = comparison.measure(contestant, PollingConfig::default(), warm_up, duration)?;
     let server = measured.server;
     let requests = server.requests.max(1) as f64;
     Ok(RequestCost {

@@ -193,7 +193,6 @@ fn start_server(
                 cores: Cpus::one(cores.server),
                 packing_core: cores.packing,
                 polling: *polling,
-                grace_time_turns: None,
                 wait: *wait,
                 memory,
             });

@@ -109,7 +109,6 @@ fn measure_once(
         cores: cores.of_placement(contestant.placement).clone(),
         packing_core: cores.ends().packing,
         polling: PollingConfig::default(),
-        grace_time_turns: None,
         wait: WaitStrategy::Block,
         memory: 0,
     });

@@ -41,7 +41,6 @@ pub(super) fn measure(
         cores: Cpus::one(cores.server),
         packing_core: cores.packing,
         polling: PollingConfig::default(),
-        grace_time_turns: None,
         wait: strategy,
         driver: config.driver,
         memory: 0,

@@ -42,7 +42,6 @@ fn turn(qps: f64, pages: [u64; 2]) -> NumaTurn {
         ipc: None,
         aligned: 64,
         misaligned: 0,
-        grace_time_rounds: None,
     };
     NumaTurn { ran: "vanilla".to_owned(), steps_down: Vec::new(), load, server, pages }
 }
