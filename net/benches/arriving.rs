@@ -35,7 +35,7 @@ fn main() -> io::Result<()> {
         "{:8} {:>9} {:>26} {:>30}",
         "", "value", "polls a MiB: plain, owned", "CPU µs a MiB: plain, ratio"
     );
-    for driver in [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid] {
+    for driver in [DriverKind::Epoll, DriverKind::Uring] {
         for value in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
             let (mut plain, owned) = measure(driver, value, client, server)?;
             let mut ratios: Vec<f64> =

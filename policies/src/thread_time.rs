@@ -17,9 +17,20 @@ pub fn thread_cpu_time(thread: i32) -> io::Result<Duration> {
     nanos.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Reads how long a thread has run, and how long it was ready to run. The rest of the time it sleeps.
+/// How a thread has spent its time since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ThreadTimes {
+    /// It had a core.
+    pub run: Duration,
+    /// It was ready to run while something else had the core. The rest of the time it slept.
+    pub ready: Duration,
+    /// How often it got a core: after each sleep, and after something else had it.
+    pub turns: u64,
+}
+
+/// Reads how a thread spends its time.
 ///
-/// Source: the first two fields of `/proc/<tid>/schedstat`, in nanoseconds.
+/// Source: `/proc/<tid>/schedstat`.
 #[derive(Debug)]
 pub struct AwakeTime(File);
 
@@ -32,18 +43,20 @@ impl AwakeTime {
         File::open(format!("/proc/{thread}/schedstat")).map(Self)
     }
 
-    /// The time since the thread's start in which it ran, and in which it was ready to run while something else had the
-    /// core.
+    /// The times since the thread's start.
     ///
     /// # Errors
     /// If the thread has ended, or the file has another form.
-    pub fn read(&self) -> io::Result<(Duration, Duration)> {
+    pub fn read(&self) -> io::Result<ThreadTimes> {
         let mut buffer = [0; 128];
         let length = self.0.read_at(&mut buffer, 0)?;
         let text = std::str::from_utf8(&buffer[..length]).map_err(io::Error::other)?;
-        let mut times = text.split_whitespace().map_while(|word| word.parse().ok().map(Duration::from_nanos));
-        match (times.next(), times.next()) {
-            (Some(run), Some(ready)) => Ok((run, ready)),
+        let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+        match (numbers.next(), numbers.next(), numbers.next()) {
+            (Some(run), Some(ready), Some(turns)) => {
+                let (run, ready) = (Duration::from_nanos(run), Duration::from_nanos(ready));
+                Ok(ThreadTimes { run, ready, turns })
+            }
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -75,8 +88,8 @@ mod tests {
     fn a_thread_that_sleeps_is_not_awake() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let awake = AwakeTime::open(thread).unwrap();
-        let (before, _) = awake.read().unwrap();
+        let before = awake.read().unwrap().run;
         std::thread::sleep(Duration::from_millis(50));
-        assert!(awake.read().unwrap().0 - before < Duration::from_millis(25));
+        assert!(awake.read().unwrap().run - before < Duration::from_millis(25));
     }
 }

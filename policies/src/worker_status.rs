@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::law::{LatencyBudget, QueueMode, QueueSettings, Reason};
+use crate::law::{Budgets, QueueMode, QueueSettings, Reason};
 
 /// The state of a worker, at most a second old. Times count from the worker's start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +33,11 @@ pub struct WorkerStatus {
 pub struct QueueStatus {
     /// What drives the queue while the worker waits.
     pub mode: QueueMode,
-    /// The latency budget of the law that adapts the queue. `None` if the configuration fixes its values.
+    /// The latency budget of the law that adapts the queue. `None` if the configuration fixes its values, as the next.
     pub latency_budget_us: Option<u64>,
+    /// Its CPU budget, in percent.
+    #[serde(default)]
+    pub cpu_budget_percent: Option<u16>,
     /// `gro_flush_timeout`.
     pub grace_time_us: u64,
     /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
@@ -42,18 +45,20 @@ pub struct QueueStatus {
     pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
-    /// Why the queue is driven this way, as `reason` with the share in percent that it is based on.
+    /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain interrupts' where they were
+    /// compared.
     #[serde(flatten)]
     pub why: Reason,
 }
 
 impl QueueStatus {
     /// The status of a queue with these settings.
-    pub fn new(settings: &QueueSettings, budget: Option<LatencyBudget>) -> Self {
+    pub fn new(settings: &QueueSettings, budgets: Option<Budgets>) -> Self {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
             mode: settings.mode,
-            latency_budget_us: budget.map(|budget| micros(budget.delay())),
+            latency_budget_us: budgets.map(|budgets| micros(budgets.latency.delay())),
+            cpu_budget_percent: budgets.map(|budgets| budgets.cpu.percent()),
             grace_time_us: micros(settings.grace_time),
             poll_interval_us: micros(settings.poll_interval),
             spin_us: micros(settings.spin),
@@ -66,6 +71,7 @@ impl QueueStatus {
         let mut text = self.mode.to_string();
         match self.mode {
             QueueMode::Grace => text.push_str(&format!(" {} µs", self.grace_time_us)),
+            QueueMode::Timed if self.spin_us >= self.poll_interval_us => return text + ", never sleeps",
             QueueMode::Timed => text.push_str(&format!(" {} µs", self.poll_interval_us)),
             _ => {}
         }
@@ -79,6 +85,7 @@ impl QueueStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::law::Comparison;
 
     #[test]
     fn a_queue_status_says_the_mode_and_the_times_that_count() {
@@ -90,19 +97,27 @@ mod tests {
         let spins = spinning(QueueSettings::interrupt_first(short, Reason::Start));
         assert_eq!(text(spins), "interrupt-first, spins 3 µs");
         assert_eq!(text(QueueSettings::grace(short, Reason::Start)), "grace 20 µs");
+        let timed = QueueSettings::timed(short, short * 10, Reason::Start);
+        assert_eq!(text(timed), "timed 20 µs");
+        assert_eq!(text(QueueSettings { spin: short, ..timed }), "timed, never sleeps");
     }
 
     #[test]
     fn every_reason_is_read_back_from_a_status() {
-        let shares = [
-            Reason::OftenIdle { busy: 1 },
-            Reason::StaysBusy { busy: 70 },
-            Reason::Saturated { busy: 99 },
-            Reason::CostsMore { busy: 70 },
-            Reason::WithinBudget { share: 80 },
+        let beside = Comparison { cpu: 52, delay: 81 };
+        let reasons = [
+            Reason::Start,
+            Reason::Fixed,
+            Reason::Idle,
+            Reason::Measures,
+            Reason::CannotPay,
+            Reason::Failed,
+            Reason::Tries,
+            Reason::Pays(beside),
+            Reason::DidNotPay(beside),
         ];
-        for why in shares.into_iter().chain([Reason::Start, Reason::Fixed]) {
-            let status = QueueStatus::new(&QueueSettings::plain(why), Some(LatencyBudget::ZERO));
+        for why in reasons {
+            let status = QueueStatus::new(&QueueSettings::plain(why), Some(Budgets::default()));
             let json = serde_json::to_value(status).unwrap();
             assert_eq!(json["reason"], why.name(), "{json}");
             assert_eq!(serde_json::from_value::<QueueStatus>(json).unwrap(), status);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::law::LatencyBudget;
+use policies::law::{CpuBudget, LatencyBudget};
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
 use crate::config::hooks::Hooks;
@@ -171,10 +171,17 @@ impl Builder {
         self
     }
 
-    /// How much longer than under vanilla the median request may take under kernel polling, in exchange for
-    /// CPU time. Default: 0, which polls where the core is so busy that interrupts delay more. See [`LatencyBudget`].
+    /// How much longer than under vanilla a request may wait under kernel polling, in exchange for CPU time. Default: 0. See
+    /// [`LatencyBudget`].
     pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {
         self.code.latency_budget = Some(budget);
+        self
+    }
+
+    /// How much more CPU time than under vanilla a request may take under kernel polling, in exchange for less delay. Default: 0.
+    /// See [`CpuBudget`].
+    pub fn cpu_budget(mut self, budget: CpuBudget) -> Self {
+        self.code.cpu_budget = Some(budget);
         self
     }
 
@@ -187,8 +194,8 @@ impl Builder {
         self
     }
 
-    /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression. Under kernel
-    /// polling the law chooses it, from 0 up to what a sleep costs on this machine.
+    /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression. Under kernel polling the law
+    /// chooses whether a wait sleeps.
     #[doc(alias = "busy_poll_usecs")]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.code.busy_poll = Some(time);

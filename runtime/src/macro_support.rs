@@ -24,7 +24,7 @@ pub fn on_each_driver<R: Outcome>(mut attribute: Attribute, mut test: impl FnMut
     attribute.workers.get_or_insert(1);
     let drivers = match &attribute.driver {
         Some(driver) => vec![driver.clone()],
-        None => ["epoll", "uring", "hybrid"].map(String::from).into(),
+        None => ["epoll", "uring"].map(String::from).into(),
     };
     let mut last = None;
     for driver in drivers {

@@ -14,8 +14,8 @@ use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 use crate::config::hooks::Hooks;
 use crate::config::settings::Config;
 use crate::counters::worker_counters::{Metrics, WorkerCounters};
-use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
+use crate::driver::{Driver, QueuePolling};
 use crate::error::BuildError;
 use crate::handle::Handle;
 use crate::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
@@ -151,7 +151,8 @@ impl Runtime {
         let config = &self.state.config;
         match config.driver {
             DriverKind::Auto | DriverKind::Epoll => Ok(()),
-            named => Driver::open(named, false, config.max_events, &self.state.workers[0].wake).map(drop),
+            named => Driver::open(named, QueuePolling::None, config.max_events, &self.state.workers[0].wake)
+                .map(drop),
         }
     }
 

@@ -155,7 +155,7 @@ fn a_pool_of_sqlx_queries_sqlite() {
 
 /// Like `#[runtime::test]`, with something that outlives the runtimes.
 fn on_each_driver(test: impl AsyncFn()) {
-    for driver in [runtime::DriverKind::Epoll, runtime::DriverKind::Uring, runtime::DriverKind::Hybrid] {
+    for driver in [runtime::DriverKind::Epoll, runtime::DriverKind::Uring] {
         eprintln!("on {driver}");
         let built = runtime::Builder::new().ignore_environment().workers(1).driver(driver).build();
         if let Some(mut runtime) = requirements::require(&format!("the {driver} driver"), built.ok()) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
 use policies::explain::Severity;
+use policies::law::Budgets;
 use policies::{Cpus, JournalDir};
 
 use super::messages::{AttachMessage, AttachProgress, AttachSpec};
@@ -51,7 +52,7 @@ pub(super) fn run(spec: &AttachSpec) -> Result<(), Error> {
     let seen = Arc::clone(&reported);
     let config = AttachConfig {
         interface: Some(spec.interface.clone()),
-        latency_budget: spec.latency_budget,
+        budgets: Budgets { latency: spec.latency_budget, ..Budgets::default() },
         ..AttachConfig::new(target)
     };
     let on_event =

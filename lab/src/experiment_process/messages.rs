@@ -316,7 +316,7 @@ mod tests {
             packing_core: 1,
             polling: PollingConfig::default(),
             wait: WaitStrategy::Adaptive,
-            driver: DriverKind::Hybrid,
+            driver: DriverKind::Uring,
             memory: 0,
         };
         let role = ProcessRole::Server(spec);

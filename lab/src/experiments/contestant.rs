@@ -29,7 +29,6 @@ impl Contestant {
             (Policy::Vanilla, DriverKind::Uring),
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Uring),
-            (Policy::KernelPolling, DriverKind::Hybrid),
         ]
         .map(|(policy, driver)| Self { policy, driver })
         .into()

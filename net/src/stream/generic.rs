@@ -43,7 +43,7 @@ use crate::sockopt;
 ///
 /// - On the `epoll` driver a write is a `send(2)`: its bytes are in the kernel's send buffer when it returns. A flush has
 ///   nothing to do.
-/// - On a driver with a ring (`uring`, `hybrid`) accepted bytes are sent at the end of the worker's turn, together with those
+/// - On a driver with a ring (`uring`) accepted bytes are sent at the end of the worker's turn, together with those
 ///   of other connections, so their error comes with a later call. Only a write of 16 KiB or more with nothing unsent
 ///   before it is sent at once. A write waits while 64 KiB of its connection are unsent. A peer that takes nothing of a
 ///   dropped stream for 30 s loses the rest.

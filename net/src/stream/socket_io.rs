@@ -42,7 +42,7 @@ impl<K> SocketIo<K> {
             0 => SourceKind::Other,
             id => SourceKind::Napi(id),
         };
-        let backend = match runtime::io::ring_socket(Arc::clone(&socket), kind)? {
+        let backend = match runtime::io::ring_socket(Arc::clone(&socket), kind) {
             Some(ring) => SocketBackend::Ring(ring, socket),
             None => SocketBackend::Readiness(AsyncFd::new(socket, kind)?),
         };

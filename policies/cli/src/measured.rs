@@ -83,7 +83,7 @@ mod tests {
     fn measured(budgets: &[&str]) -> Measured {
         let of = |median| MeasuredRatio { median, interval: Some((median - 0.05, median + 0.05)) };
         let budget = |text: &&str| MeasuredBudget {
-            driver: "hybrid".to_owned(),
+            driver: "uring".to_owned(),
             latency_budget: text.parse().unwrap(),
             cpu_us: 2.04,
             cpu_ratio: of(0.7),
@@ -103,7 +103,7 @@ mod tests {
             "{text}"
         );
         let row =
-            "125000/s (50 %)     hybrid  20 µs   0.70 [0.65, 0.75] (2.0 µs)   1.50 [1.45, 1.55] (21.0 µs)";
+            "125000/s (50 %)     uring   20 µs   0.70 [0.65, 0.75] (2.0 µs)   1.50 [1.45, 1.55] (21.0 µs)";
         assert!(text.lines().any(|line| line.trim() == row), "{text}");
         assert!(!text.contains("note:") && !text.contains(COMMAND), "{text}");
     }
@@ -117,7 +117,7 @@ mod tests {
         let text = to_text(&Ok(Some(other)), &Machine::read());
         assert!(text.contains("Linux 5.4") && text.contains("note: this machine is another one"), "{text}");
         let row =
-            "125000/s            hybrid  0 µs    too few rounds               1.50 [1.45, 1.55] (21.0 µs)";
+            "125000/s            uring   0 µs    too few rounds               1.50 [1.45, 1.55] (21.0 µs)";
         assert!(text.lines().any(|line| line.trim() == row), "{text}");
         assert!(text.ends_with("to compare budgets: lab --latency-budget 0,20,50 (as root)"), "{text}");
     }

@@ -160,7 +160,7 @@ fn queues(page: &mut Page, queues: &[(Labels, QueueStatus)]) {
         ),
         (
             "lull_latency_budget_nanoseconds",
-            "Median delay that a worker may cost in exchange for CPU time.",
+            "Delay that polling may cost in exchange for CPU time.",
             |status| status.latency_budget_us,
         ),
     ];
@@ -193,20 +193,20 @@ fn add(
 
 #[cfg(test)]
 mod tests {
-    use policies::law::{LatencyBudget, QueueSettings, Reason};
+    use policies::law::{Budgets, LatencyBudget, QueueSettings, Reason};
 
     use super::*;
 
     #[test]
     fn a_queue_has_one_mode_of_value_1_and_times_in_nanoseconds() {
-        let budget: LatencyBudget = "50".parse().unwrap();
-        let settings = QueueSettings::grace(budget.delay(), Reason::Start);
+        let budgets = Budgets { latency: "50".parse().unwrap(), ..Budgets::default() };
+        let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Start);
         let labels = |queue: &str| vec![("queue", queue.to_owned())];
         let fixed = QueueStatus::new(&QueueSettings::fixed(LatencyBudget::ZERO), None);
         let mut page = Page::default();
         queues(
             &mut page,
-            &[(labels("rx-0"), QueueStatus::new(&settings, Some(budget))), (labels("rx-1"), fixed)],
+            &[(labels("rx-0"), QueueStatus::new(&settings, Some(budgets))), (labels("rx-1"), fixed)],
         );
         let page = page.into_text();
         for sample in [

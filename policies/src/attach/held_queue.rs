@@ -18,7 +18,7 @@ use crate::host::identity::ProcessIdentity;
 use crate::host::interface_by_index;
 use crate::journal::{JournalDir, Lifetime, RestoreOutcome};
 use crate::knob::Knob;
-use crate::law::{LatencyBudget, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
+use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
@@ -48,7 +48,7 @@ pub(super) struct HeldQueue {
     pub(super) name: QueueName,
     pub(super) instances: BTreeMap<InstanceKey, Attached>,
     epolls: EpollJournal,
-    budget: LatencyBudget,
+    budgets: Budgets,
     costs: MachineCosts,
     limits: LawLimits,
     law: PollingLaw,
@@ -66,7 +66,7 @@ impl HeldQueue {
     /// Takes the queue, at plain interrupts.
     pub(super) fn take(
         name: &QueueName,
-        budget: LatencyBudget,
+        budgets: Budgets,
         costs: MachineCosts,
         journals: &JournalDir,
         events: Sender<AttachEvent>,
@@ -76,7 +76,7 @@ impl HeldQueue {
         let settings = Settings {
             queues: Some(vec![name.queue]),
             gro_flush_timeout: GraceTime::Adaptive,
-            latency_budget: budget,
+            latency_budget: budgets.latency,
             ..Settings::default()
         };
         let plan = Plan::new(Policy::KernelPolling, &interface, &settings);
@@ -99,16 +99,19 @@ impl HeldQueue {
         };
         let supervisor = Supervisor::start(guard, Affinity::None, on_change, hooks)
             .map_err(Error::kernel("start a supervisor"))?;
+        let napi = interface.queues.iter().find(|it| it.index == name.queue).and_then(|it| it.napi.as_ref());
+        let is_threaded = napi.is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0));
         let limits = LawLimits {
             ring_slots: interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
+            wakes: if is_threaded { 2 } else { 1 },
             ..LawLimits::default()
         };
-        let law = PollingLaw::new(budget, costs, limits);
+        let law = PollingLaw::new(budgets, costs, limits);
         Ok(Self {
             name: name.clone(),
             instances: BTreeMap::new(),
             epolls,
-            budget,
+            budgets,
             costs,
             change: QueueChange::new(name.queue, Some(requests), *law.settings()),
             begun: Instant::now(),
@@ -121,9 +124,9 @@ impl HeldQueue {
         })
     }
 
-    /// The settings with which the queue is driven, and the latency budget.
-    pub(super) fn in_effect(&self) -> (QueueSettings, LatencyBudget) {
-        (self.change.in_effect(), self.budget)
+    /// The settings with which the queue is driven, and the budgets.
+    pub(super) fn in_effect(&self) -> (QueueSettings, Budgets) {
+        (self.change.in_effect(), self.budgets)
     }
 
     /// Attaches an instance that has the kernel's default parameters.
@@ -195,14 +198,14 @@ impl HeldQueue {
         self.plain_until = Some(self.plain_until.map_or(end, |present| present.max(end)));
         // The measurements of the present law led to what is given up here, so they are dropped with it. The law that
         // replaces it begins with plain interrupts.
-        self.law = PollingLaw::new(self.budget, self.costs, self.limits);
+        self.law = PollingLaw::new(self.budgets, self.costs, self.limits);
     }
 
     /// Measures, asks the law, and carries on with what it has chosen. Called every 50 ms.
     pub(super) fn step(&mut self, packets: u64, polled_share: f64, drops: u64) -> (Load, Vec<AttachEvent>) {
         let mut events = Vec::new();
         let threads = self.threads();
-        let load = self.meter.measure(packets, &threads, self.costs.wake_latency);
+        let load = self.meter.measure(packets, &threads, self.change.in_effect().grace_time);
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
         let harm = self.watchdog.step(
             self.change.in_effect().polls(),
@@ -215,7 +218,6 @@ impl HeldQueue {
             self.hold_back(back.pause);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
         }
-        load.gaps.iter().for_each(|gap| self.law.record_gap(*gap));
         // Others wait on the instances, so it is not known whether the interrupt is suspended.
         let step = self.change.step(self.begun.elapsed(), true);
         match step {
@@ -236,13 +238,19 @@ impl HeldQueue {
                         self.law.step(&load.epoch)
                     }
                 };
-                if let Some(settings) = chosen {
-                    events.extend(self.start(settings));
+                let settings = *self.law.settings();
+                match chosen {
+                    Some(settings) => events.extend(self.start(settings)),
+                    // Another reason for the same values.
+                    None if QueueSettings { why: in_effect.why, ..settings } == in_effect => {
+                        self.change.finish(settings);
+                    }
+                    None => {}
                 }
             }
             ChangeStep::ValuesSet(settings) => events.extend(self.set_waiting(settings)),
             // The supervisor has reported the reason. The queue keeps the values in effect for now.
-            ChangeStep::Refused(_) => self.law.fix(self.change.in_effect()),
+            ChangeStep::Refused(_) | ChangeStep::Unanswered(_) => self.law.fix(self.change.in_effect()),
             ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),
         }
         (load, events)
@@ -251,7 +259,7 @@ impl HeldQueue {
     /// First the queue's values, then the waits.
     fn start(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
         if self.change.needs_values(&settings) {
-            self.change.request(settings);
+            self.change.request(self.begun.elapsed(), settings);
             return Vec::new();
         }
         self.set_waiting(settings)

@@ -8,16 +8,14 @@ use std::time::{Duration, Instant};
 use super::process::{RunTimes, run_times};
 use super::queue_map::QueueName;
 use crate::counters::busy_poll_rx_packets;
-use crate::law::Epoch;
+use crate::law::{Epoch, receiving_time};
 use crate::netlink::netdev::Netdev;
-use crate::thread_time::AwakeTime;
+use crate::thread_time::{AwakeTime, ThreadTimes};
 
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);
 /// The most that an interrupt and its softirq take for one packet.
 const RECEIVE: Duration = Duration::from_micros(5);
-/// As many gaps are taken from a step at most: more of them say no more.
-const MOST_GAPS: u64 = 16;
 /// A thread that runs for less than this share of a step has no part in serving.
 const SERVES: f64 = 0.01;
 
@@ -156,8 +154,6 @@ pub(super) struct Load {
     pub(super) run: Duration,
     /// The mean time that a thread was ready before it got a core.
     pub(super) delay: Duration,
-    /// Gaps between an empty queue and the next event, as far as they can be told.
-    pub(super) gaps: Vec<Duration>,
 }
 
 /// Measures one queue.
@@ -167,7 +163,7 @@ pub(super) struct LoadMeter {
     packets: Option<u64>,
     threads: BTreeMap<(u32, i32), RunTimes>,
     /// The kernel thread that polls the queue.
-    kernel_thread: Option<(AwakeTime, Duration)>,
+    kernel_thread: Option<(AwakeTime, ThreadTimes)>,
 }
 
 impl LoadMeter {
@@ -179,14 +175,20 @@ impl LoadMeter {
     pub(super) fn set_kernel_thread(&mut self, thread: Option<u32>) {
         let open = |thread: u32| {
             let awake = AwakeTime::open(i32::try_from(thread).ok()?).ok()?;
-            let (run, _) = awake.read().ok()?;
-            Some((awake, run))
+            let times = awake.read().ok()?;
+            Some((awake, times))
         };
         self.kernel_thread = thread.and_then(open);
     }
 
-    /// Measures the time since the last call. `threads`: those that serve the queue.
-    pub(super) fn measure(&mut self, packets: u64, threads: &BTreeSet<(u32, i32)>, wake: Duration) -> Load {
+    /// Measures the time since the last call. `threads`: those that serve the queue. `grace_time`: after which the kernel's timer
+    /// polls the queue.
+    pub(super) fn measure(
+        &mut self,
+        packets: u64,
+        threads: &BTreeSet<(u32, i32)>,
+        grace_time: Duration,
+    ) -> Load {
         let now = Instant::now();
         let duration = now - std::mem::replace(&mut self.last, now);
         let received = packets.saturating_sub(self.packets.replace(packets).unwrap_or(packets));
@@ -206,11 +208,16 @@ impl LoadMeter {
             total.run += run;
             total.ready += now.ready.saturating_sub(then.ready);
             total.turns += now.turns.saturating_sub(then.turns);
+            total.sleeps += now.sleeps.saturating_sub(then.sleeps);
         }
         let in_kernel = self.kernel_thread.as_mut().and_then(|(thread, last)| {
-            let (run, _) = thread.read().ok()?;
-            Some(run.saturating_sub(std::mem::replace(last, run)))
+            let now = thread.read().ok()?;
+            let before = std::mem::replace(last, now);
+            Some((now.run.saturating_sub(before.run), now.turns.saturating_sub(before.turns)))
         });
+        // How long a packet takes through the kernel thread.
+        let receiving = in_kernel.map_or(Duration::ZERO, |(run, turns)| receiving_time(run, turns, duration));
+        let in_kernel = in_kernel.map(|(run, _)| run);
         let run = Duration::from_nanos(total.run);
         let ready = Duration::from_nanos(total.ready);
         // While the kernel's work for the queue has a thread's core, that thread is ready. Without a kernel thread
@@ -226,31 +233,32 @@ impl LoadMeter {
         };
         // The law knows one core: the share of one thread.
         let serving = serving.max(1);
-        Load {
-            epoch: Epoch {
-                duration,
-                events: received / u64::from(serving),
-                packets: received,
-                cpu: cpu / serving,
-                waiting: waiting / serving,
-            },
-            run,
-            delay: ready / u32::try_from(total.turns).unwrap_or(u32::MAX).max(1),
-            gaps: gaps((duration * serving).saturating_sub(run + ready), total.turns, wake),
-        }
+        let events = received / u64::from(serving);
+        let epoch = Epoch {
+            duration,
+            events,
+            packets: received,
+            cpu: cpu / serving,
+            waiting: waiting / serving,
+            sleeps: total.sleeps / u64::from(serving),
+            ..Epoch::default()
+        };
+        Load { epoch: with_delays(epoch, receiving, grace_time), run, delay: per(ready, total.turns) }
     }
 }
 
-/// The gaps of a step can't be seen from outside, only their number and their sum: the sleeps. They are taken as those of
-/// random arrivals, at quantiles in equal steps.
-fn gaps(slept: Duration, sleeps: u64, wake: Duration) -> Vec<Duration> {
-    if sleeps == 0 {
-        return Vec::new();
-    }
-    let mean = (slept.as_secs_f64() / sleeps as f64 - wake.as_secs_f64()).max(0.0);
-    let count = sleeps.min(MOST_GAPS);
-    let gap = |index: u64| -(1.0 - (index as f64 + 0.5) / count as f64).ln() * mean;
-    (0..count).map(|index| Duration::from_secs_f64(gap(index))).collect()
+/// How long events wait can't be seen from outside, so it is estimated: those that find the server asleep wait for half of the grace
+/// time and a wake-up, and all of them until they are received, and for half of the time for which the server stays awake at a time.
+fn with_delays(epoch: Epoch, receiving: Duration, grace_time: Duration) -> Epoch {
+    let asleep = 1.0 - epoch.busy_share();
+    let awake = per(epoch.cpu + epoch.waiting, epoch.sleeps);
+    let events = u32::try_from(epoch.events).unwrap_or(u32::MAX);
+    let delay = (receiving + awake / 2 + grace_time.mul_f64(asleep / 2.0)) * events;
+    Epoch { delay, wakes: f64::from(events) * asleep, ..epoch }
+}
+
+fn per(time: Duration, count: u64) -> Duration {
+    time / u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -277,8 +285,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         let load = meter.measure(150, &own, Duration::ZERO);
-        assert!(load.epoch.busy_share() < 0.5, "{load:?}");
-        assert!(load.gaps.len() >= 6, "{load:?}");
+        assert!(load.epoch.busy_share() < 0.5 && load.epoch.sleeps >= 6, "{load:?}");
     }
 
     #[test]
@@ -294,11 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_the_mean_of_the_sleeps_and_are_not_all_alike() {
-        let all = gaps(Duration::from_millis(16), 16, Duration::ZERO);
-        let mean = all.iter().sum::<Duration>() / 16;
-        assert!((Duration::from_micros(900)..Duration::from_micros(1050)).contains(&mean), "{mean:?}");
-        assert!(all[0] < Duration::from_micros(100) && all[15] > Duration::from_millis(2), "{all:?}");
-        assert_eq!(gaps(Duration::from_secs(1), 0, Duration::ZERO), []);
+    fn events_wait_for_the_timer_while_the_server_sleeps_and_for_half_of_what_it_is_awake_for() {
+        let (duration, cpu) = (Duration::from_millis(10), Duration::from_millis(6));
+        let epoch = Epoch { duration, events: 1_000, packets: 1_000, cpu, sleeps: 300, ..Epoch::default() };
+        let plain = with_delays(epoch, Duration::ZERO, Duration::ZERO);
+        // Awake for 20 µs at a time, and for 60 % of the time.
+        assert_eq!((plain.delay, plain.wakes.round()), (Duration::from_millis(10), 400.0));
+        let grace = with_delays(epoch, Duration::ZERO, Duration::from_micros(50));
+        assert_eq!((grace.delay.as_millis(), grace.wakes.round()), (20, 400.0));
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
 use crate::journal::JournalDir;
-use crate::law::LatencyBudget;
+use crate::law::Budgets;
 
 /// The mount points of a control group hierarchy that holds units: version 2, hybrid, version 1.
 const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup"];
@@ -24,8 +24,8 @@ pub struct AttachConfig {
     pub target: Target,
     /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
     pub interface: Option<String>,
-    /// How much longer the median request may take than under plain interrupts.
-    pub latency_budget: LatencyBudget,
+    /// Delay that may be paid for less CPU time, and CPU time for less delay.
+    pub budgets: Budgets,
     /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the new connections of one
     /// queue.
     pub steer: bool,
@@ -34,12 +34,12 @@ pub struct AttachConfig {
 }
 
 impl AttachConfig {
-    /// All interfaces, a latency budget of 0, and the default journals.
+    /// All interfaces, budgets of 0, and the default journals.
     pub fn new(target: Target) -> Self {
         Self {
             target,
             interface: None,
-            latency_budget: LatencyBudget::ZERO,
+            budgets: Budgets::default(),
             steer: false,
             journals: JournalDir::default(),
         }

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+/// Above this share of its core the wait for a kernel thread grows without a bound.
+const MOST_BUSY: f64 = 0.9;
+
 /// The measurements of one worker and its queue during some milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Epoch {
     /// How long the epoch took.
     pub duration: Duration,
-    /// How many times data arrived on sockets.
+    /// How many times data arrived on sockets of the queue.
     pub events: u64,
     /// How many packets arrived, or an estimate: at least `events`. Acknowledgements count, too.
     pub packets: u64,
@@ -15,6 +18,16 @@ pub struct Epoch {
     pub cpu: Duration,
     /// How long the worker was ready while other programs had its core. Requests wait meanwhile, but cost nothing.
     pub waiting: Duration,
+    /// How many waits have slept.
+    pub sleeps: u64,
+    /// For how long events waited until they were processed, summed over the events: from the middle of the time between two looks
+    /// at the queue to the middle of the turn that processes them. Without the wake-ups in `wakes`.
+    pub delay: Duration,
+    /// How many wake-ups of an interrupt events have waited for, summed over the events: one for the event that ended a sleep,
+    /// half of one for each that came meanwhile.
+    pub wakes: f64,
+    /// By how much sleeps that a timer ended were longer than asked for, summed, and how many there were.
+    pub overslept: (Duration, u64),
 }
 
 impl Epoch {
@@ -25,39 +38,30 @@ impl Epoch {
         self.packets += other.packets;
         self.cpu += other.cpu;
         self.waiting += other.waiting;
-    }
-
-    /// Events that waits returned, per second of the epoch.
-    pub fn rate(&self) -> f64 {
-        per_second(self.events, self.duration)
+        self.sleeps += other.sleeps;
+        self.delay += other.delay;
+        self.wakes += other.wakes;
+        self.overslept.0 += other.overslept.0;
+        self.overslept.1 += other.overslept.1;
     }
 
     /// Packets that the queue received, per second of the epoch.
     pub fn packet_rate(&self) -> f64 {
-        per_second(self.packets, self.duration)
+        let seconds = self.duration.as_secs_f64();
+        if seconds == 0.0 { 0.0 } else { self.packets as f64 / seconds }
     }
 
     /// The share of the time in which requests had the core or waited for it, from 0 to 1.
     pub fn busy_share(&self) -> f64 {
-        self.share(self.cpu + self.waiting)
-    }
-
-    /// The part of [`Epoch::busy_share`] in which other programs had the core.
-    pub fn waiting_share(&self) -> f64 {
-        self.share(self.waiting)
-    }
-
-    fn share(&self, time: Duration) -> f64 {
-        let duration = self.duration.as_secs_f64();
-        if duration == 0.0 { 0.0 } else { (time.as_secs_f64() / duration).min(1.0) }
-    }
-
-    /// The CPU time for an event, in seconds. `None` without events.
-    pub fn cost(&self) -> Option<f64> {
-        (self.events > 0).then(|| self.cpu.as_secs_f64() / self.events as f64)
+        let seconds = self.duration.as_secs_f64();
+        if seconds == 0.0 { 0.0 } else { ((self.cpu + self.waiting).as_secs_f64() / seconds).min(1.0) }
     }
 }
 
-fn per_second(count: u64, duration: Duration) -> f64 {
-    if duration.is_zero() { 0.0 } else { count as f64 / duration.as_secs_f64() }
+/// How long a packet takes through the kernel thread that receives it, on average, if the thread has run for `run` and got its core
+/// `turns` times in `duration`. Packets that come while it runs wait for it, as at a server with a fixed service time (M/D/1).
+pub fn receiving_time(run: Duration, turns: u64, duration: Duration) -> Duration {
+    let turn = run / u32::try_from(turns).unwrap_or(u32::MAX).max(1);
+    let busy = (run.as_secs_f64() / duration.as_secs_f64().max(1e-9)).min(MOST_BUSY);
+    turn.mul_f64(1.0 + busy / 2.0 / (1.0 - busy))
 }

@@ -1,37 +1,44 @@
-//! What the host, and whoever waits for a queue, let the law do.
+//! What the law may choose.
+
+use std::time::Duration;
 
 use super::queue_settings::QueueSettings;
 
-/// What the host lets the law do.
+/// What the law may choose for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LawLimits {
-    /// The number of packets that the queue's receive ring holds: 256 if it is not known.
+    /// The slots of the receive ring. Between two polls at most half of them may fill.
     pub ring_slots: u32,
-    /// The queue's values if this process can't set them. The law then only chooses between waits
-    /// that poll and waits that don't.
+    /// The queue's values if they can't be changed: the law then only chooses whether waits poll.
     pub fixed: Option<QueueSettings>,
-    /// Whether a mode is given up that costs more CPU time than interrupts. Without it only the load decides, which
-    /// tests of the modes want: what polling gains depends on the machine and the moment.
-    pub compares_costs: bool,
-    /// Who can poll the queue by a timer.
+    /// Whether a mode has to pay. Without, the queue is polled whenever packets come: for tests of the modes.
+    pub has_to_pay: bool,
+    /// Whose timer polls the queue while the application sleeps.
     pub timer: PollTimer,
+    /// How many threads the queue's interrupt wakes, one after the other, before the application runs: 1, or 2 where a kernel
+    /// thread polls the queue (`threaded`).
+    pub wakes: u8,
 }
 
-/// Who polls a queue while its worker sleeps and its interrupt is masked.
+/// Whose timer polls a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollTimer {
-    /// The kernel's timer: what waits for the queue knows of no poll interval, like a program that is attached to.
+    /// The kernel's, in grace mode: what waits for the queue knows of no poll interval, like a program that is attached to.
     #[default]
     Kernel,
-    /// The worker, in timed mode.
-    Worker {
-        /// Whether the queue's interrupts wake a kernel thread (`threaded`), which then wakes the worker.
-        wakes_thread: bool,
-    },
+    /// The worker's, in timed mode.
+    Worker,
+}
+
+impl LawLimits {
+    /// The longest poll interval or grace time at a packet rate: a quarter of the ring fills in it.
+    pub(super) fn longest_interval(&self, packet_rate: f64) -> Duration {
+        QueueSettings::time_to_half_fill(self.ring_slots, packet_rate) / 2
+    }
 }
 
 impl Default for LawLimits {
     fn default() -> Self {
-        Self { ring_slots: 256, fixed: None, compares_costs: true, timer: PollTimer::Kernel }
+        Self { ring_slots: 256, fixed: None, has_to_pay: true, timer: PollTimer::Kernel, wakes: 1 }
     }
 }

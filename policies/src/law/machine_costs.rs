@@ -1,32 +1,42 @@
 //! What a sleep costs on this machine.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use serde::Serialize;
 
+use crate::cpus::Cpus;
 use crate::thread_time::this_thread_cpu_time;
 
-/// How often a sleep is measured. The median ignores the sleeps in which something else ran.
+/// How often each kind of sleep is measured. The median ignores the sleeps in which something else ran.
 const SLEEPS: usize = 33;
-/// How long each measured sleep is asked to take.
+/// How long each sleep that a timer ends is asked to take.
 const SLEEP: Duration = Duration::from_micros(20);
-/// Bounds for both costs: below, the clocks don't resolve them; above, something else ran.
+/// How long the thread sleeps until another one wakes it: about as long as a worker with 10,000 requests a second.
+const PAUSE: Duration = Duration::from_micros(100);
+/// Bounds for all costs: below, the clocks don't resolve them; above, something else ran.
 const LEAST: Duration = Duration::from_nanos(500);
 const MOST: Duration = Duration::from_micros(50);
+/// The same for sleeps while a worker serves: a core that sleeps deeply takes longer.
+const MOST_LATE: Duration = Duration::from_micros(200);
 
 /// What it costs a thread of this machine to sleep until something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MachineCosts {
-    /// The CPU time of going to sleep and of waking up.
+    /// The CPU time of going to sleep and of waking up by a timer.
     pub block: Duration,
-    /// The time from the event that ends a sleep to the moment when the thread runs.
+    /// The time from the moment when a timer is due to the one when the thread runs.
+    pub timer_latency: Duration,
+    /// The time from the moment when another core wakes the thread to the one when it runs.
     pub wake_latency: Duration,
 }
 
 impl MachineCosts {
-    /// Measures on the calling thread: 33 sleeps of 20 µs, some 1 to 3 ms in total. The thread should have the timer slack
-    /// with which it is going to sleep (`PR_SET_TIMERSLACK`).
+    /// Measures on the calling thread: 33 sleeps of 20 µs and of 100 µs, some 5 to 10 ms in total. The thread should have the timer
+    /// slack with which it is going to sleep (`PR_SET_TIMERSLACK`).
     pub fn measure() -> Self {
         let (mut blocks, mut latencies) = (Vec::with_capacity(SLEEPS), Vec::with_capacity(SLEEPS));
         for _ in 0..SLEEPS {
@@ -35,7 +45,56 @@ impl MachineCosts {
             latencies.push(start.elapsed().saturating_sub(SLEEP));
             blocks.push(this_thread_cpu_time().saturating_sub(cpu));
         }
-        Self { block: median(blocks), wake_latency: median(latencies) }
+        let timer_latency = median(latencies);
+        // Without a thread or a descriptor to spare the timer has to do.
+        let wake_latency = wake_latencies().map_or(timer_latency, median);
+        Self { block: median(blocks), timer_latency, wake_latency }
+    }
+
+    /// Takes in by how much a timer was late while a worker served, smoothed.
+    pub(super) fn take_timer_latency(&mut self, measured: Duration) {
+        self.timer_latency = ((self.timer_latency * 3 + measured) / 4).clamp(LEAST, MOST_LATE);
+    }
+}
+
+/// How long the calling thread takes to run after a thread on another core has woken it, several times. `None` if there is no
+/// other core, or the kernel refuses a thread or a descriptor.
+fn wake_latencies() -> Option<Vec<Duration>> {
+    // Not those that the thread may use: a worker has one.
+    let here = u32::try_from(sched_getcpu()).ok()?;
+    let mut others = CpuSet::new();
+    Cpus::online().ok()?.iter().filter(|cpu| *cpu != here).for_each(|cpu| others.set(cpu as usize));
+    if others.count() == 0 {
+        return None;
+    }
+    // Each write is read on its own, also if the thread is late.
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).ok()?;
+    let (start, woken) = (Instant::now(), AtomicU64::new(0));
+    let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    thread::scope(|scope| {
+        let wake = || {
+            wake_often(&others, || {
+                woken.store(now(), Ordering::Release);
+                // Fails only if the counter is full.
+                let _ = rustix::io::write(&event, &1_u64.to_ne_bytes());
+            })
+        };
+        thread::Builder::new().name("lull-costs".to_owned()).spawn_scoped(scope, wake).ok()?;
+        let sleep = || {
+            rustix::io::read(&event, &mut [0; 8]).ok()?;
+            Some(Duration::from_nanos(now().saturating_sub(woken.load(Ordering::Acquire))))
+        };
+        (0..SLEEPS).map(|_| sleep()).collect()
+    })
+}
+
+/// Calls `wake` as often as is measured, on another core.
+fn wake_often(others: &CpuSet, wake: impl Fn()) {
+    // It may run elsewhere if the kernel refuses.
+    let _ = sched_setaffinity(None, others);
+    for _ in 0..SLEEPS {
+        thread::sleep(PAUSE);
+        wake();
     }
 }
 
@@ -51,7 +110,7 @@ mod tests {
     #[test]
     fn measured_costs_are_within_their_bounds() {
         let costs = MachineCosts::measure();
-        for cost in [costs.block, costs.wake_latency] {
+        for cost in [costs.block, costs.timer_latency, costs.wake_latency] {
             assert!((LEAST..=MOST).contains(&cost), "{costs:?}");
         }
     }

@@ -1,144 +1,117 @@
 //! The law: chooses a queue's mode and values from a worker's measurements.
+//!
+//! It measures plain interrupts at a load, predicts whether polling can take less CPU time or delay, and if so tries it: the
+//! measurements of the trial decide, and go on deciding. It has one dimension, the poll interval (or grace time): a longer one
+//! takes less CPU time, a shorter one delays less.
 
 use std::time::Duration;
 
-use super::budget::LatencyBudget;
-use super::cost_comparison::{Case, CostComparison};
+use super::budget::Budgets;
 use super::epoch::Epoch;
-use super::gaps::GapHistogram;
 use super::limits::{LawLimits, PollTimer};
+use super::load_memory::{KnownLoad, LoadMemory};
 use super::machine_costs::MachineCosts;
+use super::measured::Measured;
 use super::queue_settings::{QueueMode, QueueSettings};
-use super::reason::Reason;
+use super::reason::{Comparison, Reason};
 
-/// The shortest time over which the law judges.
+/// The shortest time over which the law measures: shorter ones hold too few wake-ups.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
-/// With fewer events than this the law waits for more...
+/// With fewer events than this it waits for more...
 const FEW_EVENTS: u64 = 32;
-/// ...but not longer than this.
+/// ...but not longer than this. A queue with so few events is not polled.
 const LONGEST_WINDOW: Duration = Duration::from_millis(100);
-/// How long a choice stays before the next one.
-const DWELL: Duration = Duration::from_millis(50);
-/// How many windows in a row must ask for the same mode.
-const AGREEING_WINDOWS: u32 = 2;
-/// The weight of the newest window in the smoothed busy share.
-const SMOOTHING: f64 = 0.5;
-/// How many gaps say how often packets come within the grace time.
-const FEW_GAPS: f64 = 8.0;
-
-/// The busy share under interrupts from which interrupt-first mode is chosen, and below which it ends.
-/// Every empty poll costs two more polls (`busy_poll_stop`, and the one that `napi_resume_irqs`
-/// schedules), and every packet that comes while the worker is busy saves an interrupt. In a queue
-/// with random arrivals 1/(1-busy) events are processed between two empty polls: here four or five.
-const STAYS_BUSY: Threshold = Threshold { enter: 0.78, leave: 0.68 };
-/// The busy share from which packets wait longer for the core than for the timer of a short grace time.
-/// With random arrivals and a fixed service time s, a packet waits s/2 · busy/(1-busy) for the core.
-const SATURATED: Threshold = Threshold { enter: 0.9, leave: 0.82 };
-/// The share of sleeps that end within the grace time, from which the timer's polls cost less than the interrupts
-/// that they replace (`lab simulate`): with random arrivals about one packet a grace time. In grace mode short gaps
-/// merge, so the share is lower there; the measured cost ends the mode earlier than this.
-const WITHIN_GRACE: Threshold = Threshold { enter: 0.6, leave: 0.25 };
-/// The same in timed mode where interrupts wake a kernel thread, which wakes the worker: each poll that finds a packet saves
-/// two wake-ups.
-const WITHIN_INTERVAL_OF_THREAD: Threshold = Threshold { enter: 0.3, leave: 0.15 };
-/// How many poll intervals packets wait for the core under interrupts, on average, where timed mode without a budget is
-/// chosen, and below which it ends. It makes them wait for half of one.
-const CORE_WAIT_INTERVALS: Threshold = Threshold { enter: 1.5, leave: 1.0 };
-/// The cost of polling over that of interrupts above which it is given up: with a budget, whose mode delays packets.
-const MOST_COST: f64 = 0.97;
-/// The same in interrupt-first mode, which delays none, and spares them interrupts.
-const MOST_COST_INTERRUPT_FIRST: f64 = 1.0;
-/// The same where interrupts would saturate the core: polling takes packets sooner then, also at the same cost.
-const MOST_COST_SATURATED: f64 = 1.05;
-/// The least that polling costs, as a share of what interrupts cost.
-const LEAST_COST: f64 = 0.35;
-/// The busy share from which a mode on trial is given up at once: requests are piling up.
-const OVERLOADED: f64 = 0.97;
-/// How much less CPU time a spin must take than the present one to replace it.
-const SPIN_GAIN: f64 = 0.1;
-/// How many gaps a spin is chosen from.
-const ENOUGH_GAPS: f64 = 32.0;
-/// The short grace time is at least as long as this number of blocks, each of which costs about what a timer's poll does...
-const TIMER_BLOCKS: u32 = 5;
-/// ...but this is enough...
-const LONGEST_TIMER_BLOCKS: Duration = Duration::from_micros(40);
-/// ...and it is not longer than this.
-const LONGEST_SHORT_GRACE_TIME: Duration = Duration::from_micros(160);
-/// The longest batch of events that deferrals last for: as many as a wait returns at most.
-const BATCH: f64 = 64.0;
-/// The shortest poll interval is at least as long as this number of blocks, each of which is what a poll in vain costs.
-const INTERVAL_BLOCKS: u32 = 3;
+/// How long a choice is measured before the next one: three windows at least, so that one disturbed window decides nothing. Three
+/// choices follow a step of the load within 200 ms.
+const DWELL: Duration = Duration::from_millis(30);
+/// How much a measurement may exceed its bound before a choice is taken back: windows differ by some percent at the same load.
+const TOLERANCE: f64 = 1.05;
+/// By how much a prediction of the CPU time may be wrong: a trial settles it.
+const PREDICTION_ERROR: f64 = 0.15;
+/// Without a budget an interval is made longer until requests wait for this number of times what a request at an idle server waits,
+/// also where interrupts would make them wait for longer. Beyond that a longer interval saves little CPU time.
+const MOST_IDLE_DELAYS: f64 = 4.0;
+/// The share of the core above which plain interrupts are taken for saturated: delays have no bound then, and measuring them would
+/// make requests pile up.
+const SATURATED: f64 = 0.9;
+/// A window whose rate differs by more than this factor is of another load.
+const OTHER_LOAD: f64 = 1.5;
+/// For how long an interval that exceeded a bound is not chosen again at the same load.
+const BARRED: Duration = Duration::from_secs(8);
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
 const PEAK_DECAY: f64 = 0.99;
-
-/// A threshold with hysteresis.
-struct Threshold {
-    enter: f64,
-    leave: f64,
-}
-
-impl Threshold {
-    fn is_met(&self, value: f64, before: bool) -> bool {
-        value >= if before { self.leave } else { self.enter }
-    }
-}
+/// How long a wait polls that never sleeps, until the law is asked again.
+const NEVER_SLEEPS: Duration = Duration::from_millis(1);
+/// As many events as a wait returns at most. The deferrals of grace mode last for so many.
+const BATCH: f64 = 64.0;
 
 /// Chooses how one queue is driven, from the measurements of the worker that serves it.
 ///
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use policies::law::{Epoch, LatencyBudget, LawLimits, MachineCosts, PollingLaw, QueueMode};
+/// use policies::law::{Budgets, Epoch, LawLimits, MachineCosts, PollTimer, PollingLaw, QueueMode};
 ///
-/// let costs = MachineCosts { block: Duration::from_micros(3), wake_latency: Duration::from_micros(5) };
-/// let mut law = PollingLaw::new(LatencyBudget::ZERO, costs, LawLimits::default());
-/// // A core that is always busy, for 100 ms.
+/// let micros = Duration::from_micros;
+/// let costs = MachineCosts { block: micros(3), timer_latency: micros(5), wake_latency: micros(4) };
+/// let limits = LawLimits { timer: PollTimer::Worker, ..LawLimits::default() };
+/// let mut law = PollingLaw::new(Budgets::default(), costs, limits);
+/// // A core that interrupts keep busy for 95 % of the time, for 100 ms.
 /// for _ in 0..10 {
 ///     let duration = Duration::from_millis(10);
-///     law.step(&Epoch { duration, events: 2_000, packets: 2_000, cpu: duration, ..Epoch::default() });
+///     let cpu = Duration::from_micros(9_500);
+///     law.step(&Epoch { duration, events: 2_000, packets: 2_000, cpu, sleeps: 400, ..Epoch::default() });
 /// }
-/// assert_eq!(law.settings().mode, QueueMode::Grace);
+/// assert_eq!(law.settings().mode, QueueMode::Timed);
 /// ```
 #[derive(Debug, Clone)]
 pub struct PollingLaw {
-    budget: LatencyBudget,
+    budgets: Budgets,
     costs: MachineCosts,
     limits: LawLimits,
     settings: QueueSettings,
-    gaps: GapHistogram,
     window: Epoch,
-    /// The busy share, smoothed.
-    busy: Option<f64>,
-    costs_of_modes: CostComparison,
+    /// The mode in effect, since it is.
+    present: Measured,
+    since_change: Duration,
+    memory: LoadMemory,
+    /// An interval that exceeded a bound, and for how long it is not chosen.
+    barred: Option<(Duration, Duration)>,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
-    since_change: Duration,
-    /// The mode that the last windows asked for, and how many did.
-    asked: (QueueMode, u32),
+    trials: u64,
+    /// Polling has failed, and is not tried again.
+    has_failed: bool,
+}
+
+/// What becomes of the mode in effect.
+enum Choice {
+    Stay(Reason),
+    Plain(Reason),
+    /// Polls with this interval. Zero: the wait never sleeps.
+    Poll(Duration, Reason),
 }
 
 impl PollingLaw {
     /// A law that starts with plain interrupts.
-    pub fn new(budget: LatencyBudget, costs: MachineCosts, limits: LawLimits) -> Self {
-        Self {
-            budget,
-            costs,
-            limits,
-            settings: Self::initial(limits),
-            gaps: GapHistogram::default(),
-            window: Epoch::default(),
-            busy: None,
-            costs_of_modes: CostComparison::default(),
-            peak_rate: 0.0,
-            since_change: DWELL,
-            asked: (QueueMode::Plain, 0),
-        }
-    }
-
-    fn initial(limits: LawLimits) -> QueueSettings {
-        match limits.fixed {
+    pub fn new(budgets: Budgets, costs: MachineCosts, limits: LawLimits) -> Self {
+        let settings = match limits.fixed {
             Some(fixed) => QueueSettings { mode: QueueMode::Plain, why: Reason::Start, ..fixed },
             None => QueueSettings::plain(Reason::Start),
+        };
+        Self {
+            budgets,
+            costs,
+            limits,
+            settings,
+            window: Epoch::default(),
+            present: Measured::default(),
+            since_change: Duration::ZERO,
+            memory: LoadMemory::default(),
+            barred: None,
+            peak_rate: 0.0,
+            trials: 0,
+            has_failed: false,
         }
     }
 
@@ -147,14 +120,19 @@ impl PollingLaw {
         &self.settings
     }
 
-    /// How much median delay over plain interrupts the application grants.
-    pub fn budget(&self) -> LatencyBudget {
-        self.budget
+    /// What the application grants.
+    pub fn budgets(&self) -> Budgets {
+        self.budgets
     }
 
-    /// The costs of a sleep that the law calculates with.
+    /// The costs of a sleep that the law calculates with: the timer's latency as measured last.
     pub fn costs(&self) -> MachineCosts {
         self.costs
+    }
+
+    /// How many times polling was tried so far.
+    pub fn trials(&self) -> u64 {
+        self.trials
     }
 
     /// Goes on with the settings that are in effect, because others could not be set. Until [`PollingLaw::release`] it only
@@ -162,7 +140,7 @@ impl PollingLaw {
     pub fn fix(&mut self, values: QueueSettings) {
         self.limits.fixed = Some(values);
         self.settings = values;
-        self.gaps = GapHistogram::default();
+        self.begin_measuring();
     }
 
     /// Chooses all values again, after [`PollingLaw::fix`].
@@ -170,267 +148,305 @@ impl PollingLaw {
         self.limits.fixed = None;
     }
 
-    /// Records how long the queue was empty before the event that ended a wait.
-    pub fn record_gap(&mut self, gap: Duration) {
-        self.gaps.record(gap);
+    /// Stays with plain interrupts, because polling has failed.
+    pub fn stop_polling(&mut self) {
+        self.has_failed = true;
     }
 
-    /// Takes in what was measured since the last step. Returns new settings if they are to change; at most once in 50 ms.
+    /// Takes in what was measured since the last step. Returns new settings if they are to change.
     pub fn step(&mut self, epoch: &Epoch) -> Option<QueueSettings> {
         self.since_change = self.since_change.saturating_add(epoch.duration);
         self.window.add(epoch);
         let too_short = self.window.duration < SHORTEST_WINDOW;
-        // Polls in vain cost the worker a wake-up each, so in timed mode the law doesn't wait for more of them.
-        let in_vain = self.settings.mode == QueueMode::Timed && self.window.events == 0;
+        // Polls in vain cost a wake-up each, so while it polls the law doesn't wait for more of them.
+        let in_vain = self.settings.polls() && self.window.events == 0;
         let too_few = self.window.events < FEW_EVENTS && self.window.duration < LONGEST_WINDOW && !in_vain;
         if too_short || too_few {
             return None;
         }
         let window = std::mem::take(&mut self.window);
-        self.judge(&window)
-    }
-
-    fn judge(&mut self, window: &Epoch) -> Option<QueueSettings> {
-        let busy = self.update(window);
-        let gives_up = self.gives_up(window);
-        let wanted = self.permitted(self.choose(window, busy, gives_up));
-        if let Some(case) = Case::of(self.settings.why).filter(|_| gives_up) {
-            self.costs_of_modes.pause(case, busy, most_cost(case));
-        }
-        // Gaps of older load fade within some 100 ms.
-        self.gaps.decay();
-        let agreeing = if self.asked.0 == wanted.mode { self.asked.1 + 1 } else { 1 };
-        self.asked = (wanted.mode, agreeing);
-        let same_values = QueueSettings { why: self.settings.why, ..wanted } == self.settings;
-        if same_values {
+        self.take(&window);
+        let choice = if self.has_failed {
+            Choice::Plain(Reason::Failed)
+        } else if !self.limits.has_to_pay {
+            self.choose_polling_always(&window)
+        } else if self.settings.polls() {
+            self.judge_polling(&window)
+        } else {
+            self.judge_plain(&window)
+        };
+        let wanted = self.permitted(match choice {
+            Choice::Stay(why) => QueueSettings { why, ..self.within_ring(self.settings) },
+            Choice::Plain(why) => {
+                // The present timeout ends a suspension that nobody resumes when the worker stops polling.
+                let suspend_timeout = self.settings.suspend_timeout;
+                QueueSettings { suspend_timeout, ..QueueSettings::plain(why) }
+            }
+            Choice::Poll(interval, why) => self.polling(interval, why),
+        });
+        if (QueueSettings { why: self.settings.why, ..wanted }) == self.settings {
             self.settings.why = wanted.why;
             return None;
         }
-        let too_soon = self.since_change < DWELL || agreeing < AGREEING_WINDOWS;
-        if too_soon && !gives_up {
-            return None;
-        }
-        self.since_change = Duration::ZERO;
-        if wanted.mode != self.settings.mode {
-            self.costs_of_modes.change_mode();
-            // They hold what the queue was like in the other mode.
-            self.gaps = GapHistogram::default();
+        if self.drives(&wanted) != self.drives(&self.settings) {
+            self.begin_measuring();
         }
         self.settings = wanted;
         Some(wanted)
     }
 
-    /// Whether the present mode polls and costs more than it gives.
-    fn gives_up(&mut self, window: &Epoch) -> bool {
-        let polls = self.settings.polls() && self.limits.compares_costs;
-        let Some(case) = Case::of(self.settings.why).filter(|_| polls) else { return false };
-        let most = most_cost(case);
-        let costs_more = |(cost, plain)| cost > plain;
-        let piling_up = case != Case::Saturated
-            && window.busy_share() - window.waiting_share() > OVERLOADED
-            && window.cost().zip(self.costs_of_modes.plain()).is_some_and(costs_more);
-        piling_up || self.costs_of_modes.costs_more(case, most)
+    /// What distinguishes settings that have to be measured each.
+    fn drives(&self, settings: &QueueSettings) -> (QueueMode, Duration) {
+        (settings.mode, interval(settings))
     }
 
-    /// Updates the smoothed measurements. Returns the busy share that the core would have under interrupts.
-    fn update(&mut self, window: &Epoch) -> f64 {
-        let now = window.busy_share();
-        let busy = self.busy.map_or(now, |before| before + SMOOTHING * (now - before));
-        self.busy = Some(busy);
+    fn begin_measuring(&mut self) {
+        self.present = Measured::default();
+        self.since_change = Duration::ZERO;
+    }
+
+    fn take(&mut self, window: &Epoch) {
+        let seconds = window.duration.as_secs_f64();
+        let change = window.events as f64 / seconds.max(1e-9) / self.present.rate.max(1e-9);
+        if !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&change) {
+            self.begin_measuring();
+        }
+        self.memory.pass(window.duration);
+        self.barred = self.barred.take().and_then(|(interval, left)| {
+            let left = left.saturating_sub(window.duration);
+            (!left.is_zero()).then_some((interval, left))
+        });
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
-        let polls = self.settings.polls();
-        self.costs_of_modes.record(window.cost(), window.duration, (!polls).then_some(busy));
-        match self.costs_of_modes.plain() {
-            // Polling makes the core less busy than interrupts would, or busier where it costs more.
-            // If requests have become cheaper since, the busy share bounds it.
-            Some(cost) if polls => {
-                (window.rate() * cost + window.waiting_share()).min(busy / LEAST_COST).min(1.0)
-            }
-            _ => busy,
+        self.present.take(window);
+        let (overslept, sleeps) = window.overslept;
+        if let Ok(sleeps @ 1..) = u32::try_from(sleeps) {
+            self.costs.take_timer_latency(overslept / sleeps);
         }
     }
 
-    /// The settings for the measured load: the first that suit it, and have not cost more lately.
-    fn choose(&self, window: &Epoch, busy: f64, gives_up: bool) -> QueueSettings {
-        let before = self.settings;
-        let busy_percent = percent(busy);
-        let present = Case::of(before.why).filter(|_| before.polls());
-        let is_tried = |case: Case| match present {
-            // The budget allows less cost than saturation does, in the same mode.
-            Some(Case::Saturated) if case == Case::WithinBudget && gives_up => false,
-            Some(present) if present == case => !gives_up,
-            _ => !self.costs_of_modes.is_paused(case, busy),
+    /// Whether the mode in effect was measured for long enough to judge.
+    fn is_measured(&self) -> bool {
+        self.since_change >= DWELL && self.present.windows >= 2
+    }
+
+    /// How long an interrupt takes until the application runs, in seconds. That of a kernel thread which wakes the application on the
+    /// same core is little beside it.
+    fn wake(&self) -> f64 {
+        self.costs.wake_latency.as_secs_f64()
+    }
+
+    /// How long an event may wait, in seconds, beside plain interrupts: the longest that is preferred, and the longest at all.
+    fn delay_bounds(&self, plain: &Measured) -> (f64, f64) {
+        let budget = self.budgets.latency.delay().as_secs_f64();
+        let delay = if plain.busy > SATURATED { f64::INFINITY } else { plain.delay(self.wake()) };
+        let preferred = delay.min(MOST_IDLE_DELAYS * (self.wake() + plain.cost));
+        (preferred + budget, delay + budget)
+    }
+
+    /// The CPU time that an event may take, in seconds.
+    fn cost_bound(&self, plain: &Measured) -> f64 {
+        plain.cost * (1.0 + self.budgets.cpu.share())
+    }
+
+    fn judge_plain(&mut self, window: &Epoch) -> Choice {
+        if window.events < FEW_EVENTS {
+            return Choice::Stay(Reason::Idle);
+        }
+        if !self.is_measured() {
+            return Choice::Stay(self.settings.why);
+        }
+        let (plain, load) = (self.present, self.memory.at(self.present.rate));
+        load.set_plain(plain);
+        let KnownLoad { interval, .. } = *load;
+        if load.is_refused() {
+            return Choice::Stay(self.settings.why);
+        }
+        if !interval.is_zero() {
+            return Choice::Poll(interval, Reason::Tries);
+        }
+        match self.first_interval(&plain) {
+            None => Choice::Stay(Reason::CannotPay),
+            Some(interval) => {
+                self.trials += 1;
+                Choice::Poll(interval, Reason::Tries)
+            }
+        }
+    }
+
+    /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards, so the prediction only
+    /// has to be near: the core is idle for a third of the time at least, and half of the CPU time can be saved at most.
+    fn first_interval(&self, plain: &Measured) -> Option<Duration> {
+        let (late, block) = (self.costs.timer_latency.as_secs_f64(), self.costs.block.as_secs_f64());
+        let idle = (1.0 - plain.busy).max(0.3);
+        let (bound, _) = self.delay_bounds(plain);
+        let fits = |interval: &Duration| idle * (interval.as_secs_f64() + late) / 2.0 <= bound;
+        let wakes = plain.sleeps * f64::from(self.limits.wakes) * block;
+        let saved = wakes.min(plain.cost * plain.rate / 2.0);
+        let granted = plain.cost * plain.rate * (self.budgets.cpu.share() + PREDICTION_ERROR);
+        let pays = |interval: &Duration| {
+            let polls = idle / (interval.as_secs_f64() + late) * block;
+            if interval.is_zero() { self.never_sleeps_within(plain) } else { polls <= saved + granted }
         };
-        let mut suits = false;
-        let short = self.short_grace_time();
-        if self.is_saturated(busy, present == Some(Case::Saturated)) {
-            suits = true;
-            if is_tried(Case::Saturated) {
-                let why = Reason::Saturated { busy: busy_percent };
-                if self.is_timed() {
-                    // Hardly any wait sleeps, and those that do must not miss the next burst.
-                    return self.timed(self.short_interval(), why);
-                }
-                let settings = QueueSettings::grace(short.max(self.budget.delay()), why);
-                return self.with_suspend_timeout(self.with_deferrals(settings));
-            }
-        }
-        if let Some(share) = self.share_within_budget(window, busy) {
-            suits = true;
-            if is_tried(Case::WithinBudget) {
-                let why = Reason::WithinBudget { share: percent(share) };
-                if self.is_timed() {
-                    return self.timed(self.budget_interval(), why);
-                }
-                return self.with_suspend_timeout(QueueSettings::grace(self.budget.delay(), why));
-            }
-        }
-        if STAYS_BUSY.is_met(busy, before.polls()) {
-            suits = true;
-            if is_tried(Case::StaysBusy) {
-                let why = Reason::StaysBusy { busy: busy_percent };
-                let settings =
-                    QueueSettings { spin: self.spin(), ..QueueSettings::interrupt_first(short, why) };
-                return self.with_suspend_timeout(settings);
-            }
-        }
-        let why = if suits {
-            Reason::CostsMore { busy: busy_percent }
+        let mut intervals = self.intervals();
+        if self.budgets.cpu.share() > 0.0 {
+            intervals.find(|interval| fits(interval) && pays(interval))
         } else {
-            Reason::OftenIdle { busy: busy_percent }
-        };
-        // The present timeout ends a suspension that nobody resumes when the worker stops polling.
-        QueueSettings { suspend_timeout: before.suspend_timeout, ..QueueSettings::plain(why) }
-    }
-
-    fn is_timed(&self) -> bool {
-        self.limits.timer != PollTimer::Kernel && self.limits.fixed.is_none()
-    }
-
-    /// Whether packets wait longer for the core than for a timer's poll. With random arrivals and a fixed service time s they
-    /// wait s/2 · busy/(1-busy) for the core.
-    fn is_saturated(&self, busy: f64, before: bool) -> bool {
-        let waits_long = || {
-            let event = self.costs_of_modes.plain().unwrap_or(0.0);
-            let core_wait = event / 2.0 * busy / (1.0 - busy).max(1e-3);
-            CORE_WAIT_INTERVALS.is_met(core_wait / self.short_interval().as_secs_f64(), before)
-        };
-        SATURATED.is_met(busy, before) || self.is_timed() && STAYS_BUSY.is_met(busy, before) && waits_long()
-    }
-
-    /// The shortest poll interval that does not take much of the core.
-    fn short_interval(&self) -> Duration {
-        let least = self.costs.block * INTERVAL_BLOCKS;
-        let mut interval = QueueSettings::SHORT_GRACE_TIME;
-        while interval < least && interval < LONGEST_SHORT_GRACE_TIME {
-            interval *= 2;
+            intervals.filter(fits).last().filter(pays)
         }
-        interval
     }
 
-    /// The poll interval that the budget grants, and in which no more than a quarter of the ring fills.
-    fn budget_interval(&self) -> Duration {
-        let bound = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate) / 2;
-        QueueSettings::halved(self.budget.delay(), bound, QueueSettings::SHORT_GRACE_TIME)
+    /// Whether a core that never sleeps takes no more than the CPU budget allows.
+    fn never_sleeps_within(&self, plain: &Measured) -> bool {
+        self.limits.timer == PollTimer::Worker && 1.0 <= self.cost_bound(plain) * plain.rate
     }
 
-    /// Timed mode. Its watchdog is bounded like a suspend timeout: nobody else receives meanwhile.
-    fn timed(&self, interval: Duration, why: Reason) -> QueueSettings {
-        let present = &self.settings;
-        let before = (present.mode == QueueMode::Timed).then_some(present.grace_time);
-        let watchdog = self.longest_without_poll(before).min(QueueSettings::LONGEST_WATCHDOG);
-        QueueSettings::timed(interval, watchdog.max(interval * 2), why)
-    }
-
-    /// The share of sleeps that end within the budget's grace time, if that is enough for the timer's polls.
-    fn share_within_budget(&self, window: &Epoch, busy: f64) -> Option<f64> {
-        let grace = self.budget.delay();
-        if grace < QueueSettings::SHORT_GRACE_TIME {
-            return None;
-        }
-        let (mode, time) = match self.is_timed() {
-            true => (QueueMode::Timed, self.settings.poll_interval),
-            false => (QueueMode::Grace, self.settings.grace_time),
+    /// All intervals that may be chosen, from the shortest on.
+    fn intervals(&self) -> impl Iterator<Item = Duration> {
+        let shortest = match self.limits.timer {
+            PollTimer::Worker => QueueSettings::SHORTEST_INTERVAL,
+            PollTimer::Kernel => QueueSettings::SHORT_GRACE_TIME,
         };
-        let is_in_effect = self.settings.mode == mode && time <= grace;
-        // The timer's first poll comes after the grace time; a sleep that it ended has not reached half of
-        // the second.
-        let limit = if is_in_effect { grace * 3 / 2 } else { grace };
-        let never_idle = self.gaps.weight() < 1.0 && busy > SATURATED.enter;
-        let enough = self.gaps.weight() >= FEW_GAPS && window.events >= FEW_EVENTS;
-        let share = if never_idle { 1.0 } else { self.gaps.share_within(limit) };
-        let threshold = match self.limits.timer {
-            PollTimer::Worker { wakes_thread: true } => WITHIN_INTERVAL_OF_THREAD,
-            _ => WITHIN_GRACE,
+        let longest = self.limits.longest_interval(self.peak_rate).max(shortest);
+        let never_sleeps = (self.budgets.cpu.share() > 0.0).then_some(Duration::ZERO);
+        let steps =
+            (0..8).map(move |step| shortest * (1 << step)).filter(move |interval| *interval <= longest);
+        never_sleeps.into_iter().chain(steps)
+    }
+
+    fn judge_polling(&mut self, window: &Epoch) -> Choice {
+        if window.events == 0 {
+            return Choice::Plain(Reason::Idle);
+        }
+        if !self.is_measured() {
+            return Choice::Stay(self.settings.why);
+        }
+        let present = self.present;
+        let Some((plain, is_near)) = self.memory.nearest_plain(present.rate) else {
+            return Choice::Plain(Reason::Measures);
         };
-        ((never_idle || enough) && threshold.is_met(share, is_in_effect)).then_some(share)
+        let saturates = plain.cost * present.rate > SATURATED;
+        let is_stale = is_near && self.memory.at(plain.rate).is_stale();
+        if (!is_near && present.rate < plain.rate) || ((!is_near || is_stale) && !saturates) {
+            return Choice::Plain(Reason::Measures);
+        }
+        let plain = if is_near { plain } else { Measured { busy: 1.0, ..plain } };
+        self.compare(&plain)
     }
 
-    /// The timer's polls must not take much of the core. And the timer must not fire between an interrupt's poll and
-    /// the wait that suspends the queue: one event may be processed meanwhile, and another may follow.
-    fn short_grace_time(&self) -> Duration {
-        let blocks = (self.costs.block * TIMER_BLOCKS).min(LONGEST_TIMER_BLOCKS);
-        let event =
-            Duration::try_from_secs_f64(self.costs_of_modes.plain().unwrap_or(0.0)).unwrap_or_default();
-        let least = blocks.max(event * 2).clamp(QueueSettings::SHORT_GRACE_TIME, LONGEST_SHORT_GRACE_TIME);
-        // A cost that varies must not change the grace time each time.
-        let present = self.settings.grace_time;
-        let by_load = matches!(self.settings.why, Reason::Saturated { .. } | Reason::StaysBusy { .. });
-        if by_load && present >= least && present <= least * 4 {
-            return present;
-        }
-        let mut time = QueueSettings::SHORT_GRACE_TIME;
-        while time < least {
-            time *= 2;
-        }
-        time
-    }
-
-    /// Enough deferrals for a batch of requests. A queue that is saturated is hardly ever empty, so they are not used up.
-    fn with_deferrals(&self, settings: QueueSettings) -> QueueSettings {
-        let batch = self.costs_of_modes.plain().unwrap_or(0.0) * BATCH;
-        let needed = (batch / settings.grace_time.as_secs_f64()).ceil() as u64;
-        let needed = needed.clamp(QueueSettings::GRACE_DEFERRALS, QueueSettings::MOST_DEFERRALS);
-        // A cost that varies must not change them each time.
-        let present = self.settings.defer_hard_irqs;
-        let stays = present >= needed && matches!(self.settings.why, Reason::Saturated { .. });
-        QueueSettings { defer_hard_irqs: if stays { present } else { needed }, ..settings }
-    }
-
-    /// The spin that takes the least CPU time: its mean time, and a block where it was in vain. Never longer than
-    /// a block, so that it costs at most twice the best choice (Damianakis et al. 1997).
-    fn spin(&self) -> Duration {
-        let present = self.settings.spin;
-        if self.settings.mode != QueueMode::InterruptFirst || self.gaps.weight() < ENOUGH_GAPS {
-            return present;
-        }
-        let block = self.costs.block;
-        let cost = |spin: Duration| {
-            let in_vain = 1.0 - self.gaps.share_within(spin);
-            let spun = if spin.is_zero() { Duration::ZERO } else { self.gaps.mean_up_to(spin) };
-            spun.as_secs_f64() + block.as_secs_f64() * in_vain
+    /// Keeps the interval, changes it or gives polling up, by what interrupts take at this load.
+    fn compare(&mut self, plain: &Measured) -> Choice {
+        let (present, now) = (self.present, interval(&self.settings));
+        let delay = present.delay(self.wake());
+        let (preferred_delay, most_delay) = self.delay_bounds(plain);
+        let most_cost = self.cost_bound(plain);
+        let percent = |share: f64| (share * 100.0).round().min(f64::from(u16::MAX)) as u16;
+        let comparison = Comparison {
+            cpu: percent(present.cost / plain.cost),
+            delay: percent(delay / plain.delay(self.wake()).max(1e-9)),
         };
-        // The kernel's unit.
-        let whole = |time: Duration| Duration::from_micros(time.as_micros() as u64);
-        let best = [Duration::ZERO, whole(block / 2), whole(block)]
-            .into_iter()
-            .min_by(|one, other| cost(*one).total_cmp(&cost(*other)));
-        best.filter(|best| cost(*best) < cost(present) * (1.0 - SPIN_GAIN)).unwrap_or(present)
+        let is_costly = present.cost > most_cost * TOLERANCE;
+        let is_late = delay > most_delay * TOLERANCE;
+        let next = match (is_costly, is_late) {
+            (true, true) => None,
+            (true, false) => self.longer(now, delay, most_delay),
+            (false, true) => self.shorter(now, plain, most_cost),
+            (false, false) => {
+                let better = match self.budgets.cpu.share() > 0.0 {
+                    true => self.shorter(now, plain, most_cost),
+                    false => self.longer(now, delay, preferred_delay),
+                };
+                Some(better.unwrap_or(now))
+            }
+        };
+        let load = self.memory.at(present.rate);
+        match next {
+            None => {
+                load.refuse();
+                Choice::Plain(Reason::DidNotPay(comparison))
+            }
+            Some(next) if next == now => {
+                load.accept(now);
+                Choice::Stay(Reason::Pays(comparison))
+            }
+            Some(next) => {
+                if is_costly || is_late {
+                    self.barred = Some((now, BARRED));
+                }
+                Choice::Poll(next, Reason::Tries)
+            }
+        }
     }
 
-    fn with_suspend_timeout(&self, settings: QueueSettings) -> QueueSettings {
-        let present = &self.settings;
-        let suspends = present.polls() && !present.suspend_timeout.is_zero();
-        let timeout = self.longest_without_poll(suspends.then_some(present.suspend_timeout));
-        QueueSettings { suspend_timeout: timeout, ..settings }
+    /// The next longer interval, if events still wait no longer than they may.
+    fn longer(&self, now: Duration, delay: f64, most: f64) -> Option<Duration> {
+        let next = self.intervals().find(|interval| *interval > now)?;
+        let added = (1.0 - self.present.busy).max(0.0) * (next - now).as_secs_f64() / 2.0;
+        (!self.is_barred(next) && delay + added <= most).then_some(next)
     }
 
-    /// Bounds the time without a poll by half of the ring at the observed rate. `present`: the bound in effect.
-    fn longest_without_poll(&self, present: Option<Duration>) -> Duration {
+    /// The next shorter interval, if events still take no more CPU time than they may.
+    fn shorter(&self, now: Duration, plain: &Measured, most: f64) -> Option<Duration> {
+        let next = self.intervals().take_while(|interval| *interval < now).last()?;
+        let fits = if next.is_zero() {
+            self.never_sleeps_within(plain)
+        } else {
+            let (late, block) = (self.costs.timer_latency.as_secs_f64(), self.costs.block.as_secs_f64());
+            let polls = |interval: Duration| 1.0 / (interval.as_secs_f64() + late);
+            let added = (1.0 - self.present.busy).max(0.0) * (polls(next) - polls(now)) * block;
+            self.present.cost + added / self.present.rate <= most
+        };
+        (!self.is_barred(next) && fits).then_some(next)
+    }
+
+    fn is_barred(&self, interval: Duration) -> bool {
+        self.barred.is_some_and(|(barred, _)| barred == interval)
+    }
+
+    fn choose_polling_always(&self, window: &Epoch) -> Choice {
+        if window.events < FEW_EVENTS {
+            return Choice::Plain(Reason::Idle);
+        }
+        Choice::Poll(self.budgets.latency.delay().max(QueueSettings::SHORT_GRACE_TIME), Reason::Tries)
+    }
+
+    /// The settings that poll with this interval. Zero: the wait never sleeps.
+    fn polling(&self, interval: Duration, why: Reason) -> QueueSettings {
+        let timed = |interval: Duration| {
+            // Nobody else receives until the watchdog does.
+            let watchdog = QueueSettings::LONGEST_WATCHDOG.max(interval * 2);
+            self.within_ring(QueueSettings::timed(interval, watchdog, why))
+        };
+        match self.limits.timer {
+            PollTimer::Worker if interval.is_zero() => {
+                QueueSettings { spin: NEVER_SLEEPS, ..timed(NEVER_SLEEPS) }
+            }
+            PollTimer::Worker => timed(interval),
+            PollTimer::Kernel => {
+                let batch = self.present.cost * BATCH / interval.as_secs_f64().max(1e-6);
+                let mut deferrals = QueueSettings::GRACE_DEFERRALS;
+                while (deferrals as f64) < batch && deferrals < QueueSettings::MOST_DEFERRALS {
+                    deferrals *= 2;
+                }
+                let settings = QueueSettings::grace(interval, why);
+                self.within_ring(QueueSettings { defer_hard_irqs: deferrals, ..settings })
+            }
+        }
+    }
+
+    /// Shortens the time without a poll until at most half of the ring fills in it, at the observed rate.
+    fn within_ring(&self, settings: QueueSettings) -> QueueSettings {
         let bound = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate);
-        let timeout = QueueSettings::longest_suspend_timeout_within(bound);
-        // A rate near a power of two must not change the timeout back and forth.
-        present.filter(|&present| present <= bound && present >= timeout / 4).unwrap_or(timeout)
+        let within = QueueSettings::longest_suspend_timeout_within(bound);
+        match settings.mode {
+            QueueMode::Plain => settings,
+            QueueMode::Timed => {
+                let grace_time = settings.grace_time.min(within.max(settings.poll_interval * 2));
+                QueueSettings { grace_time, ..settings }
+            }
+            QueueMode::InterruptFirst | QueueMode::Grace => {
+                QueueSettings { suspend_timeout: settings.suspend_timeout.min(within), ..settings }
+            }
+        }
     }
 
     /// Keeps to the values that can't be set.
@@ -439,9 +455,7 @@ impl PollingLaw {
             None => wanted,
             // Its values need a worker that polls.
             Some(fixed) if fixed.mode == QueueMode::Timed => QueueSettings { why: wanted.why, ..fixed },
-            Some(fixed) if wanted.polls() && fixed.polls() => {
-                QueueSettings { spin: wanted.spin, why: wanted.why, ..fixed }
-            }
+            Some(fixed) if wanted.polls() && fixed.polls() => QueueSettings { why: wanted.why, ..fixed },
             Some(fixed) => {
                 QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why: wanted.why, ..fixed }
             }
@@ -449,17 +463,14 @@ impl PollingLaw {
     }
 }
 
-/// The share of the cost under interrupts above which polling is given up.
-fn most_cost(case: Case) -> f64 {
-    match case {
-        Case::StaysBusy => MOST_COST_INTERRUPT_FIRST,
-        Case::Saturated => MOST_COST_SATURATED,
-        Case::WithinBudget => MOST_COST,
+/// The time between two polls of a sleeping worker. Zero if it never sleeps.
+fn interval(settings: &QueueSettings) -> Duration {
+    match settings.mode {
+        QueueMode::Timed if settings.never_sleeps() => Duration::ZERO,
+        QueueMode::Timed => settings.poll_interval,
+        QueueMode::Plain => Duration::ZERO,
+        QueueMode::InterruptFirst | QueueMode::Grace => settings.grace_time,
     }
-}
-
-fn percent(share: f64) -> u8 {
-    (share * 100.0).round().clamp(0.0, 100.0) as u8
 }
 
 #[cfg(test)]

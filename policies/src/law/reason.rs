@@ -4,7 +4,22 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why the law chose a mode. Shares are in percent.
+/// A mode beside plain interrupts at the same load, in percent of theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// CPU time for an event.
+    pub cpu: u16,
+    /// How long an event waits until it is processed, on average.
+    pub delay: u16,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} % of their CPU time and {} % of their delay", self.cpu, self.delay)
+    }
+}
+
+/// Why the law chose a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 #[non_exhaustive]
@@ -13,31 +28,20 @@ pub enum Reason {
     Start,
     /// The values were set once, and nobody adapts them.
     Fixed,
-    /// Interrupts delay least while the queue often runs empty.
-    OftenIdle {
-        /// The share of the time in which the worker's core is busy.
-        busy: u8,
-    },
-    /// The queue rarely runs empty, so that a poll costs less than the interrupts that it replaces.
-    StaysBusy {
-        /// The share of the time in which the core would be busy under interrupts.
-        busy: u8,
-    },
-    /// Under interrupts packets would wait longer for the core than for a poll.
-    Saturated {
-        /// The share of the time in which the core would be busy under interrupts.
-        busy: u8,
-    },
-    /// The queue stays busy, but polling has cost more CPU time than interrupts lately.
-    CostsMore {
-        /// The share of the time in which the core is busy.
-        busy: u8,
-    },
-    /// Packets often come within the latency budget.
-    WithinBudget {
-        /// The share of empty polls after which a packet comes within the budget.
-        share: u8,
-    },
+    /// Too few packets come, or none of the queue's sockets is open.
+    Idle,
+    /// Interrupts are measured, because polling has to be compared with them at this load.
+    Measures,
+    /// Polling can't pay at this load: it would poll more often than interrupts wake, or delay events for longer than they do.
+    CannotPay,
+    /// The worker could not poll its queue: its log says why.
+    Failed,
+    /// Polling is tried for some windows.
+    Tries,
+    /// Polling takes less CPU time or delay than interrupts, within the budgets.
+    Pays(Comparison),
+    /// Polling was tried at this load, and took too much.
+    DidNotPay(Comparison),
 }
 
 impl Reason {
@@ -46,23 +50,21 @@ impl Reason {
         match self {
             Reason::Start => "start",
             Reason::Fixed => "fixed",
-            Reason::OftenIdle { .. } => "often-idle",
-            Reason::StaysBusy { .. } => "stays-busy",
-            Reason::Saturated { .. } => "saturated",
-            Reason::CostsMore { .. } => "costs-more",
-            Reason::WithinBudget { .. } => "within-budget",
+            Reason::Idle => "idle",
+            Reason::Measures => "measures",
+            Reason::CannotPay => "cannot-pay",
+            Reason::Failed => "failed",
+            Reason::Tries => "tries",
+            Reason::Pays(_) => "pays",
+            Reason::DidNotPay(_) => "did-not-pay",
         }
     }
 
-    /// The share that the choice is based on, in percent, if it is based on one.
-    pub fn percent(self) -> Option<u8> {
+    /// Polling beside interrupts, as it was measured last, if the choice is based on that.
+    pub fn comparison(self) -> Option<Comparison> {
         match self {
-            Reason::Start | Reason::Fixed => None,
-            Reason::OftenIdle { busy }
-            | Reason::StaysBusy { busy }
-            | Reason::Saturated { busy }
-            | Reason::CostsMore { busy } => Some(busy),
-            Reason::WithinBudget { share } => Some(share),
+            Reason::Pays(comparison) | Reason::DidNotPay(comparison) => Some(comparison),
+            _ => None,
         }
     }
 }
@@ -72,25 +74,13 @@ impl fmt::Display for Reason {
         match self {
             Reason::Start => write!(f, "nothing measured yet"),
             Reason::Fixed => write!(f, "fixed"),
-            Reason::OftenIdle { busy } => write!(f, "the core is busy {busy} % of the time"),
-            Reason::StaysBusy { busy } => {
-                write!(f, "interrupts would keep the core busy {busy} % of the time")
-            }
-            Reason::Saturated { busy: busy @ ..90 } => {
-                write!(
-                    f,
-                    "interrupts would keep the core busy {busy} % of the time, and packets wait longer for it than for a poll"
-                )
-            }
-            Reason::Saturated { busy } => {
-                write!(f, "interrupts would saturate the core: {busy} %")
-            }
-            Reason::CostsMore { busy } => {
-                write!(f, "the core is busy {busy} % of the time, and polling has taken more CPU time")
-            }
-            Reason::WithinBudget { share } => {
-                write!(f, "after {share} % of empty polls a packet comes within the latency budget")
-            }
+            Reason::Idle => write!(f, "too few packets come"),
+            Reason::Measures => write!(f, "interrupts are measured at this load"),
+            Reason::CannotPay => write!(f, "polling can't pay at this load"),
+            Reason::Failed => write!(f, "polling has failed"),
+            Reason::Tries => write!(f, "polling is tried at this load"),
+            Reason::Pays(beside) => write!(f, "beside interrupts {beside}"),
+            Reason::DidNotPay(beside) => write!(f, "polling was tried: beside interrupts {beside}"),
         }
     }
 }

@@ -11,6 +11,8 @@ use crate::law::QueueSettings;
 /// moment. Twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(64);
+/// How long the supervisor may take to set a queue's values. It takes some 100 µs, if it is alive.
+const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The settings of a queue, and how far newer ones are. Times are on the owner's clock.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub struct QueueChange {
     requests: Option<Arc<QueueRequests>>,
     in_effect: QueueSettings,
     phase: Phase,
+    /// Settings whose values the supervisor was asked for in vain. It may still set them.
+    unanswered: Option<QueueSettings>,
     /// When settings may be chosen again after some could not be set.
     retry_at: Option<Duration>,
     next_retry: Duration,
@@ -28,7 +32,7 @@ pub struct QueueChange {
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Settled,
-    Requested(QueueSettings),
+    Requested { settings: QueueSettings, since: Duration },
     StopsPolling { settings: QueueSettings, end: Option<Duration> },
 }
 
@@ -48,12 +52,22 @@ pub enum ChangeStep {
     SetWaits(QueueSettings),
     /// The supervisor could not set the values, and has reported why. Those in effect stay.
     Refused(QueueSettings),
+    /// The supervisor has not answered within a second: it is dead, or hangs. The values in effect stay, as far as is known.
+    Unanswered(QueueSettings),
 }
 
 impl QueueChange {
     /// A queue with these settings.
     pub fn new(queue: u32, requests: Option<Arc<QueueRequests>>, in_effect: QueueSettings) -> Self {
-        Self { queue, requests, in_effect, phase: Phase::Settled, retry_at: None, next_retry: FIRST_RETRY }
+        Self {
+            queue,
+            requests,
+            in_effect,
+            phase: Phase::Settled,
+            unanswered: None,
+            retry_at: None,
+            next_retry: FIRST_RETRY,
+        }
     }
 
     /// The settings with which the queue is driven.
@@ -86,23 +100,42 @@ impl QueueChange {
     pub fn step(&mut self, now: Duration, is_suspended: bool) -> ChangeStep {
         match self.phase {
             Phase::Settled => {
-                ChangeStep::Choose { retries: self.retry_at.take_if(|retry| now >= *retry).is_some() }
-            }
-            Phase::Requested(settings) => {
-                match self.requests.as_ref().and_then(|requests| requests.take_answer(self.queue)) {
-                    None => ChangeStep::Wait,
-                    Some(Ok(())) => ChangeStep::ValuesSet(settings),
-                    Some(Err(_)) => {
-                        self.abandon(now);
-                        ChangeStep::Refused(settings)
+                match self.unanswered.and_then(|settings| Some((settings, self.take_answer()?))) {
+                    Some((settings, answer)) => {
+                        self.unanswered = None;
+                        match answer {
+                            // The waits have to fit the values that the queue has now.
+                            Ok(()) => ChangeStep::ValuesSet(settings),
+                            Err(_) => ChangeStep::Wait,
+                        }
+                    }
+                    None => {
+                        ChangeStep::Choose { retries: self.retry_at.take_if(|retry| now >= *retry).is_some() }
                     }
                 }
             }
+            Phase::Requested { settings, since } => match self.take_answer() {
+                None if now >= since + DEADLINE => {
+                    self.unanswered = Some(settings);
+                    self.abandon(now);
+                    ChangeStep::Unanswered(settings)
+                }
+                None => ChangeStep::Wait,
+                Some(Ok(())) => ChangeStep::ValuesSet(settings),
+                Some(Err(_)) => {
+                    self.abandon(now);
+                    ChangeStep::Refused(settings)
+                }
+            },
             Phase::StopsPolling { settings, end } => {
                 let may_stop = !is_suspended || end.is_some_and(|end| now >= end);
                 if may_stop { ChangeStep::SetWaits(settings) } else { ChangeStep::Wait }
             }
         }
+    }
+
+    fn take_answer(&self) -> Option<Result<(), String>> {
+        self.requests.as_ref()?.take_answer(self.queue)
     }
 
     /// Whether the queue needs other values for these settings, and somebody can set them.
@@ -112,10 +145,10 @@ impl QueueChange {
     }
 
     /// Asks the supervisor for the values of these settings.
-    pub fn request(&mut self, settings: QueueSettings) {
+    pub fn request(&mut self, now: Duration, settings: QueueSettings) {
         if let Some(requests) = &self.requests {
             requests.request(self.queue, settings);
-            self.phase = Phase::Requested(settings);
+            (self.phase, self.unanswered) = (Phase::Requested { settings, since: now }, None);
         }
     }
 
@@ -183,7 +216,7 @@ mod tests {
         let mut now = NOW;
         for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
             assert!(change.needs_values(&polling));
-            change.request(polling);
+            change.request(now, polling);
             assert_eq!(change.step(now, false), ChangeStep::Wait);
             requests.answer(3, &polling, Err(String::new()));
             assert_eq!(change.step(now, false), ChangeStep::Refused(polling));
@@ -196,5 +229,22 @@ mod tests {
             assert_eq!(change.step(end, false), ChangeStep::Choose { retries: true });
             now = end;
         }
+    }
+
+    #[test]
+    fn a_supervisor_that_does_not_answer_holds_up_its_queue_for_a_second() {
+        let requests = Arc::new(QueueRequests::new().unwrap());
+        let (plain, polling) =
+            (QueueSettings::plain(Reason::Start), QueueSettings::fixed(LatencyBudget::ZERO));
+        let mut change = QueueChange::new(0, Some(Arc::clone(&requests)), plain);
+        change.request(NOW, polling);
+        let second = NOW + Duration::from_secs(1);
+        assert_eq!(change.step(second - Duration::from_nanos(1), false), ChangeStep::Wait);
+        assert_eq!(change.step(second, false), ChangeStep::Unanswered(polling));
+        assert_eq!((change.in_effect(), change.is_settled()), (plain, true));
+        assert_eq!(change.step(second, false), ChangeStep::Choose { retries: false });
+        // It was late, not dead.
+        requests.answer(0, &polling, Ok(()));
+        assert_eq!(change.step(second, false), ChangeStep::ValuesSet(polling));
     }
 }

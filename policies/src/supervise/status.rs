@@ -118,21 +118,21 @@ pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::{LatencyBudget, QueueSettings, Reason};
+    use crate::law::{Budgets, QueueSettings, Reason};
 
     #[test]
     fn workers_are_listed_until_the_status_file_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let directory = JournalDir::at(folder.path().join("lull"));
         fs::create_dir(directory.path()).unwrap();
-        let budget: LatencyBudget = "20".parse().unwrap();
-        let settings = QueueSettings::grace(budget.delay(), Reason::WithinBudget { share: 80 });
+        let budgets = Budgets { latency: "20".parse().unwrap(), ..Budgets::default() };
+        let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Tries);
         let worker = WorkerStatus {
             worker: 1,
             thread: 7,
             napi: 8193,
             running: "vanilla".to_owned(),
-            queue: Some(QueueStatus::new(&settings, Some(budget))),
+            queue: Some(QueueStatus::new(&settings, Some(budgets))),
             running_ns: 1,
             polling_ns: 2,
             parked_ns: 3,

@@ -14,7 +14,7 @@ use syn::{Error, Expr, ExprLit, ItemFn, Lit, LitStr, MetaNameValue, Path, Token,
 /// can't be built.
 ///
 /// The arguments are `policy`, `workers`, `interface`, `wait`, `driver`, `cores`, `affinity`,
-/// `grace_time` and `latency_budget`, all optional: strings, except `workers`, which is a number. The
+/// `grace_time`, `latency_budget` and `cpu_budget`, all optional: strings, except `workers`, which is a number. The
 /// [table of `Builder`](struct.Builder.html#configuration) lists their values, and the environment variables
 /// that override them.
 ///
@@ -66,7 +66,7 @@ struct Arguments {
     krate: Option<Path>,
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "policy",
     "workers",
     "interface",
@@ -76,10 +76,11 @@ const NAMES: [&str; 10] = [
     "affinity",
     "grace_time",
     "latency_budget",
+    "cpu_budget",
     "crate",
 ];
 const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-thread"];
-const DRIVERS: [&str; 4] = ["auto", "epoll", "uring", "hybrid"];
+const DRIVERS: [&str; 3] = ["auto", "epoll", "uring"];
 const AFFINITIES: [&str; 3] = ["pin", "follow", "none"];
 
 impl Parse for Arguments {

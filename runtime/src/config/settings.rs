@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use policies::law::{LatencyBudget, QueueSettings};
+use policies::law::{CpuBudget, LatencyBudget, QueueSettings};
 use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWait};
 
 use crate::config::wait_strategy::WaitStrategy;
@@ -48,7 +48,7 @@ settings! {
     WAIT: "wait", "RUNTIME_WAIT", "`RUNTIME_WAIT`",
         "`block` (default), `spin`, `adaptive`";
     DRIVER: "driver", "RUNTIME_DRIVER", "`RUNTIME_DRIVER`",
-        "`auto` (default), `epoll`, `uring`, `hybrid`";
+        "`auto` (default), `epoll`, `uring`";
     CORES: "cores", "", "–",
         "cores to pin workers to, for example `0,2-3`; workers are not pinned by default";
     AFFINITY: "affinity", "RUNTIME_AFFINITY", "`RUNTIME_AFFINITY`",
@@ -57,6 +57,8 @@ settings! {
         "microseconds, or `auto` (default); see [`Builder::grace_time`]";
     LATENCY_BUDGET: "latency_budget", "RUNTIME_LATENCY_BUDGET", "`RUNTIME_LATENCY_BUDGET`",
         "microseconds from 0 (default) to 1000; see [`Builder::latency_budget`]";
+    CPU_BUDGET: "cpu_budget", "RUNTIME_CPU_BUDGET", "`RUNTIME_CPU_BUDGET`",
+        "percent from 0 (default) to 400; see [`Builder::cpu_budget`]";
 }
 
 /// The arguments of `#[runtime::main(…)]` and `#[runtime::test(…)]`.
@@ -72,6 +74,7 @@ pub struct Attribute {
     pub affinity: Option<String>,
     pub grace_time: Option<String>,
     pub latency_budget: Option<String>,
+    pub cpu_budget: Option<String>,
 }
 
 /// The settings that the code has made.
@@ -89,6 +92,7 @@ pub(crate) struct CodeSettings {
     pub(crate) ban_irqbalance: bool,
     pub(crate) grace_time: Option<GraceTime>,
     pub(crate) latency_budget: Option<LatencyBudget>,
+    pub(crate) cpu_budget: Option<CpuBudget>,
     pub(crate) ignores_polling_costs: bool,
     pub(crate) busy_poll: Option<Duration>,
     pub(crate) max_events: Option<usize>,
@@ -113,8 +117,7 @@ pub(crate) struct Config {
     pub(crate) cores: Vec<u32>,
     pub(crate) affinity: Affinity,
     pub(crate) settings: Settings,
-    /// Whether no worker polls although the policy is kernel polling: on `uring`, unless a grace time is fixed.
-    pub(crate) leaves_queue: bool,
+    pub(crate) cpu_budget: CpuBudget,
     pub(crate) ignores_polling_costs: bool,
     pub(crate) busy_poll: Duration,
     pub(crate) max_events: usize,
@@ -169,6 +172,8 @@ impl Config {
             attribute.latency_budget,
             parse::<LatencyBudget>,
         )?;
+        let cpu_budget =
+            layered(code.cpu_budget, &CPU_BUDGET, &environment, attribute.cpu_budget, parse::<CpuBudget>)?;
         let policy = policy.unwrap_or_default();
         let (driver, wait) = (driver.unwrap_or_default(), wait.unwrap_or_default());
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
@@ -184,19 +189,14 @@ impl Config {
         settings.latency_budget = latency_budget.unwrap_or_default();
         settings.gro_flush_timeout = grace_time.unwrap_or_default();
         let adapts = policy.adapts(settings.gro_flush_timeout);
-        // No values suit `uring`: its waits never suspend interrupts, and cost more than interrupts below saturation.
-        let leaves_queue = adapts && driver == DriverKind::Uring;
         // Without an interface no queue is polled.
-        let polls = policy.busy_polls() && interface.is_some() && !leaves_queue;
+        let polls = policy.busy_polls() && interface.is_some();
         // The kernel polls the queue in the wait, and for how long is the law's.
         let has_no_spin = polls && wait == WaitStrategy::Adaptive;
         let wait = if has_no_spin { WaitStrategy::Block } else { wait };
         // Where the law does not run, kernel polling has the values that suit the budget without it.
         let polls_always = wait != WaitStrategy::Block || code.busy_poll.is_some();
-        if leaves_queue {
-            settings.gro_flush_timeout = GraceTime::Fixed(Duration::ZERO);
-            settings.defer_hard_irqs = 0;
-        } else if adapts && polls_always {
+        if adapts && polls_always {
             let fixed = QueueSettings::fixed(settings.latency_budget);
             settings.gro_flush_timeout = GraceTime::Fixed(fixed.grace_time);
             settings.defer_hard_irqs = fixed.defer_hard_irqs;
@@ -222,7 +222,7 @@ impl Config {
             cores,
             affinity: affinity.unwrap_or_default(),
             settings,
-            leaves_queue,
+            cpu_budget: cpu_budget.unwrap_or_default(),
             ignores_polling_costs: code.ignores_polling_costs,
             busy_poll,
             max_events: code.max_events.unwrap_or(MAX_EVENTS),
@@ -336,12 +336,14 @@ mod tests {
             assert_eq!(with(policy, None, auto, Spin), (Spin, Duration::ZERO));
             assert_eq!(with(policy, None, auto, Adaptive), (Adaptive, Duration::ZERO));
         }
-        assert_eq!(with(kernel_polling, Some("lo"), DriverKind::Uring, Adaptive), (Adaptive, Duration::ZERO));
+        assert_eq!(with(kernel_polling, Some("lo"), DriverKind::Uring, Adaptive), (Block, Duration::ZERO));
     }
 
     #[test]
     fn the_table_names_every_variable() {
-        for setting in [POLICY, WORKERS, INTERFACE, WAIT, DRIVER, AFFINITY, GRACE_TIME, LATENCY_BUDGET] {
+        for setting in
+            [POLICY, WORKERS, INTERFACE, WAIT, DRIVER, AFFINITY, GRACE_TIME, LATENCY_BUDGET, CPU_BUDGET]
+        {
             assert!(settings_table!().contains(&format!("`{}` | `{}`", setting.argument, setting.variable)));
         }
     }

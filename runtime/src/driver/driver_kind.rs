@@ -10,24 +10,18 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum DriverKind {
-    /// Hybrid under the policies that poll an interface's queue, else uring; epoll if io_uring is not
-    /// available.
+    /// Epoll where the values of an interface's queue are fixed and its waits poll (suppression, kernel polling with a fixed
+    /// grace time or on a host that was prepared by others), or if io_uring is not available. Else uring.
     #[default]
     Auto,
     /// Only epoll: readiness, and a system call for each receive and send.
     Epoll,
-    /// Only io_uring. It can busy-poll a queue, but not suspend its interrupts.
+    /// io_uring: a turn's receives and sends take one system call, which also polls the queue.
     Uring,
-    /// epoll for the wait, which suspends interrupts; io_uring for a turn's receives and sends.
-    Hybrid,
 }
 
-const KINDS: [(DriverKind, &str); 4] = [
-    (DriverKind::Auto, "auto"),
-    (DriverKind::Epoll, "epoll"),
-    (DriverKind::Uring, "uring"),
-    (DriverKind::Hybrid, "hybrid"),
-];
+const KINDS: [(DriverKind, &str); 3] =
+    [(DriverKind::Auto, "auto"), (DriverKind::Epoll, "epoll"), (DriverKind::Uring, "uring")];
 
 impl fmt::Display for DriverKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +32,7 @@ impl fmt::Display for DriverKind {
 
 /// A string that is not a driver.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown driver {given:?}; the drivers are: auto, epoll, uring, hybrid")]
+#[error("unknown driver {given:?}; the drivers are: auto, epoll, uring")]
 pub struct UnknownDriver {
     given: String,
 }
@@ -62,8 +56,6 @@ mod tests {
             assert_eq!(name.parse(), Ok(kind));
             assert_eq!(kind.to_string(), name);
         }
-        assert!(
-            "iouring".parse::<DriverKind>().unwrap_err().to_string().contains("auto, epoll, uring, hybrid")
-        );
+        assert!("iouring".parse::<DriverKind>().unwrap_err().to_string().contains("auto, epoll, uring"));
     }
 }

@@ -32,13 +32,8 @@ use crate::waking::wake_handle::WakeHandle;
 const WAKE: usize = usize::MAX - 1;
 /// The token of the other epoll instance.
 const OTHER: usize = usize::MAX - 2;
-/// The token of a ring's completion eventfd.
-const RING: usize = usize::MAX - 3;
-/// The token of a socket from which the instance only learns its NAPI.
-const LEARN: usize = usize::MAX - 4;
-
 /// The token of the eventfd that makes a wait return an event.
-const SUSPEND: usize = usize::MAX - 5;
+const SUSPEND: usize = usize::MAX - 3;
 
 /// With this many events the kernel copies them for several microseconds, in which the grace timer may wake the
 /// NAPI's thread.
@@ -132,31 +127,6 @@ impl EpollDriver {
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.polling.as_fd()
-    }
-
-    /// Ends the wait when a ring's completion eventfd is written. Edge-triggered, so it need not be read.
-    pub(super) fn watch_ring(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = EventFlags::IN | EventFlags::ET;
-        epoll::add(&self.polling, eventfd, EventData::new_u64(RING as u64), flags)?;
-        Ok(())
-    }
-
-    /// Lets the polling instance learn its NAPI from a socket that is read elsewhere: each packet's wake-up
-    /// stores the id before the event mask is checked (`fs/eventpoll.c`, `ep_poll_callback`).
-    pub(super) fn learn_napi(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = EventFlags::ONESHOT | EventFlags::ET;
-        epoll::add(&self.polling, socket, EventData::new_u64(LEARN as u64), flags)?;
-        self.in_polling.set(self.in_polling.get() + 1);
-        self.timed.iter().for_each(|timed| timed.add(socket));
-        Ok(())
-    }
-
-    /// Undoes [`EpollDriver::learn_napi`].
-    pub(super) fn forget_napi(&self, socket: BorrowedFd<'_>) {
-        self.timed.iter().for_each(|timed| timed.remove(socket));
-        // Fails only for a descriptor that was closed by others, and then it is removed already.
-        let _ = epoll::delete(&self.polling, socket);
-        self.in_polling.set(self.in_polling.get() - 1);
     }
 
     /// Watches a descriptor. `napi`: the one that the worker polls.
@@ -257,9 +227,9 @@ impl EpollDriver {
         self.timed.as_deref().filter(|timed| timed.are_on())
     }
 
-    /// Whether waits busy-poll the NAPI at present.
-    pub(crate) fn polls(&self) -> bool {
-        self.polls.get()
+    /// Whether a poll of timed mode has failed.
+    pub(super) fn polls_have_failed(&self) -> bool {
+        self.timed.as_ref().is_some_and(|timed| timed.have_failed())
     }
 
     /// Says that a kernel thread polls the NAPI while the worker doesn't.
@@ -275,7 +245,7 @@ impl EpollDriver {
 
     /// Makes the kernel suspend the interrupts of the NAPI without a poll, as it does whenever a wait returns an
     /// event. Dispatches what else is ready.
-    pub(super) fn suspend(&self) -> io::Result<WaitOutcome> {
+    fn suspend(&self) -> io::Result<WaitOutcome> {
         if let Some(suspend) = &self.suspend {
             // Fails only if the counter is full (EAGAIN), and then the eventfd is ready already.
             let _ = rustix::io::write(suspend, &1_u64.to_ne_bytes());
@@ -290,7 +260,7 @@ impl EpollDriver {
     fn collect(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<bool> {
         let mut events = self.events.borrow_mut();
         let count = match self.timed() {
-            Some(timed) => timed.wait(self.polling.as_fd(), &mut events, timeout, &mut outcome.calls)?,
+            Some(timed) => timed.wait(self.polling.as_fd(), &mut events, timeout, outcome)?,
             None => epoll_sys::epoll_wait(self.polling.as_fd(), &mut events, timeout)?,
         };
         self.last_events.set(count);
@@ -308,11 +278,11 @@ impl EpollDriver {
                     self.other_armed.set(false);
                     other = true;
                 }
-                // The ring's driver counts what these bring.
-                RING | LEARN | SUSPEND => network = true,
+                SUSPEND => network = true,
                 key => {
                     network = true;
                     outcome.events += 1;
+                    outcome.queue_events += 1;
                     self.dispatch(key, event);
                 }
             }
@@ -348,7 +318,7 @@ impl EpollDriver {
     }
 
     /// Re-arms the nested descriptors that have fired.
-    pub(super) fn arm(&self) -> io::Result<()> {
+    fn arm(&self) -> io::Result<()> {
         let Some(other) = &self.other else { return Ok(()) };
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         if !self.wake_armed.replace(true)

@@ -20,7 +20,7 @@ use policies::law::QueueSettings;
 
 pub use self::driver_kind::{DriverKind, UnknownDriver};
 use self::epoll::EpollDriver;
-use self::uring::driver::{Mode, UringDriver};
+use self::uring::driver::UringDriver;
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
 use crate::waking::wake_handle::WakeHandle;
 
@@ -30,29 +30,41 @@ pub(crate) enum Driver {
     Uring(Rc<UringDriver>),
 }
 
+/// Whether the policy busy-polls an interface's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueuePolling {
+    None,
+    /// With values of the queue that stay as they are.
+    Fixed,
+    /// As a law chooses, which sets the queue's values.
+    ByLaw,
+}
+
 impl Driver {
     /// Opens the driver that was asked for. `auto` takes epoll if io_uring is not available; the second
     /// value says why.
     ///
-    /// `split`: whether the policy busy-polls an interface's queue. `wake`: wakes this driver's worker.
+    /// `polling`: whether and how the policy busy-polls an interface's queue. `wake`: wakes this driver's worker.
     pub(crate) fn open(
         asked: DriverKind,
-        split: bool,
+        polling: QueuePolling,
         max_events: usize,
         wake: &Arc<WakeHandle>,
     ) -> io::Result<(Self, Option<String>)> {
+        let split = polling != QueuePolling::None;
         let open_epoll = || EpollDriver::new(split, max_events, Some(Arc::clone(wake))).map(Self::Epoll);
-        let mode = match asked {
-            DriverKind::Epoll => return Ok((open_epoll()?, None)),
-            DriverKind::Uring => Mode::Uring,
-            DriverKind::Hybrid => Mode::Hybrid,
-            DriverKind::Auto if split => Mode::Hybrid,
-            DriverKind::Auto => Mode::Uring,
+        let by_epoll = match asked {
+            DriverKind::Epoll => true,
+            DriverKind::Uring => false,
+            // Only epoll's waits suspend interrupts, which values that nobody adapts need (`napi_suspend_irqs` has one
+            // caller, `fs/eventpoll.c`).
+            DriverKind::Auto => polling == QueuePolling::Fixed,
         };
-        let split_epoll = split && mode == Mode::Hybrid;
-        let watched = (mode == Mode::Hybrid).then(|| Arc::clone(wake));
-        let epoll = EpollDriver::new(split_epoll, max_events, watched)?;
-        match UringDriver::new(mode, epoll, Arc::clone(wake)) {
+        if by_epoll {
+            return Ok((open_epoll()?, None));
+        }
+        let epoll = EpollDriver::new(false, max_events, None)?;
+        match UringDriver::new(epoll, Arc::clone(wake)) {
             Ok(ring) => Ok((Self::Uring(ring), None)),
             Err(error) => {
                 let why = explain(&error);
@@ -68,10 +80,7 @@ impl Driver {
     pub(crate) fn kind(&self) -> DriverKind {
         match self {
             Self::Epoll(_) => DriverKind::Epoll,
-            Self::Uring(ring) => match ring.mode() {
-                Mode::Uring => DriverKind::Uring,
-                Mode::Hybrid => DriverKind::Hybrid,
-            },
+            Self::Uring(_) => DriverKind::Uring,
         }
     }
 
@@ -106,15 +115,53 @@ impl Driver {
         }
     }
 
-    /// Makes the wait busy-poll as the settings say, or stops that ([`EpollDriver::set_polling`]).
-    pub(crate) fn set_polling(&self, settings: &QueueSettings, budget: u16) -> io::Result<()> {
-        let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
-        let params = settings.polls().then(|| EpollParams::polling(micros, budget));
-        self.epoll().set_polling(params, settings.poll_interval)?;
-        if let Some(ring) = self.ring() {
-            ring.set_suspends(settings.polls() && !settings.suspend_timeout.is_zero());
+    /// Makes the wait busy-poll a NAPI as the settings say, or stops that ([`EpollDriver::set_polling`]).
+    pub(crate) fn set_polling(&self, napi: u32, settings: &QueueSettings, budget: u16) -> io::Result<()> {
+        match self {
+            Self::Epoll(epoll) => {
+                let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
+                let params = settings.polls().then(|| EpollParams::polling(micros, budget));
+                epoll.set_polling(params, settings.poll_interval)
+            }
+            Self::Uring(ring) => {
+                let napi = if settings.polls() { napi } else { 0 };
+                ring.set_queue_polls(napi, settings.spin, settings.poll_interval)
+            }
         }
-        Ok(())
+    }
+
+    /// The queue's NAPI has this id now, after its link was opened again. Sockets tell epoll by themselves.
+    pub(crate) fn follow_napi(&self, napi: u32) {
+        if let Self::Uring(ring) = self
+            && let Err(error) = ring.follow_napi(napi)
+        {
+            tracing::warn!(%error, napi, "the ring can't poll the queue's new NAPI");
+        }
+    }
+
+    /// Whether a poll of timed mode has failed.
+    pub(crate) fn polls_have_failed(&self) -> bool {
+        match self {
+            Self::Epoll(epoll) => epoll.polls_have_failed(),
+            // A failed enter ends the worker.
+            Self::Uring(_) => false,
+        }
+    }
+
+    /// Whether the last wait may have suspended the queue's interrupts, so that only a wait that polls resumes them.
+    pub(crate) fn is_suspended(&self) -> bool {
+        match self {
+            Self::Epoll(epoll) => epoll.is_suspended(),
+            Self::Uring(_) => false,
+        }
+    }
+
+    /// Whether waits may have to poll a queue, in which what arrives between two of them must fit.
+    fn polls_queue(&self) -> bool {
+        match self {
+            Self::Epoll(epoll) => epoll.is_split(),
+            Self::Uring(ring) => ring.polls_queue(),
+        }
     }
 
     /// How many tasks one turn runs before the next wait.
@@ -129,11 +176,7 @@ impl Driver {
 
     /// How long one turn runs tasks before the next wait. It is exceeded by the last task's poll.
     pub(crate) fn turn_limit(&self) -> Duration {
-        if self.task_budget() == POLLING_TASK_BUDGET && self.epoll().is_split() {
-            POLLING_TURN_LIMIT
-        } else {
-            TURN_LIMIT
-        }
+        if self.polls_queue() { POLLING_TURN_LIMIT } else { TURN_LIMIT }
     }
 
     /// Takes on waking another worker with the next wait; `false` if this driver can't.
@@ -143,7 +186,7 @@ impl Driver {
 
     /// Whether the wait can be delayed for a moment: no queue is to be polled, and nothing to be sent.
     pub(crate) fn may_spin(&self) -> bool {
-        !self.epoll().is_split() && self.ring().is_none_or(|ring| !ring.has_to_send())
+        !self.polls_queue() && self.ring().is_none_or(|ring| !ring.has_to_send())
     }
 
     /// Wakes the workers of [`Driver::defer_wake`] now, because the next wait is not near.

@@ -9,7 +9,7 @@ use policies::descriptors::EpollParams;
 
 use super::epoll_sys::{self, Event};
 use super::napi_poller::NapiPoller;
-use super::wait::POLL_PASS;
+use super::wait::{POLL_PASS, WaitOutcome};
 use crate::timers::clock::monotonic_nanos;
 
 /// After this many poll intervals without the poller it polls, also if the instance seems to poll: its last events may have been
@@ -58,6 +58,11 @@ impl TimedPolls {
         self.interval.get() > 0
     }
 
+    /// Whether a poll has failed.
+    pub(super) fn have_failed(&self) -> bool {
+        self.failed.get()
+    }
+
     /// Sets the poll interval, 0 in other modes than timed, and how one poll is made. The queue has the values of the mode
     /// already.
     pub(super) fn set(&self, interval: Duration, params: EpollParams) -> io::Result<()> {
@@ -90,30 +95,34 @@ impl TimedPolls {
         }
     }
 
-    /// Waits on an epoll instance as [`epoll_sys::epoll_wait`] does, and polls after each interval. `calls` counts the system
-    /// calls beyond the first.
+    /// Waits on an epoll instance as [`epoll_sys::epoll_wait`] does, and polls after each interval. Sets the outcome's looks and
+    /// sleeps, and counts the system calls beyond the first.
     pub(super) fn wait(
         &self,
         instance: BorrowedFd<'_>,
         events: &mut [Event],
         timeout: Option<Duration>,
-        calls: &mut usize,
+        outcome: &mut WaitOutcome,
     ) -> io::Result<usize> {
         let interval = self.interval.get();
         let mut now = monotonic_nanos();
+        outcome.looked = now;
+        outcome.look_budget = u32::try_from(events.len()).unwrap_or(u32::MAX);
         let timeout = timeout.map_or(LONGEST_WAIT, |timeout| timeout.as_nanos() as u64);
         let end = now + timeout.min(LONGEST_WAIT);
         loop {
+            let began = now;
             let since = now.saturating_sub(self.polled.get());
             let since_poller = now.saturating_sub(self.poller_polled.get());
             let polls =
                 since >= interval && !self.knows_napi.get() || since_poller >= interval * MOST_INTERVALS;
             if polls {
-                *calls += self.poll();
+                outcome.calls += self.poll();
             }
             // An instance that knows its NAPI polls before it sleeps. If that is in vain, it has forgotten the NAPI.
             if polls || self.knows_napi.replace(false) {
                 self.polled.set(now);
+                outcome.looked = now;
             }
             let next = self.polled.get() + interval;
             let sleep = Duration::from_nanos(next.min(end).saturating_sub(now)).max(POLL_PASS);
@@ -122,10 +131,14 @@ impl TimedPolls {
                 return Ok(count);
             }
             now = monotonic_nanos();
+            if next <= end {
+                outcome.overslept.0 += Duration::from_nanos(now - began).saturating_sub(sleep);
+                outcome.overslept.1 += 1;
+            }
             if now >= end {
                 return Ok(0);
             }
-            *calls += 1;
+            outcome.calls += 1;
         }
     }
 }

@@ -29,6 +29,13 @@ pub(crate) enum Wait {
 pub(crate) struct WaitOutcome {
     /// Events of descriptors, and receives.
     pub(crate) events: usize,
+    /// Those of them that came by the queue that the worker polls, if the policy polls.
+    pub(crate) queue_events: usize,
+    /// In timed mode: when the queue was looked at, on the monotonic clock, and how many events one look takes at most.
+    pub(crate) looked: u64,
+    pub(crate) look_budget: u32,
+    /// In timed mode: by how much sleeps that the poll interval ended were longer than that, and how many there were.
+    pub(crate) overslept: (Duration, u32),
     /// Whether operations of the ring have completed, also those that are not counted as events.
     pub(crate) completed: bool,
     /// System calls made.

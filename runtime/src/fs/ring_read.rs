@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 
-use crate::driver::uring::driver::Mode;
 use crate::io::RingFd;
 use crate::task::spawn::spawn_local;
 use crate::task_core::identity::Identity;
@@ -31,10 +30,7 @@ pub(super) fn is_readable(file: &File) -> bool {
 /// Whether the calling worker has a ring that takes reads of this length.
 pub(super) fn ring_takes(length: usize) -> bool {
     // A paused clock waits for threads of blocking work, not for the ring.
-    let has_ring = current::try_with(|worker| {
-        let in_ring = worker.driver.ring().is_some_and(|ring| ring.mode() == Mode::Uring);
-        in_ring && !worker.clock.is_paused()
-    });
+    let has_ring = current::try_with(|worker| worker.driver.ring().is_some() && !worker.clock.is_paused());
     (1..=MAX_LENGTH).contains(&length) && has_ring == Some(true)
 }
 

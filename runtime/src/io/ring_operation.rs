@@ -18,7 +18,7 @@ use crate::worker::current;
 /// The worker's driver has no ring ([`DriverKind::Epoll`](crate::DriverKind::Epoll)). As an [`io::Error`] its kind is
 /// `Unsupported`, and this its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the epoll driver has no io_uring: this operation needs the uring or the hybrid driver")]
+#[error("the epoll driver has no io_uring: this operation needs the uring driver")]
 pub struct NoRing;
 
 impl From<NoRing> for io::Error {

@@ -74,11 +74,9 @@ const QUEUE_TIMES: [QueueTime; 4] = [
         "Time that a wait polls the worker's queue before it sleeps, beyond the first poll.",
         |it| Some(it.spin_us),
     ),
-    (
-        "lull_worker_latency_budget_seconds",
-        "Median delay that the worker may cost in exchange for CPU time.",
-        |it| it.latency_budget_us,
-    ),
+    ("lull_worker_latency_budget_seconds", "Delay that polling may cost in exchange for CPU time.", |it| {
+        it.latency_budget_us
+    }),
 ];
 
 impl Snapshot {
@@ -221,8 +219,8 @@ mod tests {
             napi: None,
             epoll: None,
             queue,
-            latency_budget: None,
-            driver: DriverKind::Hybrid,
+            budgets: None,
+            driver: DriverKind::Uring,
             features: Vec::new(),
             driver_note: None,
         };
@@ -238,7 +236,7 @@ mod tests {
     fn a_worker_under_kernel_polling_has_one_mode_and_its_times_in_seconds() {
         let page = snapshot(Some(QueueSettings::fixed(LatencyBudget::ZERO))).prometheus();
         for line in [
-            "lull_worker_info{worker=\"0\",policy=\"kernel-polling\",running=\"kernel-polling\",driver=\"hybrid\",napi=\"\",core=\"3\"} 1",
+            "lull_worker_info{worker=\"0\",policy=\"kernel-polling\",running=\"kernel-polling\",driver=\"uring\",napi=\"\",core=\"3\"} 1",
             "lull_worker_steps_down{worker=\"0\"} 1",
             "lull_worker_queue_mode{worker=\"0\",mode=\"plain\"} 0",
             "lull_worker_queue_mode{worker=\"0\",mode=\"interrupt-first\"} 1",

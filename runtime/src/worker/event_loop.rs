@@ -271,9 +271,7 @@ impl Worker {
         counters.received_bytes.add(outcome.received_bytes);
         counters.sent_bytes.add(outcome.sent_bytes);
         if let Some(control) = &self.queue_control {
-            if parked {
-                control.waited(ended - now, outcome.events);
-            }
+            control.waited(now, ended, parked, &outcome);
             control.update(ended, &self.handle, &self.driver);
         }
         if next_timer.is_some_and(|deadline| deadline <= self.turn_time.get()) {

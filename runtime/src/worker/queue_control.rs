@@ -2,15 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::law::{Epoch, PollingLaw, QueueMode, QueueSettings};
-use policies::thread_time::{AwakeTime, this_thread_cpu_time};
+use policies::law::{Budgets, Epoch, PollingLaw, QueueMode, QueueSettings, receiving_time};
+use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time};
 use policies::{ChangeStep, QueueChange, QueueRequests};
 
 use super::worker_handle::WorkerHandle;
 use crate::counters::worker_counters::WorkerCounters;
 use crate::driver::Driver;
+use crate::driver::wait::WaitOutcome;
 
 /// How often the law is asked.
 const STEP: Duration = Duration::from_millis(10);
@@ -19,6 +21,9 @@ const STEP: Duration = Duration::from_millis(10);
 const EVENT_TIME: Duration = Duration::from_nanos(1_500);
 /// For how long nobody may poll the queue when a worker stops polling.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
+/// A worker that was away from its queue for longer than this, in nanoseconds, was paused: by a long task, or by the hypervisor.
+/// What waited meanwhile says nothing of the mode.
+const PAUSE: u64 = 1_000_000;
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);
 /// The payload of a full Ethernet frame with TCP timestamps, in bytes.
@@ -28,43 +33,48 @@ const SEGMENT: u64 = 1_448;
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     time: u64,
-    events: u64,
     received_bytes: u64,
     sent_bytes: u64,
     /// As far as the kernel counts it.
-    threads: Option<ThreadTimes>,
+    threads: Option<QueueTimes>,
 }
 
 /// How the worker's thread and its queue's have spent their time so far.
 #[derive(Debug, Clone, Copy)]
-struct ThreadTimes {
-    /// How long the worker has run.
-    run: Duration,
-    /// How long the worker was ready while others had its core.
-    ready: Duration,
-    /// How long the kernel thread that polls the queue has run; `None` if there is none.
-    received: Option<Duration>,
+struct QueueTimes {
+    worker: ThreadTimes,
+    /// The kernel thread that polls the queue; `None` if there is none.
+    receiver: Option<ThreadTimes>,
 }
 
-impl ThreadTimes {
+impl QueueTimes {
     /// The CPU time of the worker and of the kernel's work for its queue, and how long the worker waited for its core
     /// beyond that, with `sleeps` in between and `packets` received.
     fn since(&self, before: &Self, sleeps: u32, packets: u64) -> (Duration, Duration) {
-        let run = self.run.saturating_sub(before.run);
-        let ready = self.ready.saturating_sub(before.ready);
-        match (before.received, self.received) {
-            (Some(before), Some(after)) => {
-                let received = after.saturating_sub(before);
-                // While the kernel thread has the worker's core, the worker is ready.
-                (run + received, ready.saturating_sub(received))
-            }
+        let run = self.worker.run.saturating_sub(before.worker.run);
+        let ready = self.worker.ready.saturating_sub(before.worker.ready);
+        match self.received_since(before) {
+            // While the kernel thread has the worker's core, the worker is ready.
+            Some((received, _)) => (run + received, ready.saturating_sub(received)),
             // Interrupts do the kernel's work. While they hold up the worker, it is running or ready; while it sleeps,
             // it is neither. The rest of the time in which it was ready, other programs had the core.
-            _ => {
+            None => {
                 let in_interrupts = ready.min(INTERRUPT * u32::try_from(packets).unwrap_or(u32::MAX));
                 (run + in_interrupts + INTERRUPT * sleeps, ready - in_interrupts)
             }
         }
+    }
+
+    /// How long the kernel thread has run, and how often.
+    fn received_since(&self, before: &Self) -> Option<(Duration, u64)> {
+        let (before, after) = before.receiver.zip(self.receiver)?;
+        Some((after.run.saturating_sub(before.run), after.turns.saturating_sub(before.turns)))
+    }
+
+    /// How long a packet takes through the kernel thread, on average, in `duration`.
+    fn receiving_since(&self, before: &Self, duration: Duration) -> Duration {
+        let (run, turns) = self.received_since(before).unwrap_or_default();
+        receiving_time(run, turns, duration)
     }
 }
 
@@ -79,20 +89,62 @@ pub(crate) struct QueueControl {
     napi_thread: Option<AwakeTime>,
     last: Cell<Reading>,
     next_step: Cell<u64>,
-    /// The waits that put the worker to sleep since the last step.
-    sleeps: Cell<u32>,
-    /// The sum of those sleeps' lengths.
-    slept: Cell<Duration>,
+    waits: Cell<Waits>,
+    /// Events of the queue per second, in the last step.
+    rate: Cell<f64>,
+    backlog: Cell<Backlog>,
+}
+
+/// When the packets came that a look at the queue finds. One look takes so many of them at most, so some wait for several looks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Backlog {
+    /// What came before this moment was taken, on the monotonic clock in nanoseconds.
+    taken_until: u64,
+    /// Packets that wait at most: the slots of the ring.
+    most: u32,
+}
+
+impl Backlog {
+    /// Takes in a look at the queue at `time`, which has taken `events`, or all there were if that is fewer than `budget`. `rate`:
+    /// events that come in a second. Returns how long one of them has waited, on average.
+    fn look(&mut self, time: u64, events: u32, budget: u32, rate: f64) -> Duration {
+        let since = time.saturating_sub(self.taken_until);
+        if since > PAUSE {
+            self.taken_until = time;
+            return Duration::ZERO;
+        }
+        let nanos = |events: u32| (f64::from(events) / rate.max(1.0) * 1e9) as u64;
+        let arrived_in = if events < budget { since } else { since.min(nanos(events)) };
+        // No more wait than fit into the ring.
+        self.taken_until = (self.taken_until + arrived_in).max(time.saturating_sub(nanos(self.most)));
+        Duration::from_nanos(since.min(nanos(self.most).max(arrived_in)) - arrived_in / 2)
+    }
+}
+
+/// What the waits were like since the last step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waits {
+    /// Events of the queue.
+    events: u64,
+    /// Waits that have put the worker to sleep, and the sum of their lengths.
+    sleeps: u32,
+    slept: Duration,
+    /// As in [`Epoch`].
+    delay: Duration,
+    wakes: f64,
+    overslept: (Duration, u64),
+    /// When the last wait ended, on the monotonic clock, and how many events of the queue it brought.
+    last: (u64, u32),
 }
 
 impl QueueControl {
-    /// `thread`: the worker's thread id. `napi_thread`: the id of the kernel thread that polls the queue. `now`: on the
+    /// `ring_slots`: those of the queue's receive ring. `thread`: the worker's thread id. `napi_thread`: the id of the kernel thread that polls the queue. `now`: on the
     /// clock of the event loop.
     pub(crate) fn new(
         queue: u32,
         requests: Option<Arc<QueueRequests>>,
         law: PollingLaw,
-        busy_poll_budget: u16,
+        (busy_poll_budget, ring_slots): (u16, u32),
         thread: i32,
         napi_thread: Option<i32>,
         now: u64,
@@ -103,20 +155,20 @@ impl QueueControl {
             busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: napi_thread.and_then(|thread| AwakeTime::open(thread).ok()),
-            last: Cell::new(Reading {
-                time: now,
-                events: 0,
-                received_bytes: 0,
-                sent_bytes: 0,
-                threads: None,
-            }),
+            last: Cell::new(Reading { time: now, received_bytes: 0, sent_bytes: 0, threads: None }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
-            sleeps: Cell::new(0),
-            slept: Cell::new(Duration::ZERO),
+            waits: Cell::new(Waits { last: (now, 0), ..Waits::default() }),
+            rate: Cell::new(0.0),
+            backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
         };
         let threads = control.thread_times();
         control.last.set(Reading { threads, ..control.last.get() });
         control
+    }
+
+    /// The budgets of the law.
+    pub(crate) fn budgets(&self) -> Budgets {
+        self.law.borrow().budgets()
     }
 
     /// The settings with which the queue is driven.
@@ -135,23 +187,46 @@ impl QueueControl {
         self.change.borrow().stops_polling()
     }
 
-    /// Takes in the length of a wait that could sleep.
-    pub(crate) fn waited(&self, nanos: u64, events: usize) {
-        let waited = Duration::from_nanos(nanos);
-        let costs = self.law.borrow().costs();
-        let receiving = EVENT_TIME * events.try_into().unwrap_or(u32::MAX);
-        if waited <= costs.block + receiving {
-            // The gaps that a spin catches are those that it is there for. Without them it would look useless.
-            if events > 0 && !self.in_effect().spin.is_zero() && waited > receiving {
-                self.law.borrow_mut().record_gap(waited - receiving);
+    /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it. `parked`: whether it could sleep.
+    ///
+    /// An event waits from the middle, on average, of the time between two looks at the queue to the second of them, and then for half
+    /// of the turn that processes all that was found.
+    pub(crate) fn waited(&self, began: u64, ended: u64, parked: bool, outcome: &WaitOutcome) {
+        let mut waits = self.waits.take();
+        let (last_ended, last_events) = waits.last;
+        let turn = Duration::from_nanos(began.saturating_sub(last_ended));
+        let waited = Duration::from_nanos(ended.saturating_sub(began));
+        let events = u32::try_from(outcome.queue_events).unwrap_or(u32::MAX);
+        waits.delay += turn / 2 * last_events;
+        waits.last = (ended, events);
+        waits.events += u64::from(events);
+        let in_effect = self.in_effect();
+        if in_effect.mode == QueueMode::Timed {
+            let (overslept, sleeps) = outcome.overslept;
+            waits.sleeps += sleeps;
+            waits.overslept.0 += overslept;
+            waits.overslept.1 += u64::from(sleeps);
+            if in_effect.never_sleeps() {
+                // The kernel polls all the time but for the turns.
+                waits.delay += turn / 2 * events;
+                return self.waits.set(waits);
             }
-            return;
+            let mut backlog = self.backlog.get();
+            waits.delay +=
+                backlog.look(outcome.looked, events, outcome.look_budget, self.rate.get()) * events;
+            self.backlog.set(backlog);
+        } else {
+            let receiving = EVENT_TIME * u32::try_from(outcome.events).unwrap_or(u32::MAX);
+            if parked && waited > self.law.borrow().costs().block + receiving {
+                waits.sleeps += 1;
+                waits.slept += waited;
+                // The first one has ended the sleep; the others came while the worker woke up.
+                waits.wakes += if events > 0 { f64::from(1 + events) / 2.0 } else { 0.0 };
+            } else if (turn + waited).as_nanos() <= PAUSE.into() {
+                waits.delay += (turn + waited) / 2 * events;
+            }
         }
-        self.sleeps.set(self.sleeps.get() + 1);
-        self.slept.set(self.slept.get() + waited);
-        if events > 0 {
-            self.law.borrow_mut().record_gap(waited.saturating_sub(costs.wake_latency));
-        }
+        self.waits.set(waits);
     }
 
     /// Asks the law if it is time, and carries on with what it has chosen. Called after each wait.
@@ -160,14 +235,18 @@ impl QueueControl {
         if change.is_settled() && now < self.next_step.get() {
             return;
         }
-        let step = change.step(Duration::from_nanos(now), driver.epoll().is_suspended());
+        let step = change.step(Duration::from_nanos(now), driver.is_suspended());
         drop(change);
         match step {
             ChangeStep::Wait => {}
             ChangeStep::Choose { retries } => {
                 self.next_step.set(now + STEP.as_nanos() as u64);
+                driver.follow_napi(napi(worker));
                 let epoch = self.measure(now, &worker.counters);
                 let mut law = self.law.borrow_mut();
+                if driver.polls_have_failed() {
+                    law.stop_polling();
+                }
                 if retries {
                     law.release();
                 }
@@ -184,51 +263,68 @@ impl QueueControl {
             }
             ChangeStep::ValuesSet(settings) => self.set_waiting(now, settings, worker, driver),
             ChangeStep::Refused(settings) => {
-                // The supervisor has reported the reason. The queue keeps the values in effect for now.
-                if settings.mode == QueueMode::Timed {
-                    let _ = driver.set_polling(&self.in_effect(), self.busy_poll_budget);
-                }
-                self.law.borrow_mut().fix(self.in_effect());
+                // The supervisor has reported the reason.
+                self.keep_values(settings, worker, driver);
+            }
+            ChangeStep::Unanswered(settings) => {
+                tracing::warn!(
+                    worker = worker.index,
+                    "the supervisor does not answer: the queue is not driven by {settings}"
+                );
+                self.keep_values(settings, worker, driver);
             }
             ChangeStep::SetWaits(settings) => self.finish(now, settings, worker, driver),
         }
     }
 
+    /// The queue keeps the values in effect for now, because those of `settings` could not be set.
+    fn keep_values(&self, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
+        if settings.mode == QueueMode::Timed {
+            let _ = driver.set_polling(napi(worker), &self.in_effect(), self.busy_poll_budget);
+        }
+        self.law.borrow_mut().fix(self.in_effect());
+    }
+
     fn measure(&self, now: u64, counters: &WorkerCounters) -> Epoch {
         let reading = Reading {
             time: now,
-            events: counters.events.get(),
             received_bytes: counters.received_bytes.get(),
             sent_bytes: counters.sent_bytes.get(),
             threads: self.thread_times(),
         };
         let last = self.last.replace(reading);
         let duration = Duration::from_nanos(now - last.time);
-        let (sleeps, slept) = (self.sleeps.take(), self.slept.take());
-        let events = reading.events - last.events;
+        let waits = self.waits.take();
+        self.waits.set(Waits { last: waits.last, ..Waits::default() });
+        let events = waits.events;
         let data = data_packets(events, reading.received_bytes - last.received_bytes);
         // In timed mode nothing interrupts.
         let is_timed = self.in_effect().mode == QueueMode::Timed;
-        let (sleeps, interrupting) = if is_timed { (0, 0) } else { (sleeps, data) };
+        let (interrupts, interrupting) = if is_timed { (0, 0) } else { (waits.sleeps, data) };
         let packets = data + acknowledgements(reading.sent_bytes - last.sent_bytes);
         let (cpu, waiting) = match (last.threads, reading.threads) {
             // Without acknowledgements: one interrupt takes many, and few are sent where segments are merged (GRO).
-            (Some(before), Some(after)) => after.since(&before, sleeps, interrupting),
-            _ => (duration.saturating_sub(slept) + INTERRUPT * sleeps, Duration::ZERO),
+            (Some(before), Some(after)) => after.since(&before, interrupts, interrupting),
+            _ => (duration.saturating_sub(waits.slept) + INTERRUPT * interrupts, Duration::ZERO),
         };
-        Epoch { duration, events, packets, cpu, waiting }
+        let sleeps = waits.sleeps.into();
+        let Waits { mut delay, wakes, overslept, .. } = waits;
+        if let Some((before, after)) = last.threads.zip(reading.threads).filter(|_| !is_timed) {
+            delay += after.receiving_since(&before, duration) * u32::try_from(events).unwrap_or(u32::MAX);
+        }
+        self.rate.set(events as f64 / duration.as_secs_f64().max(1e-9));
+        Epoch { duration, events, packets, cpu, waiting, sleeps, delay, wakes, overslept }
     }
 
-    fn thread_times(&self) -> Option<ThreadTimes> {
-        let (_, ready) = self.thread.as_ref()?.read().ok()?;
-        // Exact at any moment. The first field of schedstat lags behind by up to a tick while the thread runs, which is a
-        // good part of a step, and a worker that polls is hardly ever switched out.
-        let run = this_thread_cpu_time();
-        let received = match &self.napi_thread {
-            Some(napi_thread) => Some(napi_thread.read().ok()?.0),
+    fn thread_times(&self) -> Option<QueueTimes> {
+        // The first field of schedstat lags behind by up to a tick while the thread runs, which is a good part of a step, and a
+        // worker that polls is hardly ever switched out. Its clock is exact at any moment.
+        let worker = ThreadTimes { run: this_thread_cpu_time(), ..self.thread.as_ref()?.read().ok()? };
+        let receiver = match &self.napi_thread {
+            Some(napi_thread) => Some(napi_thread.read().ok()?),
             None => None,
         };
-        Some(ThreadTimes { run, ready, received })
+        Some(QueueTimes { worker, receiver })
     }
 
     /// First the queue's values, then the wait.
@@ -238,11 +334,12 @@ impl QueueControl {
         }
         // Before the values: with them, nobody else polls until the watchdog does.
         if settings.mode == QueueMode::Timed
-            && let Err(error) = driver.set_polling(&settings, self.busy_poll_budget)
+            && let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget)
         {
-            tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
+            tracing::warn!(worker = worker.index, %error, "the queue can't be polled; interrupts drive it from now on");
+            return self.law.borrow_mut().stop_polling();
         }
-        self.change.borrow_mut().request(settings);
+        self.change.borrow_mut().request(Duration::from_nanos(now), settings);
     }
 
     fn set_waiting(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
@@ -257,7 +354,7 @@ impl QueueControl {
     }
 
     fn finish(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
-        if let Err(error) = driver.set_polling(&settings, self.busy_poll_budget) {
+        if let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget) {
             // The same call has succeeded when the worker started.
             self.law.borrow_mut().fix(self.in_effect());
             self.change.borrow_mut().abandon(Duration::from_nanos(now));
@@ -265,12 +362,18 @@ impl QueueControl {
             return;
         }
         self.change.borrow_mut().finish(settings);
+        self.backlog.set(Backlog { taken_until: now, ..self.backlog.get() });
         // What was measured since the law has chosen them belongs to neither mode.
         let _ = self.measure(now, &worker.counters);
         self.next_step.set(now + STEP.as_nanos() as u64);
         worker.set_queue_settings(settings);
         tracing::debug!(worker = worker.index, "the queue is driven by {settings}");
     }
+}
+
+/// The NAPI that the worker polls at present.
+fn napi(worker: &WorkerHandle) -> u32 {
+    worker.napi.load(Ordering::Relaxed)
 }
 
 /// How many packets have brought `events` events and this many bytes, at least.
@@ -294,5 +397,22 @@ mod tests {
         assert_eq!(data_packets(1_000, 100_000), 1_000);
         assert_eq!(acknowledgements(1_000 * 1_000_000), 345_303);
         assert_eq!(acknowledgements(1_000 * 100), 34);
+    }
+
+    #[test]
+    fn packets_have_waited_since_the_queue_was_empty_however_many_looks_take_them() {
+        let micros = |time: u64| time * 1_000;
+        let mut backlog = Backlog { taken_until: 0, most: 256 };
+        // 10 packets in 100 µs, all of which one look takes.
+        assert_eq!(backlog.look(micros(100), 10, 16, 100_000.0), Duration::from_micros(50));
+        // 32 packets in 320 µs, which two looks take, 30 µs apart, with 3 more that came meanwhile.
+        assert_eq!(backlog.look(micros(420), 16, 16, 100_000.0), Duration::from_micros(240));
+        assert_eq!(backlog.look(micros(450), 16, 16, 100_000.0), Duration::from_micros(110));
+        assert_eq!(backlog.look(micros(460), 3, 16, 100_000.0), Duration::from_micros(20));
+        // A ring that is full holds no more than its slots.
+        let full = Backlog { taken_until: 0, most: 64 }.look(micros(900), 16, 16, 100_000.0);
+        assert_eq!(full, Duration::from_micros(640 - 80));
+        // A worker that was away for long.
+        assert_eq!(backlog.look(micros(60_000), 16, 16, 100_000.0), Duration::ZERO);
     }
 }

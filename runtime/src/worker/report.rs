@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use policies::descriptors::EpollParams;
-use policies::law::{LatencyBudget, QueueSettings};
+use policies::law::{Budgets, QueueSettings};
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
 use policies::{Applied, Policy, Processing, WorkerWait};
@@ -80,8 +80,8 @@ pub struct WorkerReport {
     pub epoll: Option<EpollParams>,
     /// How the law drives its queue at present. `None` if the queue's values are fixed.
     pub queue: Option<QueueSettings>,
-    /// The law's latency budget. `None` if the queue's values are fixed.
-    pub latency_budget: Option<LatencyBudget>,
+    /// The law's budgets. `None` if the queue's values are fixed.
+    pub budgets: Option<Budgets>,
     /// The driver in use.
     pub driver: DriverKind,
     /// The io_uring features that the driver uses, by the kernel's names.
@@ -95,7 +95,7 @@ impl WorkerReport {
     /// effect.
     pub fn queue_status(&self) -> Option<QueueStatus> {
         if let Some(settings) = &self.queue {
-            return Some(QueueStatus::new(settings, self.latency_budget));
+            return Some(QueueStatus::new(settings, self.budgets));
         }
         let napi = self.napi.as_ref().filter(|_| self.running == Running::KernelPolling)?;
         let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
@@ -160,8 +160,8 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) driver_note: Option<String>,
     /// Whether sockets may fall back to `SO_BUSY_POLL`.
     pub(crate) so_busy_poll: bool,
-    /// The latency budget of the worker's law; `None` without a law.
-    pub(crate) latency_budget: Option<LatencyBudget>,
+    /// The budgets of the worker's law; `None` without a law.
+    pub(crate) budgets: Option<Budgets>,
     /// Why no law chooses how the queue is polled, although the grace time is adaptive, and nothing polls it.
     pub(crate) no_law: Option<NoLaw>,
     /// The values that the queue keeps, because the law can't set others.
@@ -173,7 +173,7 @@ pub(crate) struct ReportInputs<'a> {
 /// Why a worker under kernel polling with an adaptive grace time does not poll.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NoLaw {
-    /// Its driver waits on a ring.
+    /// Its driver waits on a ring, and the queue's values can't be set.
     Ring,
     /// The queue's values defer nothing, and can't be set.
     Unprepared,
@@ -182,9 +182,10 @@ pub(crate) enum NoLaw {
 impl NoLaw {
     fn reason(self, napi_id: u32) -> String {
         match self {
-            NoLaw::Ring => "the uring driver's waits never suspend interrupts, and would cost more than they save at most \
-                            loads; use hybrid or epoll, or fix a grace time to poll on uring"
-                .to_owned(),
+            NoLaw::Ring => format!(
+                "this process can't set the values of NAPI {napi_id}, which needs CAP_NET_ADMIN, and the uring driver can't \
+                 poll with those that others have set; use epoll or auto"
+            ),
             NoLaw::Unprepared => format!(
                 "NAPI {napi_id} defers no interrupts, and this process could not set that, which needs CAP_NET_ADMIN; \
                  `policies apply` prepares a queue for processes without it"
@@ -212,7 +213,7 @@ impl ReportInputs<'_> {
             napi,
             epoll,
             queue: None,
-            latency_budget: self.latency_budget,
+            budgets: self.budgets,
             driver: driver.kind(),
             features: driver.features().to_vec(),
             driver_note: self.driver_note.clone(),
@@ -291,7 +292,7 @@ impl ReportInputs<'_> {
             return (Running::Blocking, why);
         }
         // The law sets the NAPI's values, as far as it may.
-        if self.latency_budget.is_some() {
+        if self.budgets.is_some() {
             return (Running::KernelPolling, why);
         }
         if let Some(Err(error)) = &self.ring_polls {
@@ -332,7 +333,7 @@ impl ReportInputs<'_> {
             return (Running::Suppression, why);
         }
         if self.ring_polls.is_some() {
-            why.push("io_uring's own polling never suspends interrupts; the hybrid driver does".to_owned());
+            why.push("io_uring's waits never suspend interrupts; those of the epoll driver do".to_owned());
             return (Running::BusyPollingWithDeferral, why);
         }
         if !set(napi.irq_suspend_timeout) {

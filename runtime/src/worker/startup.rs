@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use policies::Knob;
 use policies::descriptors::EpollParams;
-use policies::law::{LawLimits, MachineCosts, PollTimer, PollingLaw, QueueSettings, Reason};
+use policies::law::{Budgets, LawLimits, MachineCosts, PollTimer, PollingLaw, QueueSettings, Reason};
 use policies::netlink::netdev::Netdev;
 
 use super::event_loop::Worker;
 use super::queue_control::QueueControl;
 use super::report::{NoLaw, ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
-use crate::driver::Driver;
 use crate::driver::driver_kind::DriverKind;
 use crate::driver::epoll_sys;
+use crate::driver::{Driver, QueuePolling};
 use crate::timers::clock::monotonic_nanos;
 use crate::worker::runtime_state::RuntimeState;
 
@@ -34,43 +34,49 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let core = runtime.core_of(index);
     let config = &runtime.config;
     let split = config.policy.busy_polls() && config.interface.is_some();
-    let (driver, driver_note) = Driver::open(config.driver, split, config.max_events, &handle.wake)?;
+    let napi_id = handle.napi.load(Ordering::Relaxed);
+    let adapts = split && napi_id != 0 && config.policy.adapts(config.settings.gro_flush_timeout);
+    let adaptation =
+        if adapts { queue_control(runtime, index, napi_id, thread_id) } else { Adaptation::Fixed };
+    let polling = match &adaptation {
+        _ if !split => QueuePolling::None,
+        Adaptation::Law(control) if control.kept_values().is_none() => QueuePolling::ByLaw,
+        _ => QueuePolling::Fixed,
+    };
+    let (driver, driver_note) = Driver::open(config.driver, polling, config.max_events, &handle.wake)?;
     driver.publish_ring()?;
     let mut params_error = None;
     let mut ring_polls = None;
     let mut no_law = None;
-    let napi_id = handle.napi.load(Ordering::Relaxed);
-    let adapts = config.policy.adapts(config.settings.gro_flush_timeout);
-    if split && let Some(ring) = driver.ring().filter(|_| driver.kind() == DriverKind::Uring) {
-        if config.leaves_queue {
-            no_law = Some(NoLaw::Ring);
-        } else {
-            let polled = ring.poll_napi(napi_id, config.busy_poll.max(RING_BUSY_POLL));
-            ring_polls = Some(polled.map_err(|error| error.to_string()));
-        }
-    } else if split {
+    let mut control = None;
+    let is_ring = driver.kind() == DriverKind::Uring;
+    if split && !is_ring {
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
         let wanted = EpollParams::polling(micros, BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
     }
-    let by_epoll = split && params_error.is_none() && ring_polls.is_none() && no_law.is_none();
-    let control = if by_epoll && adapts && napi_id != 0 {
-        match queue_control(runtime, index, napi_id, thread_id) {
-            Adaptation::Law(control) => Some(*control),
-            Adaptation::Fixed => None,
-            Adaptation::Unprepared => {
-                no_law = Some(NoLaw::Unprepared);
-                // Waits that poll a queue which defers nothing take the interrupts as well. The call has succeeded above.
-                driver.set_polling(&QueueSettings::plain(Reason::Fixed), BUSY_POLL_BUDGET)?;
-                None
+    match adaptation {
+        Adaptation::Law(law) if params_error.is_none() => {
+            if is_ring && polling != QueuePolling::ByLaw {
+                no_law = Some(NoLaw::Ring);
+            } else {
+                // On epoll the call has succeeded above.
+                driver.set_polling(napi_id, &law.in_effect(), BUSY_POLL_BUDGET)?;
+                control = Some(*law);
             }
         }
-    } else {
-        None
-    };
-    if let Some(control) = &control {
-        // The call has succeeded above.
-        driver.set_polling(&control.in_effect(), BUSY_POLL_BUDGET)?;
+        Adaptation::Unprepared if params_error.is_none() => {
+            no_law = Some(NoLaw::Unprepared);
+            // Waits that poll a queue which defers nothing take the interrupts as well.
+            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed), BUSY_POLL_BUDGET)?;
+        }
+        _ => {
+            if let Some(ring) = driver.ring().filter(|_| split && napi_id != 0) {
+                let time = config.busy_poll.max(RING_BUSY_POLL);
+                let polled = ring.set_queue_polls(napi_id, time, Duration::ZERO);
+                ring_polls = Some(polled.map_err(|error| error.to_string()));
+            }
+        }
     }
     let report = ReportInputs {
         worker: index,
@@ -84,7 +90,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         ring_polls,
         driver_note,
         so_busy_poll: split,
-        latency_budget: control.as_ref().map(|_| config.settings.latency_budget),
+        budgets: control.as_ref().map(QueueControl::budgets),
         no_law,
         keeps: control.as_ref().and_then(QueueControl::kept_values),
         wait_note: config.wait_note,
@@ -95,9 +101,6 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     }
     // As it runs, not as it was requested: without a suspend timeout nothing is suspended.
     let suspends = report.running == Running::KernelPolling;
-    if let Some(ring) = driver.ring().filter(|_| suspends && control.is_none()) {
-        ring.set_suspends(true);
-    }
     if suspends && report.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0))
     {
         driver.epoll().set_napi_thread();
@@ -151,22 +154,31 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
             _ => return Adaptation::Fixed,
         }
     };
-    let compares_costs = !runtime.config.ignores_polling_costs;
     let ring = policies::host::interface(interface).ok().and_then(|interface| interface.rx_ring);
-    let ring_slots = ring.map_or(LawLimits::default().ring_slots, |ring| ring.size);
-    let wakes_thread = napi.threaded.is_some_and(|threaded| threaded > 0);
-    let timer = if epoll_sys::waits_in_nanoseconds() {
-        PollTimer::Worker { wakes_thread }
-    } else {
-        PollTimer::Kernel
+    let is_threaded = napi.threaded.is_some_and(|threaded| threaded > 0);
+    let limits = LawLimits {
+        ring_slots: ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
+        fixed,
+        has_to_pay: !runtime.config.ignores_polling_costs,
+        timer: if epoll_sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
+        // The kernel thread, which then wakes the worker.
+        wakes: if is_threaded { 2 } else { 1 },
     };
-    let limits = LawLimits { ring_slots, fixed, compares_costs, timer };
-    let law = PollingLaw::new(settings.latency_budget, MachineCosts::measure(), limits);
+    let budgets = Budgets { latency: settings.latency_budget, cpu: runtime.config.cpu_budget };
+    let law = PollingLaw::new(budgets, MachineCosts::measure(), limits);
     let requests = settable.and(runtime.host.requests.clone());
     let now = monotonic_nanos();
     let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
     let queue = settable.unwrap_or(0);
-    let control = QueueControl::new(queue, requests, law, BUSY_POLL_BUDGET, thread, napi_thread, now);
+    let control = QueueControl::new(
+        queue,
+        requests,
+        law,
+        (BUSY_POLL_BUDGET, limits.ring_slots),
+        thread,
+        napi_thread,
+        now,
+    );
     Adaptation::Law(Box::new(control))
 }
 

@@ -138,7 +138,7 @@ fn unique(name: &str) -> String {
 
 fn on_each_driver(test: impl AsyncFn()) {
     observe();
-    for driver in ["epoll", "uring", "hybrid"] {
+    for driver in ["epoll", "uring"] {
         let builder = runtime::Builder::new().ignore_environment().workers(2).driver(driver.parse().unwrap());
         match builder.build() {
             Ok(mut runtime) => runtime.block_on(test()),

@@ -11,7 +11,7 @@ use syn::{Ident, ItemFn, LitStr, ReturnType, Token};
 /// Goes below `#[test]` and above `#[serial]`, which then covers all of the test's processes, on a function without a return value. The process has `LULL_TEST_ISOLATED` set, and
 /// its arguments select the test, so that it can start itself once more.
 ///
-/// - `drivers = "epoll, hybrid"`: one process for each driver, one after the other, with the driver in
+/// - `drivers = "epoll, uring"`: one process for each driver, one after the other, with the driver in
 ///   `LULL_TEST_DRIVER` (see `tests::isolated::driver`).
 /// - `root`: skips the test where `tests::root` is `None`. Available where the crate `tests` is.
 #[proc_macro_attribute]

@@ -68,7 +68,7 @@ fn keep_busy(server: &Memcached, end: &AtomicBool) -> u64 {
 #[ignore = "timing"]
 #[parallel]
 fn a_client_that_has_sent_something_while_the_server_was_stopped_is_not_idle() {
-    let drivers = ["epoll", "uring", "hybrid"];
+    let drivers = ["epoll", "uring"];
     let servers = drivers.map(|driver| Memcached::start(&["-o", "idle_timeout=3", "--driver", driver]));
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -60,7 +60,7 @@ fn all_requests_of_10_000_connections_are_answered_without_a_retransmission() {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn all_requests_are_answered_under_kernel_polling() {
     open_and_closed(Policy::KernelPolling, 64).iter().for_each(assert_answered);

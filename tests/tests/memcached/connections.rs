@@ -59,7 +59,7 @@ fn clients_are_probed_as_they_may_vanish() {
 #[test]
 #[parallel]
 fn a_client_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
-    for driver in tests::drivers(["uring", "hybrid", "epoll"]) {
+    for driver in tests::drivers(["uring", "epoll"]) {
         let server = Memcached::start(&["-o", "idle_timeout=1", "--driver", driver]);
         store_large_value(&server);
         wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
@@ -159,7 +159,7 @@ fn the_descriptor_limit_covers_the_connections_also_those_that_wait_and_all_work
     let Some(()) = tests::descriptors(4000) else { return };
     let port = free_port();
     for (driver, workers, connections, waiting) in
-        [("epoll", "100", 400, 0), ("hybrid", "100", 400, 0), ("epoll", "2", 100, 3000)]
+        [("epoll", "100", 400, 0), ("uring", "100", 400, 0), ("epoll", "2", 100, 3000)]
     {
         if tests::drivers([driver]).is_empty() {
             continue;

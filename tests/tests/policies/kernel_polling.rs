@@ -14,7 +14,7 @@ use super::echo::{echo_after_work, echo_with, hammer};
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_saturated_server_gets_most_packets_by_busy_polling_and_under_vanilla_none() {
     // Longer than a client needs for a request in an unoptimized build: the server is the bottleneck, and requests wait
@@ -37,7 +37,7 @@ fn a_saturated_server_gets_most_packets_by_busy_polling_and_under_vanilla_none()
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn with_two_queues_every_connection_is_served_by_the_worker_of_its_napi() {
     let testbed = Arc::new(enter(2));
@@ -53,7 +53,7 @@ fn with_two_queues_every_connection_is_served_by_the_worker_of_its_napi() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn the_testbed_is_gone_when_it_is_dropped() {
     let testbed = Testbed::new(2).unwrap();

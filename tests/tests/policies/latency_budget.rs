@@ -160,7 +160,7 @@ fn a_plan_with_an_adaptive_grace_time_starts_with_plain_interrupts() {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_queue_is_polled_under_load_and_has_plain_interrupts_before_and_after_it() {
     let testbed = Arc::new(enter(1));
@@ -184,7 +184,7 @@ fn a_queue_is_polled_under_load_and_has_plain_interrupts_before_and_after_it() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn values_that_a_law_has_set_are_restored_after_its_process_was_killed() {
     if std::env::var_os("SERVE").is_some() {
@@ -264,7 +264,7 @@ fn load_until_closed(address: SocketAddr) {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     let testbed = Arc::new(enter(1));
@@ -311,7 +311,7 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
 /// Worker 0 starts in `block_on`.
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_law() {
     let testbed = Arc::new(enter(1));
@@ -333,7 +333,7 @@ fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_law() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn without_capabilities_a_worker_leaves_an_unprepared_queue_to_interrupts_and_says_so() {
     let _testbed = enter(1);
@@ -364,7 +364,7 @@ fn on_uring_the_queue_is_left_to_interrupts_unless_a_grace_time_is_fixed() {
     };
     let (adaptive, present) = report(on_uring().build().unwrap());
     assert_eq!((adaptive.running, present), (Running::Blocking, (0, 0)), "{adaptive}");
-    assert!(adaptive.steps_down.iter().any(|why| why.contains("hybrid")), "{adaptive}");
+    assert!(adaptive.steps_down.iter().any(|why| why.contains("epoll driver")), "{adaptive}");
     let fixed = on_uring().grace_time(GraceTime::Fixed(Duration::from_micros(20)));
     let (fixed, present) = report(fixed.build().unwrap());
     assert_eq!((fixed.running, present), (Running::BusyPollingWithDeferral, (100, 20)), "{fixed}");
@@ -372,7 +372,7 @@ fn on_uring_the_queue_is_left_to_interrupts_unless_a_grace_time_is_fixed() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn watch_and_prometheus_show_mode_budget_and_reason() {
     let _testbed = enter(1);

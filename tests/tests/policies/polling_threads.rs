@@ -46,7 +46,7 @@ fn run(policy: Policy, packing: u32) -> (WorkerReport, State) {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn kernel_thread_polls_on_the_packing_core_or_runs_vanilla_and_says_which_linux_it_needs() {
     let _testbed = enter(1);

@@ -79,7 +79,7 @@ fn trace() -> Option<PollTrace> {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_plain_queue_is_driven_by_interrupts_alone() {
     let testbed = enter(1);
@@ -92,7 +92,7 @@ fn a_plain_queue_is_driven_by_interrupts_alone() {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_loaded_core() {
     let testbed = enter(1);
@@ -112,7 +112,7 @@ fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_load
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker_under_load() {
     let testbed = enter(1);
@@ -128,7 +128,7 @@ fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare() {
     let testbed = enter(1);
@@ -160,7 +160,7 @@ fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn only_in_grace_mode_a_packet_waits_for_the_grace_time() {
     // Far longer than a round trip.

@@ -13,7 +13,7 @@ use tests::{isolated, require};
 use super::echo::{echo_with, hammer};
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core() {
     let others = Cpus::online().unwrap().iter().find(|core| *core != 0);

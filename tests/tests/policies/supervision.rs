@@ -15,7 +15,7 @@ use tests::memcached::wait_until;
 use tests::testbed::{enter, server_builder, server_runtime};
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn settings_of_a_killed_process_are_restored_at_the_next_start() {
     if let Ok(policy) = std::env::var("APPLY") {
@@ -79,7 +79,7 @@ fn settings_of_a_killed_process_are_restored_at_the_next_start() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_setting_changed_by_somebody_else_is_not_restored() {
     // Longer than any grace time that the law sets, ns.
@@ -99,7 +99,7 @@ fn a_setting_changed_by_somebody_else_is_not_restored() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
     let _testbed = enter(1);
@@ -115,7 +115,7 @@ fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
     let _testbed = enter(2);
@@ -138,7 +138,7 @@ fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
     let _testbed = enter(1);
@@ -176,7 +176,7 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_value_that_a_law_may_set_counts_as_the_laws_and_is_restored() {
     let _testbed = enter(1);
@@ -206,7 +206,7 @@ fn a_value_that_a_law_may_set_counts_as_the_laws_and_is_restored() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_renamed_interface_keeps_its_policy_and_is_restored_under_its_new_name() {
     let _testbed = enter(1);
@@ -228,7 +228,7 @@ fn a_renamed_interface_keeps_its_policy_and_is_restored_under_its_new_name() {
 }
 
 #[test]
-#[isolated(root, drivers = "epoll, hybrid")]
+#[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn an_interface_that_is_moved_away_is_reported_gone_and_needs_no_restore() {
     let testbed = enter(1);

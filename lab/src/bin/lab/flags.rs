@@ -1,13 +1,15 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::experiment_process::SUBCOMMAND;
+use lab::experiments::fleet_comparison::Contender;
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
-use policies::law::LatencyBudget;
+use policies::law::{CpuBudget, LatencyBudget};
 use policies::{Cpus, GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 
@@ -102,7 +104,7 @@ pub struct ComparisonFlags {
     /// How the server's worker waits: block, spin or adaptive
     #[arg(long, default_value_t = WaitStrategy::Block)]
     pub wait: WaitStrategy,
-    /// The server's driver under all policies: epoll, uring, hybrid or auto (`drivers` and `peers` choose their own)
+    /// The server's driver under all policies: epoll, uring or auto (`drivers` and `peers` choose their own)
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
     /// Core of the network work under packing, and of the thread of kernel-thread; not the server's [default: the third
@@ -113,6 +115,13 @@ pub struct ComparisonFlags {
     /// may be named twice, but kernel-thread [default: vanilla, packing, suppression and kernel-polling]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub policies: Vec<Policy>,
+    /// What to compare instead of policies on one driver: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a
+    /// CPU budget K in percent; ratios refer to the first
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with_all = ["policies", "driver", "latency_budget"])]
+    pub contenders: Vec<NamedContender>,
+    /// Leave idle cores as the machine has them. By default they are kept awake (`/dev/cpu_dma_latency`)
+    #[arg(long)]
+    pub cores_sleep: bool,
     /// Path of a memcached to compare, too; it runs as it is, with one thread
     #[arg(long, value_name = "PATH")]
     pub memcached: Option<PathBuf>,
@@ -139,7 +148,9 @@ impl ComparisonFlags {
 
     /// How kernel polling adapts, at least once.
     pub fn polling(&self) -> Vec<PollingConfig> {
-        let config = |&latency_budget| PollingConfig { grace_time: self.gro_flush_timeout, latency_budget };
+        let grace_time = self.gro_flush_timeout;
+        let config =
+            |&latency_budget| PollingConfig { grace_time, latency_budget, ..PollingConfig::default() };
         self.latency_budget.iter().map(config).collect()
     }
 
@@ -149,6 +160,42 @@ impl ComparisonFlags {
             [] => Contestant::policies(self.driver),
             policies => policies.iter().map(|&policy| Contestant { policy, driver: self.driver }).collect(),
         }
+    }
+}
+
+/// A memcached server of this project that takes part: `kernel-polling:auto:20`.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedContender {
+    contestant: Contestant,
+    latency_budget: LatencyBudget,
+    cpu_budget: CpuBudget,
+}
+
+impl FromStr for NamedContender {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        fn parsed<T: FromStr<Err: ToString>>(part: Option<&str>, default: T) -> Result<T, String> {
+            part.map_or(Ok(default), |part| part.parse().map_err(|error: T::Err| error.to_string()))
+        }
+        let mut parts = text.split(':');
+        let policy = parsed(parts.next(), Policy::default())?;
+        let driver = parsed(parts.next(), DriverKind::Auto)?;
+        let latency_budget = parsed(parts.next(), LatencyBudget::ZERO)?;
+        let cpu_budget = parsed(parts.next(), CpuBudget::ZERO)?;
+        match parts.next() {
+            None => Ok(Self { contestant: Contestant { policy, driver }, latency_budget, cpu_budget }),
+            Some(more) => Err(format!("{more:?} follows POLICY:DRIVER:D:K")),
+        }
+    }
+}
+
+impl NamedContender {
+    /// The server, which waits as named.
+    pub fn contender(self, wait: WaitStrategy) -> Contender {
+        let Self { contestant: Contestant { policy, driver }, latency_budget, cpu_budget } = self;
+        let polling = PollingConfig { latency_budget, cpu_budget, ..PollingConfig::default() };
+        Contender::Lull { policy, driver, polling, wait }
     }
 }
 
@@ -237,7 +284,7 @@ pub struct StepsFlags {
     /// Median delays that kernel polling may cost, in microseconds; it is compared once for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [LatencyBudget::ZERO])]
     pub latency_budget: Vec<LatencyBudget>,
-    /// The servers' driver: epoll, uring, hybrid or auto
+    /// The servers' driver: epoll, uring or auto
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
     /// Capacity that the rates are shares of, in requests per second, instead of vanilla's, which is searched
@@ -357,7 +404,7 @@ pub struct WaitingFlags {
     /// About how many seconds to take [default: 280, or 55 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u16).range(5..=3600))]
     pub seconds: Option<u16>,
-    /// The driver of the workers and of the memcached server: epoll, uring, hybrid or auto
+    /// The driver of the workers and of the memcached server: epoll, uring or auto
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
     /// Requests per second at the memcached server
@@ -380,7 +427,7 @@ pub struct NumaFlags {
     /// Policies of the servers: vanilla, suppression and kernel-polling
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [Policy::Vanilla, Policy::KernelPolling])]
     pub policies: Vec<Policy>,
-    /// The servers' driver: epoll, uring, hybrid or auto
+    /// The servers' driver: epoll, uring or auto
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
 }

@@ -42,9 +42,13 @@ pub fn compare(flags: &ComparisonFlags, contestants: Vec<Contestant>) -> Result<
 fn compare_policies(flags: &ComparisonFlags, kernel_client: PolicyComparison) -> Result<(), Failure> {
     let file = create_file(flags.run.report.output.as_deref())?;
     // Also under the kernel client; both comparisons are one report.
-    let _awake = AwakeCores::request();
+    let _awake = (!flags.cores_sleep).then(AwakeCores::request);
     let contestants = &kernel_client.config.contestants;
-    let mut contenders = Contender::lull(contestants, &flags.polling(), flags.wait);
+    let named = flags.contenders.iter().map(|named| named.contender(flags.wait));
+    let mut contenders: Vec<Contender> = named.collect();
+    if contenders.is_empty() {
+        contenders = Contender::lull(contestants, &flags.polling(), flags.wait);
+    }
     contenders.extend(
         flags
             .memcached
@@ -164,7 +168,10 @@ fn measure(
     config.depth = flags.depth.into();
     config.think_us = flags.think.into();
     set_run(&mut config, &flags.run);
-    run(config, cores)
+    if !flags.contenders.is_empty() {
+        config.reference = Reference::First;
+    }
+    run_with(config, cores, !flags.cores_sleep)
 }
 
 fn set_run(config: &mut FleetComparisonConfig, flags: &RunFlags) {
@@ -180,17 +187,26 @@ fn set_run(config: &mut FleetComparisonConfig, flags: &RunFlags) {
 
 /// Runs a comparison on these cores.
 pub fn run(config: FleetComparisonConfig, cores: CoreAssignment) -> Result<FleetReport, Failure> {
+    run_with(config, cores, true)
+}
+
+/// The same; idle cores are kept awake, or left as the machine has them.
+fn run_with(
+    config: FleetComparisonConfig,
+    cores: CoreAssignment,
+    keeps_awake: bool,
+) -> Result<FleetReport, Failure> {
     if cores.server == cores.client {
         return Err("a fleet needs a core of its own, and this process may use one core only".into());
     }
-    let awake = AwakeCores::request();
+    let awake = keeps_awake.then(AwakeCores::request);
     let searches = usize::from(config.searches_capacity());
     let rounds = (config.loads() - searches) * config.rounds + searches * config.capacity_rounds;
     let bar = progress_bar(rounds * config.contenders.len());
     let comparison = FleetComparison::start(config.clone(), cores)?;
     let result = comparison.run(|message| begin_step(&bar, message))?;
     bar.finish_and_clear();
-    Ok(FleetReport::new(config, cores, awake.is_ok(), result))
+    Ok(FleetReport::new(config, cores, matches!(awake, Some(Ok(_))), result))
 }
 
 #[cfg(test)]

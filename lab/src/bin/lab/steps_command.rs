@@ -4,7 +4,7 @@ use lab::experiments::fleet_comparison::{Contender, FleetComparisonConfig};
 use lab::experiments::{Contestant, CoreAssignment};
 use lab::polling_config::PollingConfig;
 use lab::report::LoadStepsReport;
-use policies::{GraceTime, Policy};
+use policies::Policy;
 use runtime::WaitStrategy;
 
 use crate::flags::StepsFlags;
@@ -16,7 +16,7 @@ pub fn run(flags: &StepsFlags) -> Result<(), Failure> {
     require_testbed("steps")?;
     let driver = flags.driver;
     let contestants = [Policy::Vanilla, Policy::KernelPolling].map(|policy| Contestant { policy, driver });
-    let polling = |&latency_budget| PollingConfig { grace_time: GraceTime::Adaptive, latency_budget };
+    let polling = |&latency_budget| PollingConfig { latency_budget, ..PollingConfig::default() };
     let polling: Vec<PollingConfig> = flags.latency_budget.iter().map(polling).collect();
     let contenders = Contender::lull(&contestants, &polling, WaitStrategy::Block);
     let mut config = FleetComparisonConfig::load_steps(contenders, flags.quick);

@@ -92,7 +92,7 @@ impl Contender {
             let runs = [
                 (Policy::Vanilla, DriverKind::Epoll),
                 (Policy::KernelPolling, DriverKind::Epoll),
-                (Policy::KernelPolling, DriverKind::Hybrid),
+                (Policy::KernelPolling, DriverKind::Uring),
             ];
             let tasks = runs.map(|run| lull(Peer::LullEpoll, run)).into_iter().take(2);
             return others.chain(runs.map(|run| lull(Peer::LullThreads, run))).chain(tasks).collect();
@@ -103,7 +103,7 @@ impl Contender {
             (Policy::Packing, DriverKind::Uring),
             (Policy::Suppression, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Epoll),
-            (Policy::KernelPolling, DriverKind::Hybrid),
+            (Policy::KernelPolling, DriverKind::Uring),
         ];
         others.chain(runs.map(|run| lull(Peer::LullEpoll, run))).collect()
     }

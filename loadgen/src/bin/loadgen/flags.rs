@@ -205,7 +205,7 @@ pub struct Flags {
     /// Network interface towards the server, for --policy
     #[arg(long, value_name = "NAME", help_heading = "Generator")]
     pub interface: Option<String>,
-    /// I/O driver of the generator: auto, epoll, uring or hybrid
+    /// I/O driver of the generator: auto, epoll or uring
     #[arg(long, help_heading = "Generator")]
     pub driver: Option<DriverKind>,
     /// How the generator's threads wait: block, spin or adaptive

@@ -45,7 +45,7 @@ pub async fn poll_times<F: Future>(future: F, mut left: u32) -> Option<F::Output
 
 /// The drivers that this machine has.
 pub fn drivers() -> Vec<DriverKind> {
-    let all = [DriverKind::Epoll, DriverKind::Uring, DriverKind::Hybrid];
+    let all = [DriverKind::Epoll, DriverKind::Uring];
     requirements::drivers(all, |driver| Builder::new().ignore_environment().workers(1).driver(driver).build())
 }
 

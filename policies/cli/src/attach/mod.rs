@@ -16,7 +16,7 @@ use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
 use policies::explain::measured::Measured;
 use policies::host::Machine;
-use policies::law::LatencyBudget;
+use policies::law::{Budgets, CpuBudget, LatencyBudget};
 use policies::{JournalDir, signals};
 use serde_json::json;
 
@@ -66,6 +66,9 @@ pub struct PollingArguments {
     /// Microseconds that the median request may take longer than under plain interrupts, in exchange for CPU time
     #[arg(long, value_name = "US", default_value_t)]
     latency_budget: LatencyBudget,
+    /// CPU time that a request may take beyond that under plain interrupts, in exchange for less delay, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    cpu_budget: CpuBudget,
     /// If the server has a listener for each queue (SO_REUSEPORT), give each listener the new connections of one queue,
     /// until the command ends. A program that the server has attached to its listeners is replaced
     #[arg(long)]
@@ -76,7 +79,7 @@ impl PollingArguments {
     fn config(&self, target: Target, journals: &JournalDir) -> AttachConfig {
         AttachConfig {
             interface: self.interface.clone(),
-            latency_budget: self.latency_budget,
+            budgets: Budgets { latency: self.latency_budget, cpu: self.cpu_budget },
             steer: self.steer,
             journals: journals.clone(),
             ..AttachConfig::new(target)

@@ -97,15 +97,18 @@ pub fn render(sample: &InterfaceSample) -> String {
 
 /// Why a queue is driven as it is.
 fn why(status: &QueueStatus) -> String {
-    match status.latency_budget_us {
-        Some(budget) => format!("{} with a latency budget of {budget} µs: {}", status.mode, status.why),
-        None => format!("{}: {}", status.mode_text(), status.why),
-    }
+    let budgets = match (status.latency_budget_us, status.cpu_budget_percent) {
+        (Some(0), Some(0)) => " without a budget".to_owned(),
+        (Some(latency), Some(0) | None) => format!(" with a latency budget of {latency} µs"),
+        (_, Some(cpu)) => format!(" with a CPU budget of {cpu} %"),
+        (None, None) => String::new(),
+    };
+    format!("{}{budgets}: {}", status.mode_text(), status.why)
 }
 
 #[cfg(test)]
 mod tests {
-    use policies::law::{QueueSettings, Reason};
+    use policies::law::{Budgets, Comparison, QueueSettings, Reason};
 
     use super::*;
     use crate::watch::sample::{KernelThreadSample, QueueSample};
@@ -144,8 +147,9 @@ mod tests {
 
     #[test]
     fn a_worker_is_shown_with_its_queues_mode_and_the_reason() {
-        let budget: policies::law::LatencyBudget = "20".parse().unwrap();
-        let settings = QueueSettings::grace(budget.delay(), Reason::WithinBudget { share: 80 });
+        let budgets = Budgets { latency: "20".parse().unwrap(), ..Budgets::default() };
+        let why = Reason::Pays(Comparison { cpu: 52, delay: 110 });
+        let settings = QueueSettings::grace(budgets.latency.delay(), why);
         let shares = |queue| WorkerShares {
             worker: 0,
             thread: 7,
@@ -155,8 +159,8 @@ mod tests {
             polling: 0.25,
             idle: 0.25,
         };
-        let adapted = Some(QueueStatus::new(&settings, Some(budget)));
-        let fixed = Some(QueueStatus::new(&QueueSettings::fixed(budget), None));
+        let adapted = Some(QueueStatus::new(&settings, Some(budgets)));
+        let fixed = Some(QueueStatus::new(&QueueSettings::fixed(budgets.latency), None));
         let mut queues = vec![row(0, None), row(1, None), row(2, None)];
         for (queue, status) in queues.iter_mut().zip([adapted, fixed, None]) {
             queue.worker = Some(shares(status));
@@ -165,13 +169,13 @@ mod tests {
         let text = render(&sample);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(text.matches("kernel-polling  grace 20 µs  50 %").count(), 2, "{text}");
-        let why = "rx-0: grace with a latency budget of 20 µs: after 80 % of empty polls a packet comes within the \
-                   latency budget";
+        let why = "rx-0: grace 20 µs with a latency budget of 20 µs: beside interrupts 52 % of their CPU time and 110 % of \
+                   their delay";
         assert_eq!(lines[lines.len() - 2..], [why, "rx-1: grace 20 µs: fixed"], "{text}");
         let json = serde_json::json!(sample);
         let queue = &json["queues"][0]["worker"]["queue"];
-        assert_eq!((&queue["mode"], &queue["reason"]), (&"grace".into(), &"within-budget".into()), "{queue}");
-        assert_eq!((&queue["latency_budget_us"], &queue["share"]), (&20.into(), &80.into()), "{queue}");
+        assert_eq!((&queue["mode"], &queue["reason"]), (&"grace".into(), &"pays".into()), "{queue}");
+        assert_eq!((&queue["latency_budget_us"], &queue["cpu"]), (&20.into(), &52.into()), "{queue}");
     }
 
     #[test]

@@ -1,387 +1,250 @@
-//! The law on a core with given costs and random arrivals.
+//! The law beside a server whose costs are known.
 
+use super::super::budget::{CpuBudget, LatencyBudget};
 use super::*;
 
-const STEP: Duration = Duration::from_millis(10);
-
-/// What an event costs on a core, in seconds.
-#[derive(Clone, Copy)]
-struct Core {
-    /// Under interrupts.
-    plain: f64,
-    /// Under polling in interrupt-first mode.
-    interrupt_first: f64,
-    /// Under polling in grace mode.
-    grace: f64,
-    /// How much of each [`STEP`] other programs take.
-    waiting: Duration,
+const fn micros(time: u64) -> Duration {
+    Duration::from_micros(time)
 }
 
-/// Polling costs half of what interrupts cost.
-const CHEAP_POLLS: Core = Core { plain: 4e-6, interrupt_first: 3e-6, grace: 2e-6, waiting: Duration::ZERO };
-/// As on a virtual machine on which a timer's poll costs more than an interrupt saves.
-const DEAR_POLLS: Core = Core { plain: 4e-6, interrupt_first: 5e-6, grace: 4.5e-6, waiting: Duration::ZERO };
+const COSTS: MachineCosts =
+    MachineCosts { block: micros(10), timer_latency: micros(10), wake_latency: micros(5) };
 
-fn law(budget_micros: u64) -> PollingLaw {
-    let costs = MachineCosts { block: Duration::from_micros(3), wake_latency: Duration::from_micros(4) };
-    let budget = LatencyBudget::new(Duration::from_micros(budget_micros)).unwrap();
-    PollingLaw::new(budget, costs, LawLimits::default())
+/// A server on which an event takes 3 µs of CPU time, an interrupt with its wake-up 8, a sleep that a timer ends 10.
+struct Server {
+    law: PollingLaw,
+    /// Of all steps so far.
+    time: Duration,
+    changes: Vec<(Duration, QueueSettings)>,
+    /// What polling takes in addition, for each event.
+    poll_cost: f64,
 }
 
-/// A law of a worker that can poll by its own timer.
-fn timed_law(budget_micros: u64, wakes_thread: bool) -> PollingLaw {
-    let mut law = law(budget_micros);
-    law.limits.timer = PollTimer::Worker { wakes_thread };
-    law
-}
+impl Server {
+    fn new(latency_us: u64, cpu_percent: u16) -> Self {
+        Self::with(latency_us, cpu_percent, LawLimits { timer: PollTimer::Worker, ..LawLimits::default() })
+    }
 
-/// Runs a law for `millis` at `rate` events per second. Returns the settings that it chose on the way.
-fn run(law: &mut PollingLaw, core: Core, rate: f64, millis: u64) -> Vec<QueueSettings> {
-    let mut changes = Vec::new();
-    for _ in 0..millis / 10 {
-        let cost = match law.settings().mode {
-            QueueMode::Plain => core.plain,
-            QueueMode::InterruptFirst => core.interrupt_first,
-            QueueMode::Grace | QueueMode::Timed => core.grace,
+    fn with(latency_us: u64, cpu_percent: u16, limits: LawLimits) -> Self {
+        let latency = LatencyBudget::new(micros(latency_us)).unwrap();
+        let budgets = Budgets { latency, cpu: CpuBudget::new(cpu_percent).unwrap() };
+        let law = PollingLaw::new(budgets, COSTS, limits);
+        Self { law, time: Duration::ZERO, changes: Vec::new(), poll_cost: 0.0 }
+    }
+
+    /// What 10 ms at a rate are like with the settings in effect.
+    fn epoch(&self, rate: f64) -> Epoch {
+        let duration = Duration::from_millis(10);
+        let seconds = duration.as_secs_f64();
+        let rate = rate.max(1.0);
+        let settings = self.law.settings();
+        let events = (rate * seconds) as u64;
+        let (cost, sleeps, delay, wakes) = if settings.polls() {
+            let interval = if settings.never_sleeps() { 0.0 } else { interval(settings).as_secs_f64() };
+            let work = 3e-6 + self.poll_cost;
+            let idle = (1.0 - rate * work).max(0.0);
+            let sleeps = idle / (interval + 20e-6);
+            let cost = if settings.never_sleeps() { 1.0 / rate } else { work + sleeps * 10e-6 / rate };
+            (cost, sleeps, idle * (interval + 10e-6) / 2.0 + 3e-6, 0.0)
+        } else {
+            // The busier the core is, the fewer interrupts, and the longer the queue.
+            let busy = (rate * 11e-6).min(0.99);
+            let interrupts = rate * (1.0 - busy / 2.0);
+            let cost = (3e-6 + 8e-6 * interrupts / rate).min(1.0 / rate);
+            let busy = rate * cost;
+            (cost, interrupts, 3e-6 + 5e-6 * busy / (1.01 - busy), 1.0 - busy)
         };
-        let seconds = STEP.as_secs_f64();
-        // A core that is always busy does what it can.
-        let events = (rate * seconds).min((seconds - core.waiting.as_secs_f64()) / cost);
-        let cpu = Duration::from_secs_f64(events * cost);
-        // The quantiles of exponential gaps; in grace mode sleeps end with the timer.
-        let idle = cpu + core.waiting < STEP.mul_f64(0.99);
-        for quantile in (0..20).filter(|_| idle && rate > 0.0) {
-            let gap = Duration::from_secs_f64(-(1.0 - (f64::from(quantile) + 0.5) / 20.0).ln() / rate);
-            let grace = law.settings().grace_time;
-            law.record_gap(match law.settings().mode {
-                QueueMode::Timed => {
-                    let interval = law.settings().poll_interval;
-                    interval * u32::try_from(gap.as_nanos().div_ceil(interval.as_nanos())).unwrap()
-                }
-                QueueMode::Grace => grace * u32::try_from(gap.as_nanos().div_ceil(grace.as_nanos())).unwrap(),
-                _ => gap,
-            });
-        }
-        let events = events as u64;
-        changes.extend(law.step(&Epoch {
-            duration: STEP,
+        let total = events as f64;
+        Epoch {
+            duration,
             events,
             packets: events,
-            cpu,
-            waiting: core.waiting,
-        }));
+            cpu: Duration::from_secs_f64(cost * total).min(duration),
+            waiting: Duration::ZERO,
+            sleeps: (sleeps * seconds) as u64,
+            delay: Duration::from_secs_f64(delay * total),
+            wakes: wakes * total,
+            overslept: (Duration::ZERO, 0),
+        }
     }
-    changes
-}
 
-fn mode_at(budget_micros: u64, core: Core, rate: f64) -> (QueueMode, Duration) {
-    let mut law = law(budget_micros);
-    run(&mut law, core, rate, 1_000);
-    (law.settings().mode, law.settings().grace_time)
-}
-
-const fn micros(micros: u64) -> Duration {
-    Duration::from_micros(micros)
-}
-
-#[test]
-fn without_a_budget_the_queue_is_plain_until_it_stays_busy() {
-    for rate in [100.0, 12_500.0, 125_000.0, 180_000.0] {
-        assert_eq!(mode_at(0, CHEAP_POLLS, rate).0, QueueMode::Plain, "{rate}");
+    fn run(&mut self, rate: f64, time: Duration) -> &mut Self {
+        let end = self.time + time;
+        while self.time < end {
+            let epoch = self.epoch(rate);
+            self.time += epoch.duration;
+            if let Some(settings) = self.law.step(&epoch) {
+                self.changes.push((self.time, settings));
+            }
+        }
+        self
     }
-    assert_eq!(mode_at(0, CHEAP_POLLS, 205_000.0).0, QueueMode::InterruptFirst);
-    assert_eq!(mode_at(0, CHEAP_POLLS, 240_000.0), (QueueMode::Grace, micros(20)));
-    assert_eq!(mode_at(0, CHEAP_POLLS, 1e6), (QueueMode::Grace, micros(20)));
-}
 
-#[test]
-fn a_budget_is_the_grace_time_where_packets_come_within_it() {
-    assert_eq!(mode_at(20, CHEAP_POLLS, 25_000.0).0, QueueMode::Plain);
-    assert_eq!(mode_at(20, CHEAP_POLLS, 75_000.0), (QueueMode::Grace, micros(20)));
-    assert_eq!(mode_at(50, CHEAP_POLLS, 30_000.0), (QueueMode::Grace, micros(50)));
-    assert_eq!(mode_at(50, CHEAP_POLLS, 1e6), (QueueMode::Grace, micros(50)));
-    assert_eq!(mode_at(100, CHEAP_POLLS, 5_000.0).0, QueueMode::Plain);
-}
-
-#[test]
-fn a_worker_that_can_poll_by_its_timer_does_that_where_the_kernels_timer_would() {
-    for (budget, rate, interval) in
-        [(0, 240_000.0, 20), (0, 1e6, 20), (20, 75_000.0, 20), (50, 30_000.0, 50), (50, 1e6, 20)]
-    {
-        let mut law = timed_law(budget, false);
-        run(&mut law, CHEAP_POLLS, rate, 1_000);
-        let settings = *law.settings();
-        assert_eq!((settings.mode, settings.poll_interval), (QueueMode::Timed, micros(interval)), "{rate}");
-        // Nothing but the worker and the watchdog polls.
-        assert_eq!((settings.defer_hard_irqs, settings.suspend_timeout), (1, Duration::ZERO));
-        let filled = settings.grace_time.as_secs_f64() * rate.min(500_000.0);
-        let is_shortest = settings.grace_time < QueueSettings::SHORTEST_SUSPEND_TIMEOUT * 2;
-        assert!(filled <= 128.0 || is_shortest, "{settings:?}");
-        assert!(settings.grace_time >= QueueSettings::SHORTEST_SUSPEND_TIMEOUT, "{settings:?}");
+    fn mode(&self) -> QueueMode {
+        self.law.settings().mode
     }
-    for (budget, rate) in [(0, 25_000.0), (0, 180_000.0), (20, 25_000.0), (100, 5_000.0)] {
-        let mut law = timed_law(budget, false);
-        run(&mut law, CHEAP_POLLS, rate, 1_000);
-        assert_eq!(law.settings().mode, QueueMode::Plain, "budget {budget}, {rate}");
+
+    /// CPU time and delay of an event at a rate, in µs, once the law has settled.
+    fn settled(latency_us: u64, cpu_percent: u16, rate: f64) -> (f64, f64) {
+        let mut server = Self::new(latency_us, cpu_percent);
+        server.run(rate, Duration::from_secs(2));
+        server.figures(rate)
+    }
+
+    fn figures(&self, rate: f64) -> (f64, f64) {
+        let epoch = self.epoch(rate);
+        let events = epoch.events as f64;
+        let delay = epoch.delay.as_secs_f64() + epoch.wakes * 5e-6;
+        (epoch.cpu.as_secs_f64() * 1e6 / events, delay * 1e6 / events)
+    }
+
+    fn plain(rate: f64) -> (f64, f64) {
+        Self::new(0, 0).figures(rate)
     }
 }
 
+const RATES: [f64; 8] = [2_000.0, 10_000.0, 30_000.0, 50_000.0, 70_000.0, 90_000.0, 110_000.0, 150_000.0];
+
 #[test]
-fn where_interrupts_wake_a_thread_fewer_packets_an_interval_are_enough() {
-    for (wakes_thread, mode) in [(false, QueueMode::Plain), (true, QueueMode::Timed)] {
-        let mut law = timed_law(20, wakes_thread);
-        run(&mut law, CHEAP_POLLS, 25_000.0, 1_000);
-        assert_eq!(law.settings().mode, mode);
+fn without_a_budget_neither_cpu_time_nor_delay_is_beyond_that_of_interrupts() {
+    for rate in RATES {
+        let ((cpu, delay), (plain_cpu, plain_delay)) = (Server::settled(0, 0, rate), Server::plain(rate));
+        assert!(cpu <= plain_cpu * TOLERANCE, "{rate}: {cpu} beside {plain_cpu}");
+        assert!(delay <= plain_delay * TOLERANCE, "{rate}: {delay} beside {plain_delay}");
     }
+    assert_eq!(Server::settled(0, 0, 2_000.0), Server::plain(2_000.0));
+    let ((cpu, _), (plain_cpu, _)) = (Server::settled(0, 0, 90_000.0), Server::plain(90_000.0));
+    assert!(cpu < plain_cpu * 0.85, "{cpu} beside {plain_cpu}");
 }
 
 #[test]
-fn requests_that_wait_long_for_the_core_are_polled_for_before_it_is_saturated() {
-    // 15 µs · 0.8/0.2 = 60 µs, and 45 µs where it is busy 75 % of the time.
-    let slow = Core { plain: 30e-6, interrupt_first: 20e-6, grace: 15e-6, waiting: Duration::ZERO };
-    for (rate, mode) in [(0.8 / 30e-6, QueueMode::Timed), (0.5 / 30e-6, QueueMode::Plain)] {
-        let mut law = timed_law(0, false);
-        run(&mut law, slow, rate, 1_000);
-        assert_eq!(law.settings().mode, mode, "{rate}");
+fn a_larger_latency_budget_never_costs_more_cpu_time_and_is_kept() {
+    for rate in RATES {
+        let mut last = f64::INFINITY;
+        for budget in [0, 20, 50, 100] {
+            let (cpu, delay) = Server::settled(budget, 0, rate);
+            assert!(cpu <= last * 1.001, "{budget} µs at {rate}: {cpu} after {last}");
+            let most = (Server::plain(rate).1 + budget as f64) * TOLERANCE;
+            assert!(delay <= most, "{budget} µs at {rate}: {delay}");
+            last = cpu;
+        }
     }
 }
 
 #[test]
-fn a_mostly_idle_core_with_long_requests_is_not_polled_for() {
-    let slow = Core { plain: 1e-3, interrupt_first: 1e-3, grace: 1e-3, waiting: Duration::ZERO };
-    let mut law = timed_law(0, true);
-    run(&mut law, slow, 100.0, 2_000);
-    assert_eq!(law.settings().mode, QueueMode::Plain);
+fn a_cpu_budget_buys_less_delay_and_is_kept() {
+    for rate in RATES {
+        let mut last = f64::INFINITY;
+        for percent in [0, 50, 200] {
+            let (cpu, delay) = Server::settled(0, percent, rate);
+            let (plain_cpu, plain_delay) = Server::plain(rate);
+            let most = plain_cpu * (1.0 + f64::from(percent) / 100.0) * TOLERANCE;
+            assert!(cpu <= most, "{percent} % at {rate}: {cpu} beside {plain_cpu}");
+            assert!(delay <= plain_delay * TOLERANCE && delay <= last * 1.001, "{percent} % at {rate}");
+            last = delay;
+        }
+    }
+    let mut server = Server::new(0, 200);
+    server.run(50_000.0, Duration::from_secs(2));
+    assert!(server.law.settings().never_sleeps(), "{}", server.law.settings());
 }
 
 #[test]
-fn timed_mode_that_cannot_be_left_stays_timed() {
-    let mut law = timed_law(0, false);
-    run(&mut law, CHEAP_POLLS, 1e6, 1_000);
-    let timed = *law.settings();
-    law.fix(timed);
-    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
-    assert_eq!(QueueSettings { why: timed.why, ..*law.settings() }, timed);
-    law.release();
-    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
-    assert_eq!((law.settings().mode, law.settings().poll_interval), (QueueMode::Plain, Duration::ZERO));
+fn a_step_of_the_load_is_followed_within_200_ms_and_then_nothing_changes() {
+    let mut server = Server::new(0, 0);
+    server.run(2_000.0, Duration::from_secs(1));
+    let step = server.time;
+    server.run(90_000.0, Duration::from_millis(200));
+    assert_eq!(server.mode(), QueueMode::Timed, "{:?}", server.changes);
+    let settled = server.changes.len();
+    server.run(90_000.0, Duration::from_secs(10));
+    assert!(server.changes[settled..].iter().all(|(_, settings)| settings.polls()), "{:?}", server.changes);
+    server.run(0.0, Duration::from_millis(20));
+    assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Idle));
+    assert!(server.changes[0].0 > step);
 }
 
 #[test]
-fn no_more_than_a_quarter_of_the_ring_fills_within_a_long_budgets_poll_interval() {
-    let mut law = timed_law(1_000, false);
-    // Not saturated at this cost.
-    let core = Core { plain: 2e-6, interrupt_first: 2e-6, grace: 1e-6, waiting: Duration::ZERO };
-    run(&mut law, core, 300_000.0, 1_000);
-    let settings = *law.settings();
+fn polling_that_costs_more_is_given_up_and_tried_later_each_time() {
+    let mut server = Server::new(0, 0);
+    server.poll_cost = 20e-6;
+    server.run(70_000.0, Duration::from_secs(160));
+    let tried = server.changes.iter().filter(|(_, settings)| settings.polls());
+    let gaps: Vec<u64> =
+        tried.clone().zip(tried.skip(1)).map(|(one, next)| (next.0 - one.0).as_secs()).collect();
+    // A trial may try several intervals.
+    let pauses: Vec<u64> = gaps.into_iter().filter(|gap| *gap > 0).collect();
+    assert_eq!(pauses, [8, 16, 32, 64]);
+    assert_eq!(server.mode(), QueueMode::Plain);
+    assert!(server.law.settings().why.comparison().is_some_and(|beside| beside.cpu > 150));
+}
+
+#[test]
+fn interrupts_are_measured_again_for_a_moment_each_half_minute() {
+    let mut server = Server::new(0, 0);
+    server.run(80_000.0, Duration::from_secs(300));
+    let measured: Vec<Duration> =
+        server.changes.iter().filter(|(_, it)| !it.polls()).map(|it| it.0).collect();
+    assert!((8..=10).contains(&measured.len()), "{measured:?}");
+    assert_eq!(server.mode(), QueueMode::Timed);
+}
+
+#[test]
+fn a_load_that_falls_to_one_that_was_not_measured_goes_back_to_interrupts() {
+    let mut server = Server::new(0, 0);
+    server.run(100_000.0, Duration::from_secs(1));
+    assert_eq!(server.mode(), QueueMode::Timed);
+    server.run(5_000.0, Duration::from_millis(400));
+    assert_eq!(server.mode(), QueueMode::Plain, "{:?}", server.changes.last());
+}
+
+#[test]
+fn from_outside_the_kernels_timer_polls_and_its_deferrals_last_for_a_batch() {
+    let mut server = Server::with(50, 0, LawLimits::default());
+    server.run(60_000.0, Duration::from_secs(1));
+    let settings = *server.law.settings();
+    assert_eq!(settings.mode, QueueMode::Grace, "{settings}");
+    let deferrals = QueueSettings::GRACE_DEFERRALS..=QueueSettings::MOST_DEFERRALS;
+    assert!(deferrals.contains(&settings.defer_hard_irqs) && settings.poll_interval.is_zero());
+}
+
+#[test]
+fn a_small_ring_shortens_the_interval_and_the_time_without_a_poll() {
+    let limits = LawLimits { ring_slots: 64, timer: PollTimer::Worker, ..LawLimits::default() };
+    let mut server = Server::with(1_000, 0, limits);
+    server.run(100_000.0, Duration::from_secs(1));
+    let settings = server.law.settings();
     assert_eq!(settings.mode, QueueMode::Timed);
-    assert!(settings.poll_interval.as_secs_f64() * 300_000.0 <= 64.0, "{settings:?}");
+    assert!(settings.poll_interval <= micros(160), "a quarter of 64 at 100,000/s: {settings}");
+    assert!(settings.grace_time <= micros(640), "{settings:?}");
 }
 
 #[test]
-fn a_worker_without_packets_stops_its_polls_soon() {
-    let mut law = timed_law(0, false);
-    run(&mut law, CHEAP_POLLS, 1e6, 1_000);
-    assert_eq!(law.settings().mode, QueueMode::Timed);
-    run(&mut law, CHEAP_POLLS, 0.0, 60);
-    assert_eq!(law.settings().mode, QueueMode::Plain);
-}
-
-#[test]
-fn polling_that_costs_more_is_given_up_and_tried_ever_less_often() {
-    let mut law = law(50);
-    let changes = run(&mut law, DEAR_POLLS, 205_000.0, 120_000);
-    let tries = changes.iter().filter(|settings| settings.polls()).count();
-    assert!((2..=14).contains(&tries), "{tries} tries in 120 s");
-    assert_eq!(law.settings().mode, QueueMode::Plain);
-    assert!(matches!(law.settings().why, Reason::CostsMore { .. }), "{:?}", law.settings().why);
-}
-
-#[test]
-fn polling_that_costs_more_on_a_saturated_core_is_tried_ever_less_often() {
-    let mut law = law(0);
-    let changes = run(&mut law, DEAR_POLLS, 1e6, 120_000);
-    let tries = changes.iter().filter(|settings| settings.polls()).count();
-    assert!((2..=14).contains(&tries), "{tries} tries in 120 s");
-    assert!(matches!(law.settings().why, Reason::CostsMore { .. }), "{:?}", law.settings().why);
-}
-
-#[test]
-fn after_a_failed_change_the_law_knows_that_the_queue_still_polls_and_ends_that() {
-    let mut law = law(0);
-    run(&mut law, CHEAP_POLLS, 1e6, 1_000);
-    let in_effect = *law.settings();
-    assert!(in_effect.polls());
-    // Plain interrupts could not be set.
-    law.fix(in_effect);
-    assert_eq!(*law.settings(), in_effect);
-    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
-    assert!(!law.settings().polls(), "{:?}", law.settings());
-    law.release();
-    run(&mut law, CHEAP_POLLS, 1_000.0, 500);
-    assert_eq!(law.settings().grace_time, Duration::ZERO, "{:?}", law.settings());
-}
-
-/// A machine that becomes 1.6 times slower while its wait polls: everything costs more, polling still less than
-/// interrupts.
-const SLOWER: Core = Core { plain: 6.4e-6, interrupt_first: 4.8e-6, grace: 4.2e-6, waiting: Duration::ZERO };
-
-#[test]
-fn polling_on_a_machine_that_became_slower_is_tried_again_at_once() {
-    const RATE: f64 = 150_000.0;
-    let mut law = law(20);
-    run(&mut law, CHEAP_POLLS, RATE, 1_000);
-    assert_eq!(law.settings().mode, QueueMode::Grace);
-    let changes: Vec<QueueMode> = run(&mut law, SLOWER, RATE, 1_000).iter().map(|it| it.mode).collect();
-    assert_eq!(changes.first(), Some(&QueueMode::Plain), "given up by a cost of the faster machine");
-    assert_eq!(law.settings().mode, QueueMode::Grace, "{changes:?}");
-}
-
-#[test]
-fn a_core_that_others_take_half_of_is_saturated_at_half_of_the_rate() {
-    let shared = Core { waiting: STEP / 2, ..CHEAP_POLLS };
-    for (core, mode) in [(CHEAP_POLLS, QueueMode::Plain), (shared, QueueMode::Grace)] {
-        assert_eq!(mode_at(0, core, 120_000.0).0, mode);
+fn values_that_others_have_set_are_kept_and_only_the_wait_changes() {
+    let fixed = QueueSettings::preset(100, micros(50), Duration::from_millis(20));
+    let mut server = Server::with(0, 0, LawLimits { fixed: Some(fixed), ..LawLimits::default() });
+    server.run(90_000.0, Duration::from_secs(1));
+    for (_, settings) in &server.changes {
+        assert_eq!((settings.defer_hard_irqs, settings.grace_time), (100, micros(50)), "{settings:?}");
     }
+    assert!(server.changes.iter().any(|(_, settings)| settings.polls()));
 }
 
 #[test]
-fn the_deferrals_of_a_saturated_queue_outlast_a_batch() {
-    let slow = Core { plain: 20e-6, interrupt_first: 15e-6, grace: 10e-6, waiting: Duration::ZERO };
-    for (core, cost) in [(CHEAP_POLLS, micros(4)), (slow, micros(20))] {
-        let mut law = law(0);
-        run(&mut law, core, 1e6, 1_000);
-        let settings = law.settings();
-        assert_eq!(settings.mode, QueueMode::Grace);
-        let deferred = settings.grace_time * u32::try_from(settings.defer_hard_irqs).unwrap();
-        assert!(deferred >= cost * 64, "{settings:?}");
-        assert!(settings.defer_hard_irqs <= QueueSettings::MOST_DEFERRALS);
-    }
+fn polling_that_has_failed_is_not_tried_again() {
+    let mut server = Server::new(0, 0);
+    server.run(90_000.0, Duration::from_secs(1));
+    server.law.stop_polling();
+    server.run(90_000.0, Duration::from_secs(100));
+    assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Failed));
 }
 
 #[test]
-fn a_load_alone_decides_where_costs_are_not_compared() {
-    let costs = MachineCosts { block: Duration::from_micros(3), wake_latency: Duration::from_micros(4) };
-    let limits = LawLimits { compares_costs: false, ..LawLimits::default() };
-    let mut law = PollingLaw::new(LatencyBudget::ZERO, costs, limits);
-    run(&mut law, DEAR_POLLS, 1e6, 2_000);
-    assert_eq!(law.settings().mode, QueueMode::Grace);
-}
-
-#[test]
-fn a_saturated_core_polls_soon_although_polling_cost_more_at_a_lower_load() {
-    let core = Core { grace: 3e-6, ..DEAR_POLLS };
-    let mut law = law(0);
-    run(&mut law, core, 205_000.0, 1_000);
-    assert_eq!(law.settings().mode, QueueMode::Plain);
-    run(&mut law, core, 400_000.0, 200);
-    assert_eq!(law.settings().mode, QueueMode::Grace);
-}
-
-#[test]
-fn the_law_settles_within_200_ms_of_a_step_and_stays() {
-    let mut law = law(0);
-    run(&mut law, CHEAP_POLLS, 25_000.0, 1_000);
-    for (rate, mode) in [(230_000.0, QueueMode::Grace), (25_000.0, QueueMode::Plain)] {
-        run(&mut law, CHEAP_POLLS, rate, 200);
-        assert_eq!(law.settings().mode, mode, "{rate}");
-        assert_eq!(run(&mut law, CHEAP_POLLS, rate, 5_000), [], "{rate}");
-    }
-}
-
-#[test]
-fn a_load_between_two_thresholds_does_not_make_the_law_oscillate() {
-    for budget in [0, 20, 50] {
-        for rate in (10_000..300_000).step_by(10_000) {
-            let mut law = law(budget);
-            run(&mut law, CHEAP_POLLS, f64::from(rate), 500);
-            let changes = run(&mut law, CHEAP_POLLS, f64::from(rate), 2_000);
-            assert!(changes.len() <= 1, "budget {budget}, {rate}/s: {changes:?}");
-        }
-    }
-}
-
-#[test]
-fn changes_are_at_least_50_ms_apart() {
-    let mut law = law(20);
-    let mut since = Duration::from_secs(1);
-    for step in 0..2_000 {
-        let rate = if step / 3 % 2 == 0 { 10_000.0 } else { 300_000.0 };
-        since += STEP;
-        if !run(&mut law, CHEAP_POLLS, rate, 10).is_empty() {
-            assert!(since >= DWELL, "{since:?}");
-            since = Duration::ZERO;
-        }
-    }
-}
-
-#[test]
-fn the_suspend_timeout_is_at_most_the_time_in_which_half_of_the_ring_fills() {
-    let mut law = law(0);
-    run(&mut law, CHEAP_POLLS, 240_000.0, 1_000);
-    let settings = *law.settings();
-    assert!(settings.suspend_timeout.as_secs_f64() * 240_000.0 <= 128.0, "{settings:?}");
-    assert!(settings.suspend_timeout >= QueueSettings::SHORTEST_SUSPEND_TIMEOUT);
-}
-
-#[test]
-fn values_that_cannot_be_set_stay_and_only_the_wait_changes() {
-    let preset = QueueSettings::preset(100, micros(30), Duration::from_millis(5));
-    let mut law = law(0);
-    law.fix(preset);
-    for (rate, mode) in [(10_000.0, QueueMode::Plain), (1e6, QueueMode::Grace)] {
-        run(&mut law, CHEAP_POLLS, rate, 300);
-        let settings = *law.settings();
-        assert_eq!((settings.mode, settings.grace_time), (mode, micros(30)));
-        assert_eq!(settings.suspend_timeout, Duration::from_millis(5));
-    }
-    law.fix(QueueSettings::preset(0, Duration::ZERO, Duration::ZERO));
-    run(&mut law, CHEAP_POLLS, 1e6, 300);
-    assert_eq!(law.settings().mode, QueueMode::Plain);
-}
-
-#[test]
-fn an_idle_worker_goes_back_to_interrupts() {
-    let mut law = law(50);
-    run(&mut law, CHEAP_POLLS, 100_000.0, 500);
-    assert!(law.settings().polls());
-    // Wakes once a second, for a timer.
-    for _ in 0..3 {
-        let duration = Duration::from_secs(1);
-        law.step(&Epoch { duration, events: 1, packets: 1, cpu: micros(10), ..Epoch::default() });
-    }
-    assert_eq!(law.settings().mode, QueueMode::Plain);
-}
-
-#[test]
-fn requests_that_become_cheaper_while_the_wait_polls_end_that() {
-    let mut law = law(0);
-    run(&mut law, CHEAP_POLLS, 240_000.0, 1_000);
-    assert!(law.settings().polls());
-    let tenth = |cost: f64| cost / 10.0;
-    let cheap = Core {
-        plain: tenth(CHEAP_POLLS.plain),
-        interrupt_first: tenth(CHEAP_POLLS.interrupt_first),
-        grace: tenth(CHEAP_POLLS.grace),
-        waiting: Duration::ZERO,
-    };
-    run(&mut law, cheap, 240_000.0, 300);
-    assert_eq!(law.settings().mode, QueueMode::Plain);
-}
-
-#[test]
-fn a_wait_spins_for_at_most_a_block_and_only_where_packets_come_within_it() {
-    for (gap, most) in [(micros(1), micros(3)), (micros(40), Duration::ZERO)] {
-        let mut law = law(0);
-        for _ in 0..100 {
-            (0..100).for_each(|_| law.record_gap(gap));
-            let cost = if law.settings().polls() { 3e-6 } else { 4e-6 };
-            let cpu = Duration::from_secs_f64(2_050.0 * cost);
-            law.step(&Epoch { duration: STEP, events: 2_050, packets: 2_050, cpu, ..Epoch::default() });
-        }
-        let settings = law.settings();
-        assert_eq!(settings.mode, QueueMode::InterruptFirst);
-        assert!(settings.spin <= most, "{settings:?}");
-        assert_eq!(settings.spin.is_zero(), most.is_zero(), "{settings:?}");
-    }
+fn a_test_may_ask_for_polling_at_any_load() {
+    let limits = LawLimits { has_to_pay: false, timer: PollTimer::Worker, ..LawLimits::default() };
+    let mut server = Server::with(50, 0, limits);
+    server.run(5_000.0, Duration::from_millis(300));
+    assert_eq!((server.mode(), server.law.settings().poll_interval), (QueueMode::Timed, micros(50)));
+    server.run(0.0, Duration::from_millis(300));
+    assert_eq!(server.mode(), QueueMode::Plain);
 }

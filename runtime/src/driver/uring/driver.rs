@@ -2,63 +2,26 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
-use io_uring::{cqueue, opcode, squeue, types};
+use io_uring::{cqueue, opcode, squeue};
 
 use super::buffers::BufferPool;
-use super::completion_eventfd;
 use super::operations::{ApplicationOperation, CANCEL, Operation, Operations};
+use super::queue_polls::QueuePolls;
 use super::ring::{Features, Ring};
 use super::socket_state::{InFlightSend, SocketState};
 use crate::driver::epoll::EpollDriver;
 use crate::driver::wait::POLLING_TASK_BUDGET;
 use crate::waking::wake_handle::WakeHandle;
 
-/// What the worker waits in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// `io_uring_enter`.
-    Uring,
-    /// `epoll_pwait2`.
-    Hybrid,
-}
-
-/// Sends of at least this many connections go out after the queue has been polled once more: the poll
-/// brings what came meanwhile, and one enter carries these sends and those receives. Fewer go out before
-/// the poll, so that they don't wait for it.
-pub(super) const POLL_FIRST_SENDS: usize = 8;
-/// After a poll that brought hardly anything, the number of turns that send first.
-const SEND_FIRST_TURNS: u32 = 32;
 /// How many receives are gathered before their tasks run, and how many tasks run before what they send
 /// goes out, if the kernel takes packets in by itself. The kernel runs 20 items of deferred work per enter
 /// (`io_uring.c`, IO_LOCAL_TW_DEFAULT_MAX), and with many connections it is cheaper to do more of the same
 /// in a row.
 pub(super) const TASK_BUDGET: usize = 512;
-
-/// Whether sends may wait for a poll. It pays where packets come all the time. Where all clients wait
-/// for these very sends, the poll finds nothing, and the kernel takes that for the end of the traffic.
-#[derive(Default)]
-pub(super) struct PollFirst {
-    send_first_turns: Cell<u32>,
-}
-
-impl PollFirst {
-    pub(super) fn is_allowed(&self) -> bool {
-        let left = self.send_first_turns.get();
-        self.send_first_turns.set(left.saturating_sub(1));
-        left == 0
-    }
-
-    /// `paid`: whether the poll has brought enough.
-    pub(super) fn record(&self, paid: bool) {
-        self.send_first_turns.set(if paid { 0 } else { SEND_FIRST_TURNS });
-    }
-}
 
 /// A worker's ring, and the epoll instance beside it.
 pub(crate) struct UringDriver {
@@ -66,18 +29,12 @@ pub(crate) struct UringDriver {
     pub(super) ring: RefCell<Ring>,
     pub(super) operations: RefCell<Operations>,
     pub(super) pool: Rc<BufferPool>,
-    pub(super) mode: Mode,
     features: Features,
     /// Whether rings can send each other messages.
     pub(super) has_msg_ring: bool,
     pub(super) epoll: EpollDriver,
     /// Wakes this driver's worker.
     pub(super) wake: Arc<WakeHandle>,
-    /// Written by the kernel when the ring has work, for the epoll instance: the ring's own descriptor
-    /// wakes nobody when work is deferred (`io_uring.c`, `io_req_local_work_add`).
-    _completion_eventfd: Option<OwnedFd>,
-    /// Whether waits that return events suspend the queue's interrupts.
-    suspends: Cell<bool>,
     /// Sockets with something to send.
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
@@ -98,41 +55,35 @@ pub(crate) struct UringDriver {
     pub(super) released_operations: RefCell<Vec<Rc<dyn ApplicationOperation>>>,
     /// Woken after a batch of completions: wakers may be foreign code.
     pub(super) wakers: RefCell<Vec<Waker>>,
-    /// Whether the ring polls a NAPI.
-    polls: Cell<bool>,
+    pub(super) queue_polls: QueuePolls,
+    /// Whether an enter has taken a completion since this was reset.
+    pub(super) has_completed: Cell<bool>,
     pub(super) epoll_ready: Cell<bool>,
     pub(super) epoll_watched: Cell<bool>,
     pub(super) eventfd_watched: Cell<bool>,
     /// Workers to wake with the next wait.
     pub(super) deferred_wakes: RefCell<Vec<Arc<WakeHandle>>>,
+    /// Receives that the present wait has brought, and those of them by the worker's queue.
     pub(super) received: Cell<usize>,
+    pub(super) received_by_queue: Cell<usize>,
     pub(super) received_bytes: Cell<u64>,
     pub(super) sent_bytes: Cell<u64>,
     /// Something has come that a task or the next turn has to process, so the worker must not sleep.
     pub(super) progress: Cell<bool>,
-    pub(super) poll_first: PollFirst,
     /// Sends that have not completed by now are given up.
     pub(super) closing: Cell<bool>,
     pub(super) closed: Cell<bool>,
 }
 
 impl UringDriver {
-    pub(crate) fn new(mode: Mode, epoll: EpollDriver, wake: Arc<WakeHandle>) -> io::Result<Rc<Self>> {
-        let (mut ring, mut features) = Ring::new()?;
-        let completion_eventfd = match mode {
-            Mode::Hybrid => {
-                let eventfd = completion_eventfd::register(&mut ring)?;
-                epoll.watch_ring(eventfd.as_fd())?;
-                Some(eventfd)
-            }
-            Mode::Uring => None,
-        };
+    pub(crate) fn new(epoll: EpollDriver, wake: Arc<WakeHandle>) -> io::Result<Rc<Self>> {
+        let (ring, mut features) = Ring::new()?;
         // SAFETY: from here on nothing fails. The driver drops its ring before the pool. Others that send
         // the ring messages may keep it open for a while, but with receives left over the pool is not freed
         // (`Drop`).
         let pool = unsafe { BufferPool::register(&ring.submitter()) }?;
         let has_msg_ring = ring.supports(opcode::MsgRingData::CODE);
-        if has_msg_ring && mode == Mode::Uring {
+        if has_msg_ring {
             features.0.push("MSG_RING");
         }
         // `Ring::new` has checked for SEND_ZC.
@@ -142,13 +93,10 @@ impl UringDriver {
             ring: RefCell::new(ring),
             operations: RefCell::default(),
             pool,
-            mode,
             features,
             has_msg_ring,
             epoll,
             wake,
-            _completion_eventfd: completion_eventfd,
-            suspends: Cell::new(false),
             to_send: RefCell::default(),
             written_bytes: Cell::new(0),
             submitted_sends: RefCell::default(),
@@ -160,45 +108,20 @@ impl UringDriver {
             released: RefCell::default(),
             released_operations: RefCell::default(),
             wakers: RefCell::default(),
-            polls: Cell::new(false),
+            queue_polls: QueuePolls::default(),
+            has_completed: Cell::new(false),
             epoll_ready: Cell::new(false),
             epoll_watched: Cell::new(false),
             eventfd_watched: Cell::new(false),
             deferred_wakes: RefCell::default(),
             received: Cell::new(0),
+            received_by_queue: Cell::new(0),
             received_bytes: Cell::new(0),
             sent_bytes: Cell::new(0),
             progress: Cell::new(false),
-            poll_first: PollFirst::default(),
             closing: Cell::new(false),
             closed: Cell::new(false),
         }))
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    /// Whether the wait is an epoll instance that polls a NAPI, which it has to learn from its sockets.
-    pub(crate) fn polls_by_epoll(&self) -> bool {
-        self.mode == Mode::Hybrid && self.epoll.is_split()
-    }
-
-    /// Says whether the queue has a suspend timeout, so that each wait in epoll that returns events suspends its
-    /// interrupts.
-    pub(crate) fn set_suspends(&self, suspends: bool) {
-        self.suspends.set(suspends && self.polls_by_epoll());
-    }
-
-    /// Whether the worker waits in the ring: always, or while the epoll instance could poll a NAPI but does not. The
-    /// ring is the cheaper wait then.
-    pub(super) fn waits_in_ring(&self) -> bool {
-        self.mode == Mode::Uring || self.epoll.is_split() && !self.epoll.polls()
-    }
-
-    /// Whether interrupts or the timer bring packets now, although the queue could be suspended.
-    pub(super) fn is_interrupted(&self) -> bool {
-        self.suspends.get() && !self.epoll.is_suspended()
     }
 
     pub(crate) fn features(&self) -> &[&'static str] {
@@ -209,23 +132,14 @@ impl UringDriver {
         &self.epoll
     }
 
-    /// Makes the ring busy-poll a NAPI before it sleeps (Linux 6.13). It never suspends the interrupt.
-    pub(crate) fn poll_napi(&self, napi: u32, time: Duration) -> io::Result<()> {
-        let ring = self.ring.borrow();
-        let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        let mut settings = types::Napi::new()
-            .set_busy_poll_timeout(micros)
-            .set_prefer_busy_poll(true)
-            .set_tracking(types::NapiTracking::Static);
-        ring.submitter().register_napi(&mut settings)?;
-        ring.submitter().register_napi_add_id(napi)?;
-        self.polls.set(true);
-        Ok(())
+    /// Whether enters poll a NAPI at present.
+    pub(crate) fn polls_queue(&self) -> bool {
+        self.queue_polls.are_on()
     }
 
     /// How many tasks a turn may run.
     pub(crate) fn task_budget(&self) -> usize {
-        if self.waits_in_ring() && !self.polls.get() { TASK_BUDGET } else { POLLING_TASK_BUDGET }
+        if self.queue_polls.are_on() { POLLING_TASK_BUDGET } else { TASK_BUDGET }
     }
 
     /// Queues an operation of the application for the next enter, and returns its id.

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
-use super::driver::{Mode, UringDriver};
+use super::driver::UringDriver;
 use super::operations::{Operation, WAKE_MESSAGE, WakeMessage};
 use crate::waking::wake_handle::WakeHandle;
 
 impl UringDriver {
     /// Lets other workers wake this one by messages to its ring.
     pub(crate) fn publish_ring(&self) -> io::Result<()> {
-        if self.mode == Mode::Uring && self.has_msg_ring {
+        if self.has_msg_ring {
             self.wake.set_ring(Some(self.ring.borrow().duplicate()?));
         }
         Ok(())
@@ -26,8 +26,7 @@ impl UringDriver {
     /// Takes on waking another worker with the next enter; `false` if a message can't wake it. The wake-up
     /// is claimed only when the message is submitted, so another thread may wake the worker before.
     pub(crate) fn defer_wake(&self, worker: &Arc<WakeHandle>) -> bool {
-        let takes =
-            self.mode == Mode::Uring && self.has_msg_ring && !self.is_closed() && worker.ring().is_some();
+        let takes = self.has_msg_ring && !self.is_closed() && worker.ring().is_some();
         if takes {
             let mut wakes = self.deferred_wakes.borrow_mut();
             if wakes.last().is_none_or(|last| !Arc::ptr_eq(last, worker)) {

@@ -46,6 +46,7 @@ impl UringDriver {
         match result {
             1.. => {
                 self.received.set(self.received.get() + 1);
+                self.received_by_queue.set(self.received_by_queue.get() + usize::from(state.in_queue));
                 self.received_bytes.set(self.received_bytes.get() + result as u64);
                 if let Some(slice) = slice {
                     full = receive.push(slice, self.pool.is_low())

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
@@ -75,36 +74,6 @@ impl Ring {
         Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
     }
 
-    /// Registers an eventfd that the kernel writes when the ring has work, while it is armed.
-    pub(super) fn register_eventfd(&mut self, eventfd: &impl AsRawFd) -> io::Result<()> {
-        self.disarm_eventfd();
-        self.ring.submitter().register_eventfd(eventfd.as_raw_fd())
-    }
-
-    /// Arms the eventfd unless there is work already, which doesn't signal any more. Returns whether there is.
-    pub(super) fn arm_eventfd_unless_work(&mut self) -> bool {
-        self.arm_eventfd();
-        let work = self.has_work();
-        if work {
-            self.disarm_eventfd();
-        }
-        work
-    }
-
-    /// Lets the kernel write the eventfd.
-    pub(super) fn arm_eventfd(&mut self) {
-        self.ring.completion().enable_eventfd();
-        // The kernel stores the work and then checks whether to signal; this side arms and then checks for
-        // work.
-        fence(Ordering::SeqCst);
-    }
-
-    /// Stops the kernel from writing the eventfd. Otherwise each completion of an enter would write it, and
-    /// the next wait would return at once, without having polled.
-    pub(super) fn disarm_eventfd(&mut self) {
-        self.ring.completion().disable_eventfd();
-    }
-
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
         self.ring.submitter()
     }
@@ -133,14 +102,6 @@ impl Ring {
             }
             self.backlog.pop_front();
         }
-    }
-
-    /// Whether there is something to submit, to run or to complete.
-    pub(super) fn has_work(&mut self) -> bool {
-        let submission = self.ring.submission();
-        let waiting = !submission.is_empty() || submission.taskrun() || submission.cq_overflow();
-        drop(submission);
-        waiting || !self.backlog.is_empty() || !self.ring.completion().is_empty()
     }
 
     /// Whether the kernel defers work until the next enter.

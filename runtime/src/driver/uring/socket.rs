@@ -41,11 +41,9 @@ impl RingSocket {
     /// How many bytes [`RingSocket::poll_received`] waits for at most: 64 KiB, half of what is received ahead of the reader.
     pub const MOST_AWAITED: usize = UNREAD_LIMIT / 2;
 
-    pub(crate) fn new(driver: Rc<UringDriver>, descriptor: Arc<dyn AsFd>, in_napi: bool) -> io::Result<Self> {
-        if in_napi {
-            driver.epoll().learn_napi(descriptor.as_fd())?;
-        }
-        Ok(Self { driver, state: Rc::new(SocketState::new(descriptor, in_napi)) })
+    /// `in_queue`: whether its packets come by the queue that the worker serves.
+    pub(crate) fn new(driver: Rc<UringDriver>, descriptor: Arc<dyn AsFd>, in_queue: bool) -> Self {
+        Self { driver, state: Rc::new(SocketState::new(descriptor, in_queue)) }
     }
 
     /// Receives the next bytes; `None` at the end of the stream. One task may wait at a time.
@@ -414,9 +412,6 @@ impl Drop for RingSocket {
             && !self.driver.is_closed()
         {
             self.driver.cancel(operation.get());
-        }
-        if self.state.in_napi {
-            self.driver.epoll().forget_napi(self.state.fd());
         }
     }
 }

@@ -44,8 +44,8 @@ impl fmt::Debug for Received {
 /// completed.
 pub(super) struct SocketState {
     descriptor: Arc<dyn AsFd>,
-    /// Whether the polling epoll instance learns its NAPI from this socket.
-    pub(super) in_napi: bool,
+    /// Whether its packets come by the queue that the worker serves.
+    pub(super) in_queue: bool,
     /// Whether zero-copy sends are of use; not over loopback, for example.
     pub(super) zero_copy: Cell<bool>,
     /// Zero-copy sends that the peer has not acknowledged; each keeps the descriptor open.
@@ -55,10 +55,10 @@ pub(super) struct SocketState {
 }
 
 impl SocketState {
-    pub(super) fn new(descriptor: Arc<dyn AsFd>, in_napi: bool) -> Self {
+    pub(super) fn new(descriptor: Arc<dyn AsFd>, in_queue: bool) -> Self {
         Self {
             descriptor,
-            in_napi,
+            in_queue,
             zero_copy: Cell::new(true),
             zero_copies: Cell::new(0),
             receive: RefCell::default(),

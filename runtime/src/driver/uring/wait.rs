@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, types};
 
-use super::driver::{Mode, POLL_FIRST_SENDS, UringDriver};
+use super::driver::UringDriver;
 use super::operations::{CANCEL, Operation, WAKE_MESSAGE};
 use super::send::reset_on_close;
 use crate::driver::wait::{Wait, WaitOutcome};
@@ -24,18 +24,16 @@ impl UringDriver {
     /// Waits, and dispatches what came.
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
         self.received.set(0);
+        self.received_by_queue.set(0);
         self.progress.set(false);
         let sends = self.queue_sends();
         self.arm_starved();
         // A send that succeeds posts no completion and so ends no wait: one that a task waits for must go
         // out without waiting.
         let wait = if sends.awaited { Wait::Pass } else { wait };
-        let mut outcome = if self.waits_in_ring() {
-            self.wait_on_ring(wait)?
-        } else {
-            self.wait_on_epoll(wait, sends.count)?
-        };
+        let mut outcome = self.wait_on_ring(wait)?;
         outcome.events += self.received.get();
+        outcome.queue_events = self.received_by_queue.get();
         outcome.completed = self.progress.get();
         outcome.received_bytes = self.received_bytes.take();
         outcome.sent_bytes = self.sent_bytes.take();
@@ -57,20 +55,20 @@ impl UringDriver {
             // SAFETY: the entry has no pointers; the epoll instance is open as long as the driver.
             unsafe { self.ring.borrow_mut().push(entry.user_data(id)) };
         }
-        if self.mode == Mode::Uring {
-            self.watch_eventfd();
-            self.send_wake_messages();
-        } else if matches!(wait, Wait::Park(_)) {
-            // Wake-ups end the wait through the epoll instance.
-            self.epoll.arm()?;
-        }
+        self.watch_eventfd();
+        self.send_wake_messages();
         let (want, timeout) = match wait {
+            Wait::Pass if self.queue_polls.are_overdue() => (1, Some(Duration::ZERO)),
             Wait::Pass => (0, None),
             // An enter between the turns has completed the poll of the epoll instance.
             Wait::Park(_) if self.epoll_ready.get() => (0, None),
             Wait::Park(timeout) => (1, timeout),
         };
-        let mut outcome = WaitOutcome { calls: self.enter(want, timeout)?, ..WaitOutcome::default() };
+        let mut outcome = WaitOutcome::default();
+        match want {
+            1 if self.queue_polls.are_timed() => self.enter_timed(timeout, &mut outcome)?,
+            _ => outcome.calls = self.enter(want, timeout)?,
+        }
         if self.epoll_ready.take() {
             self.epoll_watched.set(false);
             let other = self.epoll.wait(Wait::Pass)?;
@@ -80,50 +78,10 @@ impl UringDriver {
         Ok(outcome)
     }
 
-    fn wait_on_epoll(&self, mut wait: Wait, sends: usize) -> io::Result<WaitOutcome> {
-        let mut calls = 0;
-        let mut hold = self.is_interrupted() && self.ring.borrow_mut().has_deferred_work();
-        let poll_first = !hold && sends >= POLL_FIRST_SENDS && self.poll_first.is_allowed();
-        if poll_first {
-            // Packets that this pass brings have to signal the eventfd: a poll without events makes the
-            // kernel resume the interrupt (`fs/eventpoll.c`, `ep_busy_loop`).
-            self.ring.borrow_mut().arm_eventfd();
-            wait = Wait::Pass;
-        } else if !hold {
-            // Completions posted before arming don't signal, so the ring is checked after arming.
-            while self.ring.borrow_mut().arm_eventfd_unless_work() {
-                calls += self.enter(0, None)?;
-                if self.progress.get() {
-                    // What this pass brings has to signal, as above.
-                    self.ring.borrow_mut().arm_eventfd();
-                    wait = Wait::Pass;
-                    hold = self.is_interrupted() && self.received.get() > 0;
-                    break;
-                }
-            }
-        }
-        // Where an interrupt or the timer has brought this turn's receives, a poll would find nothing more. The kernel
-        // would take that for the end of the traffic, and go on interrupting the tasks that are about to run; it
-        // would bring all packets that way, and so each of the next polls would find nothing either. The
-        // next wait polls, because after this one the queue is suspended.
-        let outcome = if hold { self.epoll.suspend() } else { self.epoll.wait(wait) };
-        self.ring.borrow_mut().disarm_eventfd();
-        let mut outcome = outcome?;
-        if self.ring.borrow_mut().has_work() {
-            calls += self.enter(0, None)?;
-        }
-        if poll_first {
-            self.poll_first.record(self.received.get() >= POLL_FIRST_SENDS);
-        }
-        outcome.calls += calls;
-        Ok(outcome)
-    }
-
-    /// Enters until everything is submitted and, if the worker waits in the ring, the deferred work is done
-    /// or the task budget reached; and dispatches the completions. Returns the number of system calls.
+    /// Enters until everything is submitted, and the deferred work is done or the task budget reached; and dispatches the
+    /// completions. Returns the number of system calls.
     pub(super) fn enter(&self, mut want: u32, timeout: Option<Duration>) -> io::Result<usize> {
-        // A hybrid that gathers alternates with its clients: its poll passes then bring all or nothing.
-        let gather = if self.waits_in_ring() { self.task_budget() } else { 0 };
+        let gather = self.task_budget();
         let (mut calls, mut futile, mut gathered) = (0, 0, 0);
         loop {
             let mut ring = self.ring.borrow_mut();
@@ -138,6 +96,7 @@ impl UringDriver {
             drop(ring);
             if !completions.is_empty() {
                 want = 0;
+                self.has_completed.set(true);
             }
             futile = if completions.is_empty() && left == before { futile + 1 } else { 0 };
             for completion in completions.drain(..) {

@@ -1,6 +1,6 @@
 //! Flags of the runtime: policy, driver and cores.
 
-use policies::law::LatencyBudget;
+use policies::law::{CpuBudget, LatencyBudget};
 use policies::{Change, Cpus, GraceTime, Policy};
 use runtime::{Builder, DriverKind, WaitStrategy};
 
@@ -16,7 +16,7 @@ pub struct NetworkFlags {
     /// How idle workers wait: block, spin or adaptive [env: RUNTIME_WAIT]
     #[arg(long)]
     pub wait: Option<WaitStrategy>,
-    /// Driver: auto, epoll, uring or hybrid [env: RUNTIME_DRIVER]
+    /// Driver: auto, epoll or uring [env: RUNTIME_DRIVER]
     #[arg(long)]
     pub driver: Option<DriverKind>,
     /// Affinity of interrupts and workers: pin (move interrupts to their workers' cores and keep them there),
@@ -32,10 +32,14 @@ pub struct NetworkFlags {
     /// Ban the interrupts of the workers' queues from a running irqbalance, and again after it was restarted
     #[arg(long)]
     pub ban_irqbalance: bool,
-    /// Median delay over vanilla that kernel-polling may cost in exchange for CPU time, in microseconds from 0 to
-    /// 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
+    /// Delay beyond vanilla's that kernel-polling may cost in exchange for CPU time, in microseconds from 0 to 1000
+    /// [env: RUNTIME_LATENCY_BUDGET] [default: 0]
     #[arg(long, value_name = "US")]
     pub latency_budget: Option<LatencyBudget>,
+    /// CPU time beyond vanilla's that kernel-polling may cost in exchange for less delay, in percent from 0 to 400
+    /// [env: RUNTIME_CPU_BUDGET] [default: 0]
+    #[arg(long, value_name = "PERCENT")]
+    pub cpu_budget: Option<CpuBudget>,
     /// Time from an empty busy poll to the timer's poll, in microseconds, or auto: under kernel-polling the law
     /// chooses it, with the queue's mode [env: RUNTIME_GRACE_TIME] [default: auto]
     #[arg(long, value_name = "US")]
@@ -73,6 +77,9 @@ impl NetworkFlags {
         }
         if let Some(budget) = self.latency_budget {
             builder = builder.latency_budget(budget);
+        }
+        if let Some(budget) = self.cpu_budget {
+            builder = builder.cpu_budget(budget);
         }
         builder
     }

@@ -160,17 +160,21 @@ fn policy(context: &ServerContext, put: &mut StatWriter<'_>) {
 /// How a worker's queue is driven, in words without spaces.
 fn queue_fields(queue: &QueueStatus) -> String {
     let QueueStatus { mode, latency_budget_us, grace_time_us, poll_interval_us, spin_us, why, .. } = queue;
+    let cpu_budget = queue.cpu_budget_percent.filter(|budget| *budget > 0);
     let mut fields = format!(" mode={mode}");
     if let Some(budget) = latency_budget_us {
         fields.push_str(&format!(" latency_budget_us={budget}"));
+    }
+    if let Some(budget) = cpu_budget {
+        fields.push_str(&format!(" cpu_budget_percent={budget}"));
     }
     fields.push_str(&format!(" grace_time_us={grace_time_us}"));
     if *poll_interval_us > 0 {
         fields.push_str(&format!(" poll_interval_us={poll_interval_us}"));
     }
     fields.push_str(&format!(" spin_us={spin_us} why={}", why.name()));
-    if let Some(percent) = why.percent() {
-        fields.push_str(&format!(":{percent}%"));
+    if let Some(beside) = why.comparison() {
+        fields.push_str(&format!(" cpu={}% delay={}%", beside.cpu, beside.delay));
     }
     fields
 }
@@ -416,23 +420,24 @@ fn tls(context: &ServerContext, put: &mut StatWriter<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use policies::law::{QueueSettings, Reason};
+    use policies::law::{Budgets, Comparison, QueueSettings, Reason};
 
     use super::*;
 
     #[test]
     fn the_fields_of_a_queue_are_words_without_spaces() {
-        let budget: policies::law::LatencyBudget = "20".parse().unwrap();
-        let settings = QueueSettings::grace(budget.delay(), Reason::WithinBudget { share: 80 });
+        let budgets = Budgets { latency: "20".parse().unwrap(), cpu: "50".parse().unwrap() };
+        let beside = Comparison { cpu: 52, delay: 81 };
+        let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Pays(beside));
         assert_eq!(
-            queue_fields(&QueueStatus::new(&settings, Some(budget))),
-            " mode=grace latency_budget_us=20 grace_time_us=20 spin_us=0 why=within-budget:80%"
+            queue_fields(&QueueStatus::new(&settings, Some(budgets))),
+            " mode=grace latency_budget_us=20 cpu_budget_percent=50 grace_time_us=20 spin_us=0 why=pays cpu=52% delay=81%"
         );
         let watchdog = std::time::Duration::from_millis(5);
-        let timed = QueueSettings::timed(budget.delay(), watchdog, Reason::Saturated { busy: 95 });
+        let timed = QueueSettings::timed(budgets.latency.delay(), watchdog, Reason::Tries);
         assert_eq!(
-            queue_fields(&QueueStatus::new(&timed, Some(budget))),
-            " mode=timed latency_budget_us=20 grace_time_us=5000 poll_interval_us=20 spin_us=0 why=saturated:95%"
+            queue_fields(&QueueStatus::new(&timed, Some(Budgets::default()))),
+            " mode=timed latency_budget_us=0 grace_time_us=5000 poll_interval_us=20 spin_us=0 why=tries"
         );
         let fixed = QueueSettings::fixed(policies::law::LatencyBudget::ZERO);
         assert_eq!(

@@ -1,0 +1,128 @@
+//! What the law knows of each load: how plain interrupts did, and what polling was found to be worth.
+
+use std::time::Duration;
+
+use super::measured::Measured;
+
+/// Loads a factor of two in the rate: those of one bucket differ by 19 % at most.
+const PER_OCTAVE: f64 = 4.0;
+/// Up to 16 million events a second.
+const BUCKETS: usize = 96;
+/// How long polling is not tried again at a load after it did not pay; twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(8);
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// After this time measurements of interrupts are taken again: the machine may have changed.
+const MOST_AGE: Duration = Duration::from_secs(30);
+
+/// What is known of a load.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct KnownLoad {
+    /// Plain interrupts, when they were in effect last.
+    pub(super) plain: Option<Measured>,
+    /// How long ago that was.
+    age: Duration,
+    /// The poll interval that was in effect last; zero if none was.
+    pub(super) interval: Duration,
+    /// For how long polling is not tried.
+    refused: Duration,
+    next_pause: Duration,
+}
+
+impl KnownLoad {
+    /// Whether polling did not pay when it was tried, some seconds ago.
+    pub(super) fn is_refused(&self) -> bool {
+        !self.refused.is_zero()
+    }
+
+    /// Whether interrupts have to be measured again.
+    pub(super) fn is_stale(&self) -> bool {
+        self.plain.is_none() || self.age > MOST_AGE
+    }
+
+    pub(super) fn set_plain(&mut self, plain: Measured) {
+        (self.plain, self.age) = (Some(plain), Duration::ZERO);
+    }
+
+    /// Polling did not pay.
+    pub(super) fn refuse(&mut self) {
+        self.refused = self.next_pause.max(FIRST_PAUSE);
+        self.next_pause = (self.refused * 2).min(LONGEST_PAUSE);
+        self.interval = Duration::ZERO;
+    }
+
+    /// Polling pays with this interval.
+    pub(super) fn accept(&mut self, interval: Duration) {
+        (self.interval, self.next_pause) = (interval, FIRST_PAUSE);
+    }
+}
+
+/// What is known of all loads.
+#[derive(Debug, Clone)]
+pub(super) struct LoadMemory(Box<[KnownLoad; BUCKETS]>);
+
+impl Default for LoadMemory {
+    fn default() -> Self {
+        Self(Box::new([KnownLoad::default(); BUCKETS]))
+    }
+}
+
+impl LoadMemory {
+    /// Lets time pass.
+    pub(super) fn pass(&mut self, time: Duration) {
+        for load in self.0.iter_mut() {
+            load.refused = load.refused.saturating_sub(time);
+            load.age = load.age.saturating_add(time);
+        }
+    }
+
+    /// The load of so many events a second.
+    pub(super) fn at(&mut self, rate: f64) -> &mut KnownLoad {
+        &mut self.0[bucket(rate)]
+    }
+
+    /// Plain interrupts at the nearest load at which they were measured, and whether that is as high as `rate`, or nearly so.
+    pub(super) fn nearest_plain(&self, rate: f64) -> Option<(Measured, bool)> {
+        let at = bucket(rate);
+        let measured = self.0.iter().enumerate().filter_map(|(index, load)| Some((index, load.plain?)));
+        let (index, plain) = measured.min_by_key(|(index, _)| index.abs_diff(at))?;
+        Some((plain, index.abs_diff(at) <= 1))
+    }
+}
+
+fn bucket(rate: f64) -> usize {
+    (rate.max(1.0).log2() * PER_OCTAVE).round().min((BUCKETS - 1) as f64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_holds_at_its_load_only_and_twice_as_long_each_time() {
+        let mut memory = LoadMemory::default();
+        for seconds in [8, 16, 32, 64, 64] {
+            memory.at(50_000.0).refuse();
+            memory.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
+            assert!(memory.at(50_000.0).is_refused() && memory.at(50_500.0).is_refused());
+            assert!(!memory.at(100_000.0).is_refused());
+            memory.pass(Duration::from_millis(1));
+            assert!(!memory.at(50_000.0).is_refused());
+        }
+        memory.at(50_000.0).accept(Duration::from_micros(20));
+        memory.at(50_000.0).refuse();
+        memory.pass(Duration::from_secs(8));
+        assert!(!memory.at(50_000.0).is_refused(), "it has paid since");
+    }
+
+    #[test]
+    fn interrupts_are_known_at_the_load_at_which_they_were_measured_for_half_a_minute() {
+        let mut memory = LoadMemory::default();
+        assert!(memory.nearest_plain(1_000.0).is_none());
+        memory.at(1_000.0).set_plain(Measured { rate: 1_000.0, ..Measured::default() });
+        assert!(memory.nearest_plain(1_100.0).is_some_and(|(_, near)| near));
+        assert!(memory.nearest_plain(4_000.0).is_some_and(|(_, near)| !near));
+        assert!(!memory.at(1_000.0).is_stale() && memory.at(4_000.0).is_stale());
+        memory.pass(Duration::from_secs(31));
+        assert!(memory.at(1_000.0).is_stale());
+    }
+}
