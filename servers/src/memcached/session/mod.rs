@@ -412,7 +412,9 @@ fn check_incomplete(line: &[u8]) -> RequestOutcome {
     }
     let spaces = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
     let command = &line[spaces..];
-    let is_get = [&b"get "[..], b"gets "].iter().any(|get| command.starts_with(get));
+    // Each of these takes any number of keys. memcached names only the first two here, and executes the others if the line
+    // comes in one read. How many reads a line takes is the kernel's choice, so it must not decide.
+    let is_get = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|get| command.starts_with(get));
     if spaces <= MAX_LEADING_SPACES && is_get && line.len() <= MAX_GET_LINE {
         return RequestOutcome::Incomplete;
     }

@@ -94,6 +94,16 @@ fn a_line_that_is_too_long_closes_the_connection() {
 }
 
 #[test]
+fn a_long_get_of_any_verb_may_come_in_pieces() {
+    let keys = b" key".repeat(25_000);
+    for verb in ["get", "gets", "gat 0", "gats 0"] {
+        let line = [verb.as_bytes(), &keys, b"\r\n"].concat();
+        assert_eq!(converse(&small_context(), &line, 1448), (b"END\r\n".to_vec(), true), "{verb}");
+        assert!(!converse(&small_context(), &[verb.as_bytes(), &vec![b' '; 2 << 20]].concat(), 8192).1);
+    }
+}
+
+#[test]
 fn a_value_that_is_too_large_is_discarded_and_the_old_one_removed() {
     let context = context(&Config { max_item: 2048, ..Config::default() });
     let large = [b"set k 0 0 3000\r\n".to_vec(), vec![b'x'; 3000], b"\r\nget k\r\n".to_vec()].concat();
