@@ -25,6 +25,13 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// events. After a stop, one second of waits is enough to receive from thousands of connections.
 const CONFIRMING_CHECKS: u32 = 4;
 
+/// Only for connections with time limits: it reads the kernel's clock, which the limits need (see above).
+pub fn record_progress(context: &ServerContext, connection: &ConnectionInfo) {
+    if context.config.has_time_limits() {
+        connection.record_progress(context.uptime());
+    }
+}
+
 /// Serves a connection until that ends, or the client is beyond a limit.
 pub async fn with_time_limits(
     serving: impl Future<Output = io::Result<()>>,

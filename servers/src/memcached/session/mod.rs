@@ -16,9 +16,11 @@ use crate::memcached::stats::counters::WorkerCounters;
 use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::{BufferReservation, LargeValue, OutOfMemory, Store, StoredValue, WalkPosition};
 
-/// Replies are sent when the input is used up, or when this many bytes are buffered. Together with the largest
-/// item, this bounds the memory that a client which never reads can take.
+/// Replies are sent when the input is used up, or when this many bytes are buffered.
 pub const SEND_AT: usize = 64 << 10;
+/// What a connection may have buffered of its requests, and again of its replies, in bytes, without counting against the
+/// store's limit.
+pub const FREE_BUFFER: usize = 16 << 10;
 /// Large values up to this size, in bytes, are copied into the reply buffer; others are sent from their pages.
 const MAX_COPIED: usize = 32 << 10;
 
@@ -112,12 +114,12 @@ impl DataBlock {
 pub struct BufferCharge(Option<Box<BufferReservation>>);
 
 impl BufferCharge {
-    /// Counts a buffer of `bytes`, in place of what was counted before. Up to `free` bytes don't count.
+    /// Counts a buffer of `bytes`, in place of what was counted before. A small one doesn't count.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the store can't give up so much. Nothing is counted then.
-    pub fn set(&mut self, context: &ServerContext, bytes: usize, free: usize) -> Result<(), OutOfMemory> {
-        if bytes <= free {
+    pub fn set(&mut self, context: &ServerContext, bytes: usize) -> Result<(), OutOfMemory> {
+        if bytes <= FREE_BUFFER {
             self.0 = None;
         } else if self.0.as_ref().is_none_or(|counted| counted.bytes() != bytes as u64) {
             self.0 = None;
