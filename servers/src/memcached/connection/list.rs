@@ -15,9 +15,9 @@ impl ConnectionList {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `visit` with each connection and its number.
-    pub fn for_each(&self, mut visit: impl FnMut(usize, &ConnectionInfo)) {
-        self.lock().iter().for_each(|(number, connection)| visit(number, connection));
+    /// All connections with their numbers. What is done with them delays nobody who connects or disconnects meanwhile.
+    pub fn all(&self) -> Vec<(usize, Arc<ConnectionInfo>)> {
+        self.lock().iter().map(|(number, connection)| (number, Arc::clone(connection))).collect()
     }
 }
 

@@ -170,14 +170,21 @@ fn execute(
             match step {
                 SessionStep::NeedInput => return Ok((used, true)),
                 SessionStep::Close => return Ok((used, false)),
-                SessionStep::Send | SessionStep::Yield => {
+                SessionStep::Send | SessionStep::Yield | SessionStep::RefreshPolicy => {
                     if step == SessionStep::Yield {
                         session.count_yield();
                     }
                     // Whoever lets others run holds no replies meanwhile: all of them could.
                     replies.send(session, connection).await?;
                     pool_buffer(session.take_buffer());
-                    runtime::yield_now().await;
+                    match step {
+                        SessionStep::RefreshPolicy => {
+                            let context = session.context;
+                            // Boxed, as few connections ask for it.
+                            Box::pin(context.policy_section.refresh(&context.counters)).await;
+                        }
+                        _ => runtime::yield_now().await,
+                    }
                     session.update_clock();
                     session.lend_buffer(take_pooled_buffer());
                 }

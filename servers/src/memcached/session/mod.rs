@@ -40,6 +40,8 @@ pub enum SessionStep {
     Send,
     /// The client's turn is over: other connections should run.
     Yield,
+    /// The section `policy` of `stats` must be refreshed before the next request.
+    RefreshPolicy,
     /// The connection closes once the replies are sent.
     Close,
 }
@@ -52,6 +54,10 @@ pub enum RequestOutcome {
     Incomplete,
     /// The reply buffer is full. The request continues once replies are sent.
     BufferFull,
+    /// The client's turn is over. The request continues in the next one.
+    TurnOver,
+    /// It is executed once the section `policy` of `stats` is refreshed.
+    NeedsPolicy,
     /// The connection closes; the request took this many bytes of input.
     Close(usize),
 }
@@ -258,7 +264,7 @@ impl<'a> Session<'a> {
         self.large_value.is_some() || self.replies.len() >= SEND_AT
     }
 
-    /// Counts an event other than a request towards the turn. Returns whether the turn is over.
+    /// Counts a request, or what takes as long, towards the turn. Returns whether the turn is over.
     pub fn spend_turn(&mut self) -> bool {
         self.turn_requests_left = self.turn_requests_left.saturating_sub(1);
         self.turn_requests_left == 0
@@ -361,11 +367,16 @@ impl Session<'_> {
                     }
                     match self.execute_request(rest) {
                         RequestOutcome::Done(more) => {
-                            self.turn_requests_left -= 1;
+                            self.spend_turn();
                             used += more;
                         }
                         RequestOutcome::Incomplete => return (used, SessionStep::NeedInput),
                         RequestOutcome::BufferFull => return (used, SessionStep::Send),
+                        RequestOutcome::TurnOver => {
+                            self.renew_turn();
+                            return (used, SessionStep::Yield);
+                        }
+                        RequestOutcome::NeedsPolicy => return (used, SessionStep::RefreshPolicy),
                         RequestOutcome::Close(more) => return (used + more, SessionStep::Close),
                     }
                 }
@@ -402,7 +413,10 @@ impl Session<'_> {
             }
             RequestOutcome::Close(_) => RequestOutcome::Close(used),
             // The line is passed again, and continues where it stopped.
-            outcome => outcome,
+            outcome => {
+                self.scanned = end;
+                outcome
+            }
         }
     }
 }

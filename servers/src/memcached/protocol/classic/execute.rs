@@ -14,6 +14,8 @@ use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::ItemBits;
 
+/// So many keys of a get count as another request of the client's turn: a turn is a quarter of a millisecond at most.
+const KEYS_OF_A_REQUEST: usize = 50;
 const OK: &[u8] = b"OK\r\n";
 /// The highest level of `verbosity`.
 const MAX_VERBOSITY: u32 = 3;
@@ -77,9 +79,13 @@ impl Session<'_> {
     fn classic_get(&mut self, with_cas: bool, touch: Option<i32>, keys: &[u8]) -> RequestOutcome {
         let store = self.store();
         let touch = touch.map(|expiry| store.clock().expiry(expiry.into()));
-        while let Some((key, end)) = next_token(keys, self.keys_done) {
+        for number in 1usize.. {
+            let Some((key, end)) = next_token(keys, self.keys_done) else { break };
             if self.is_buffer_full() {
                 return RequestOutcome::BufferFull;
+            }
+            if number.is_multiple_of(KEYS_OF_A_REQUEST) && self.spend_turn() {
+                return RequestOutcome::TurnOver;
             }
             self.keys_done = end;
             let mut entry = store.lock(key, self.now);
@@ -331,6 +337,9 @@ impl Session<'_> {
                 self.replies.extend_from_slice(reply);
             }
             b"cachedump" => return self.cachedump(&arguments[1..]),
+            stats_reply::POLICY if !self.context.policy_section.is_fresh() => {
+                return RequestOutcome::NeedsPolicy;
+            }
             _ => {
                 let replies = &mut self.replies;
                 let mut write = |name: &str, value: &str| {
