@@ -102,6 +102,24 @@ fn a_client_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
     }
 }
 
+#[test]
+#[parallel]
+fn an_idle_client_that_is_disconnected_sees_the_end_of_the_stream() {
+    for driver in tests::drivers(["uring", "hybrid", "epoll"]) {
+        let server = Memcached::start(&["-o", "idle_timeout=1", "--driver", driver]);
+        let mut idle = server.connect();
+        idle.write_all(b"mn\r\n").unwrap();
+        expect(&mut idle, b"MN\r\n").unwrap();
+        wait_until("it is disconnected", || {
+            server.stat("idle_kicks") == 1 && server.stat("curr_connections") <= 1
+        });
+        // After a reset its next write would fail, before it has seen the end of the stream.
+        let written = idle.write(b"mn\r\n");
+        assert!(written.is_ok(), "{written:?} on {driver}");
+        assert_eq!(read_some(&mut idle, &mut [0; 1]).map_err(|error| error.kind()), Ok(0), "on {driver}");
+    }
+}
+
 /// Where the kernel fills a ring's buffers to their ends, a line can be cut at any byte, even one that was sent whole.
 #[test]
 #[parallel]

@@ -99,7 +99,9 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
         let mut charge = BufferCharge::default();
         poll_fn(move |task| {
             while !bytes.is_empty() {
-                let Poll::Ready(written) = Pin::new(&mut self.writer).poll_write(task, bytes)? else {
+                let polled = Pin::new(&mut self.writer).poll_write(task, bytes);
+                connection.set_stalled(polled.is_pending());
+                let Poll::Ready(written) = polled? else {
                     self.update_held(task);
                     count(&mut charge, context, capacity + self.held)?;
                     return Poll::Pending;
@@ -126,6 +128,7 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
         let mut charge = BufferCharge::default();
         poll_fn(move |task| {
             let polled = Pin::new(&mut self.writer).poll_flush(task);
+            connection.set_stalled(polled.is_pending());
             match polled {
                 Poll::Pending => count(&mut charge, context, capacity + self.held)?,
                 Poll::Ready(_) => {
