@@ -10,6 +10,7 @@ use super::config::Config;
 use super::connection::list::ConnectionList;
 use super::dump_slot::DumpSlot;
 use super::error::{ReloadError, StartError};
+use super::protocol::classic::tuning::LruCrawler;
 use super::stats::busy_poll_share::BusyPollShare;
 use super::stats::counters::Counters;
 use super::stats::policy_section::PolicySection;
@@ -28,6 +29,7 @@ pub struct ServerContext {
     pub connection_limit: Arc<ConnectionLimit>,
     pub connections: Arc<ConnectionList>,
     pub dump_slot: DumpSlot,
+    pub lru_crawler: LruCrawler,
     pub prefix_counts: PrefixCounts,
     started: Instant,
     users: Option<Users>,
@@ -69,6 +71,7 @@ impl ServerContext {
             connection_limit: Arc::new(ConnectionLimit::new(config.max_connections, max_waiting)),
             connections: Arc::default(),
             dump_slot: DumpSlot::default(),
+            lru_crawler: LruCrawler::default(),
             prefix_counts: PrefixCounts::new(config.detail, config.prefix_delimiter),
             started: runtime::time::now(),
             users,

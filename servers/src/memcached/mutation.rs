@@ -170,7 +170,7 @@ fn concatenate<B: AsRef<[u8]>>(
     let Some((old, value)) = entry.value() else { return StoreOutcome::NotStored };
     let received = received.bytes();
     let length = value.bytes().len() + received.len();
-    if !store.fits(request.key.as_ref().len(), length) {
+    if !store.fits(request.key.as_ref().len(), old.flags, length) {
         return StoreOutcome::NotStored;
     }
     // Making room for the new item may move the present one, so its value is copied first.

@@ -22,7 +22,7 @@ impl Session<'_> {
         self.count_key(request.key, KeyEvent::Set);
         let store = self.store();
         let block_length = request.length + reply.terminator_length();
-        if !store.fits(request.key.len(), request.length) {
+        if !store.fits(request.key.len(), request.flags, request.length) {
             self.counters.store_too_large.add(1);
             self.refuse_store(request, &reply, StoreResult::TooLarge);
             self.discard_input(block_length);

@@ -21,6 +21,8 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut dyn Fn
         }
         b"items" => items(context, &mut put),
         b"slabs" => slabs(context, &mut put),
+        // There is none, as in a memcached that was not given any.
+        b"extstore" => {}
         b"sizes" => put.text("sizes_status", "disabled"),
         b"conns" => connections(context, &mut put),
         POLICY => {
@@ -331,7 +333,7 @@ fn settings(context: &ServerContext, put: &mut StatWriter<'_>) {
     put.text("slab_automove_ratio", "0.80");
     put.number("slab_automove_window", 30);
     put.number("slab_chunk_max", context.store.segment_size() as u64);
-    put.text("lru_crawler", "yes");
+    put.text("lru_crawler", yes_or_no(context.lru_crawler.is_enabled()));
     put.neutral(&["lru_crawler_sleep", "lru_crawler_tocrawl", "tail_repair_time"], "0");
     put.text("flush_enabled", yes_or_no(config.flush_allowed));
     put.text("dump_enabled", yes_or_no(config.dump_allowed));
