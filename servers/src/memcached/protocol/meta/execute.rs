@@ -1,6 +1,6 @@
 //! Executes the meta commands.
 
-use super::parse::{MetaRequest, MetaVerb, write_base64, write_key_flag};
+use super::parse::{MetaRequest, MetaVerb, OPAQUE_TOO_LONG, write_base64, write_key_flag};
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, tokens};
@@ -81,7 +81,7 @@ impl Session<'_> {
             Ok(request) => request,
             Err(error) => {
                 let reply = match verb {
-                    MetaVerb::Arithmetic if error.reply != BAD_FORMAT => {
+                    MetaVerb::Arithmetic if ![BAD_FORMAT, OPAQUE_TOO_LONG].contains(&error.reply) => {
                         b"CLIENT_ERROR invalid or duplicate flag\r\n"
                     }
                     _ => error.reply,
