@@ -66,7 +66,7 @@ pub struct Config {
     pub max_item: usize,
     /// The protocol of all connections (`-B`). Default: `None`, which detects it from the first byte.
     pub protocol: Option<Protocol>,
-    /// Requests that one connection executes before others run (`-R`). Default: 20.
+    /// Requests that one connection executes before others run (`-R`); of a get, 50 keys are as much as one. Default: 20.
     pub requests_per_turn: u32,
     /// Whether `flush_all` is allowed (`-F` disables it). Default: true.
     pub flush_allowed: bool,

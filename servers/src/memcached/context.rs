@@ -10,8 +10,10 @@ use super::config::Config;
 use super::connection::list::ConnectionList;
 use super::dump_slot::DumpSlot;
 use super::error::{ReloadError, StartError};
+use super::protocol::classic::tuning::LruCrawler;
 use super::stats::busy_poll_share::BusyPollShare;
 use super::stats::counters::Counters;
+use super::stats::policy_section::PolicySection;
 use super::stats::prefixes::PrefixCounts;
 use super::store::{Store, StoreConfig};
 use super::tls::Tls;
@@ -23,10 +25,11 @@ pub struct ServerContext {
     pub store: Store,
     pub counters: Counters,
     pub config: Config,
-    pub busy_poll_share: BusyPollShare,
+    pub policy_section: PolicySection,
     pub connection_limit: Arc<ConnectionLimit>,
     pub connections: Arc<ConnectionList>,
     pub dump_slot: DumpSlot,
+    pub lru_crawler: LruCrawler,
     pub prefix_counts: PrefixCounts,
     started: Instant,
     users: Option<Users>,
@@ -58,15 +61,17 @@ impl ServerContext {
             cas: config.cas,
             workers,
         };
+        let busy_poll_share = BusyPollShare::start(config.interface.as_deref());
         let max_waiting = config.backlog.unsigned_abs() as usize;
         Ok(Self {
             store: Store::new(store),
             counters: Counters::new(workers),
             config: config.clone(),
-            busy_poll_share: BusyPollShare::start(config.interface.as_deref()),
+            policy_section: PolicySection::new(move || busy_poll_share.display()),
             connection_limit: Arc::new(ConnectionLimit::new(config.max_connections, max_waiting)),
             connections: Arc::default(),
             dump_slot: DumpSlot::default(),
+            lru_crawler: LruCrawler::default(),
             prefix_counts: PrefixCounts::new(config.detail, config.prefix_delimiter),
             started: runtime::time::now(),
             users,

@@ -225,6 +225,7 @@ impl FuzzedConnection<'_> {
             match step {
                 SessionStep::NeedInput => break,
                 SessionStep::Send | SessionStep::Yield => {}
+                SessionStep::RefreshPolicy => panic!("`stats policy` needs a runtime"),
                 SessionStep::Close => {
                     self.open = false;
                     break;

@@ -170,7 +170,7 @@ fn concatenate<B: AsRef<[u8]>>(
     let Some((old, value)) = entry.value() else { return StoreOutcome::NotStored };
     let received = received.bytes();
     let length = value.bytes().len() + received.len();
-    if !store.fits(request.key.as_ref().len(), length) {
+    if !store.fits(request.key.as_ref().len(), old.flags, length) {
         return StoreOutcome::NotStored;
     }
     // Making room for the new item may move the present one, so its value is copied first.
@@ -244,8 +244,14 @@ pub fn apply_delta(store: &Store, entry: &mut LockedEntry<'_>, delta: Delta) -> 
     // A number that became shorter is padded with spaces to its old length.
     let padding = vec![b' '; (old.length as usize).saturating_sub(text.len())];
     let cas = new_cas(store, delta.new_cas);
+    // As in memcached, where a longer number makes a new item: one that nobody has fetched, and that is not stale.
+    let is_binary = old.bits.intersects(ItemBits::KEY_BINARY);
+    let bits = match text.len() > old.length as usize {
+        true => ItemBits::default().with_if(ItemBits::KEY_BINARY, is_binary),
+        false => old.bits,
+    };
     let value = NewValue::Slices(text, &padding);
-    match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits: old.bits, value }) {
+    match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits, value }) {
         Ok(()) => DeltaOutcome::Changed { value: number, cas },
         Err(OutOfMemory) => DeltaOutcome::OutOfMemory,
     }

@@ -122,7 +122,8 @@ fn run(session: &mut Session<'_>, input: &[u8]) -> (usize, SessionProgress) {
         match step {
             SessionStep::NeedInput => return (used, SessionProgress::AwaitsInput),
             SessionStep::Send => return (used, SessionProgress::AwaitsSending),
-            SessionStep::Close => return (used, SessionProgress::Closes),
+            // `stats policy` is about the workers of Lull's runtime, which need not be there.
+            SessionStep::Close | SessionStep::RefreshPolicy => return (used, SessionProgress::Closes),
             // Whose turn it is, is the caller's to decide.
             SessionStep::Yield => {}
         }

@@ -102,6 +102,47 @@ fn a_client_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
     }
 }
 
+#[test]
+#[parallel]
+fn an_idle_client_that_is_disconnected_sees_the_end_of_the_stream() {
+    for driver in tests::drivers(["uring", "hybrid", "epoll"]) {
+        let server = Memcached::start(&["-o", "idle_timeout=1", "--driver", driver]);
+        let mut idle = server.connect();
+        idle.write_all(b"mn\r\n").unwrap();
+        expect(&mut idle, b"MN\r\n").unwrap();
+        wait_until("it is disconnected", || {
+            server.stat("idle_kicks") == 1 && server.stat("curr_connections") <= 1
+        });
+        // After a reset its next write would fail, before it has seen the end of the stream.
+        let written = idle.write(b"mn\r\n");
+        assert!(written.is_ok(), "{written:?} on {driver}");
+        assert_eq!(read_some(&mut idle, &mut [0; 1]).map_err(|error| error.kind()), Ok(0), "on {driver}");
+    }
+}
+
+/// Where the kernel fills a ring's buffers to their ends, a line can be cut at any byte, even one that was sent whole.
+#[test]
+#[parallel]
+fn a_get_of_many_keys_may_come_in_segments_on_every_driver() {
+    let keys: String = (0..800).map(|key| format!(" key-{key:05}")).collect();
+    for driver in tests::drivers(["uring", "hybrid", "epoll"]) {
+        let server = Memcached::start(&["--driver", driver]);
+        assert_eq!(server.talk(b"set key-00799 0 0 5\r\nvalue\r\n"), b"STORED\r\n");
+        for (verb, has_cas) in [("get", false), ("gets", true), ("gat 0", false), ("gats 0", true)] {
+            let mut stream = server.connect();
+            stream.set_nodelay(true).unwrap();
+            for segment in format!("{verb}{keys}\r\n").as_bytes().chunks(1448) {
+                stream.write_all(segment).unwrap();
+                // So that the server receives them one by one, which the result must not depend on.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let cas = if has_cas { " 1" } else { "" };
+            let reply = format!("VALUE key-00799 0 5{cas}\r\nvalue\r\nEND\r\n");
+            expect(&mut stream, reply.as_bytes()).unwrap_or_else(|got| panic!("{verb} on {driver}: {got:?}"));
+        }
+    }
+}
+
 /// Reads at a pace for some time, then everything.
 fn read_slowly(stream: &mut TcpStream, time: Duration) -> u64 {
     let (start, mut taken) = (Instant::now(), 0);

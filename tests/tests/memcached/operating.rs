@@ -176,6 +176,34 @@ fn a_daemon_that_can_not_start_fails_with_a_message() {
 
 #[test]
 #[parallel]
+fn of_equal_flags_the_last_one_counts_and_lists_grow() {
+    let flags = ["-m", "64", "-m", "128m", "-C", "-C", "-c", "10", "-c", "20"];
+    let lists = ["-l", "127.0.0.1", "-l", "127.0.0.2", "-o", "idle_timeout=500", "-o", "no_maxconns_fast"];
+    let server = Memcached::start(&[&flags[..], &lists[..]].concat());
+    let settings = String::from_utf8(server.talk(b"stats settings\r\n")).unwrap();
+    for line in [
+        "maxbytes 134217728",
+        "cas_enabled no",
+        "maxconns 20",
+        "inter 127.0.0.1,127.0.0.2",
+        "idle_timeout 500",
+        "maxconns_fast no",
+    ] {
+        assert!(settings.contains(&format!("STAT {line}\r\n")), "no {line} in {settings}");
+    }
+}
+
+/// memcached's tests take an option that its help names for one that is built in.
+#[test]
+#[parallel]
+fn the_help_names_no_option_of_parts_that_are_not_there() {
+    let help = command().arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("Refused") && !help.contains("ext_path") && !help.contains("proxy_config"));
+}
+
+#[test]
+#[parallel]
 fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
     for (arguments, reason) in [
         (&["-L"][..], "-L is refused"),

@@ -163,6 +163,65 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     wait_until("memory is within the lower limit", || server.stat("bytes_memory") <= 128 << 20);
 }
 
+/// A connection whose system buffers hold little, so that the server holds what is not read.
+fn connect_with_small_buffer(server: &Memcached) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    socket.connect(&server.address.into()).unwrap();
+    let client = TcpStream::from(socket);
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    client
+}
+
+/// Whatever is copied for clients that don't read counts against the limit, but for 32 KiB of each.
+#[test]
+#[serial]
+fn a_thousand_clients_that_read_nothing_take_little_more_than_the_limit_whatever_the_size() {
+    const LIMIT_MIB: u64 = 64;
+    const CLIENTS: usize = 1000;
+    let Some(()) = tests::descriptors(4000) else { return };
+    let mut worst = 0;
+    for driver in tests::drivers(["uring", "epoll"]) {
+        for size in [5000usize, 32_000] {
+            let server = Memcached::start(&["-m", "64", "-c", "4000", "--driver", driver]);
+            let mut stream = server.connect();
+            let before = server.resident_kib();
+            let mut keys = 0;
+            while server.stat("evictions") == 0 {
+                for _ in 0..(8 << 20) / size {
+                    let set = format!("set {keys} 0 0 {size} noreply\r\n");
+                    stream.write_all(&[set.as_bytes(), &vec![b'v'; size], b"\r\n"].concat()).unwrap();
+                    keys += 1;
+                }
+                stream.write_all(b"mn\r\n").unwrap();
+                expect(&mut stream, b"MN\r\n").unwrap();
+            }
+            let request = format!("get {}\r\n", keys - 1).repeat((8_000_000 / size).min(3000));
+            let mut peak = 0;
+            let mut clients = Vec::new();
+            for _ in 0..CLIENTS {
+                let mut client = connect_with_small_buffer(&server);
+                client.write_all(request.as_bytes()).unwrap();
+                clients.push(client);
+                peak = peak.max(server.resident_kib() - before);
+            }
+            let (mut hits, mut refused) = (u64::MAX, 0);
+            wait_until("nothing changes any more", || {
+                std::thread::sleep(Duration::from_millis(50));
+                peak = peak.max(server.resident_kib() - before);
+                refused = server.stat("response_obj_oom");
+                std::mem::replace(&mut hits, server.stat("get_hits")) == hits
+            });
+            println!("{driver}, {size} bytes: {} MiB at most, {refused} disconnected", peak >> 10);
+            worst = worst.max(peak);
+            // The others are served.
+            stream.write_all(b"set new 0 0 3\r\nnew\r\nget new\r\n").unwrap();
+            expect(&mut stream, b"STORED\r\nVALUE new 0 3\r\nnew\r\nEND\r\n").unwrap();
+        }
+    }
+    assert!(worst < (LIMIT_MIB + 32) << 10, "{worst} KiB");
+}
+
 #[test]
 #[serial]
 fn long_lines_without_an_end_do_not_exceed_the_memory_limit() {

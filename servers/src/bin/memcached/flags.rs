@@ -13,7 +13,8 @@ use crate::shared::network_flags::NetworkFlags;
 
 /// A memcached-compatible server that reduces the network card's interrupts under load
 #[derive(Debug, Parser)]
-#[command(name = "memcached", disable_version_flag = true, after_help = AFTER_HELP)]
+// As in memcached, the last of several equal flags counts: start scripts add theirs after those of a configuration.
+#[command(name = "memcached", disable_version_flag = true, args_override_self = true, after_help = AFTER_HELP)]
 pub struct Flags {
     /// TCP port to listen on; -1 takes any free port, 0 disables TCP [default: 11211, or the port of -U]
     #[arg(short = 'p', long = "port", value_name = "NUM", value_parser = parse_port, allow_hyphen_values = true)]
@@ -40,10 +41,10 @@ pub struct Flags {
     #[arg(short = 'r', long = "enable-coredumps")]
     pub coredumps: bool,
     /// User to switch to after start; required if started as root (-u root stays root), else ignored
-    #[arg(short = 'u', long = "user", value_name = "USER", overrides_with = "user")]
+    #[arg(short = 'u', long = "user", value_name = "USER")]
     pub user: Option<String>,
     /// Memory limit in MiB, for items, hash tables and other memory of the store
-    #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value_t = 64, value_parser = parse_memory)]
     memory: u64,
     /// Count gets, hits, sets and deletes by what precedes this character in the key, from the start on; "stats detail
     /// on" counts with a colon
@@ -164,7 +165,7 @@ Accepted without effect: hashpower, hash_algorithm, tail_repair_time, lru_crawle
   warm_*, temporary_ttl, slab_reassign, slab_automove*, slab_chunk_max, track_sizes, modern, no_modern,
   no_hashexpand, read_buf_mem_limit, resp_obj_mem_limit, watcher_logbuf_size, worker_logbuf_size,
   ssl_wbuf_size, ssl_session_cache, ssl_kernel_tls, inline_ascii_resp
-Refused: ext_path (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id,
+Refused: ext_... (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id,
   drop_privileges (there is no seccomp filter)";
 
 /// The argument of -p and -U.
@@ -233,6 +234,14 @@ fn parse_listen(text: &str) -> Result<(IpAddr, Option<u16>), String> {
         Ok(mut found) => found.next().map(|address| (address.ip(), port)).ok_or_else(|| hint.to_owned()),
         Err(error) => Err(format!("{error}; {hint}")),
     }
+}
+
+/// Parses a number of MiB, which may say so: memcached ignores what follows the digits, and means the same.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let mebibytes = text.strip_suffix(['m', 'M']).unwrap_or(text).parse().ok();
+    mebibytes
+        .filter(|mebibytes| (1..=1 << 24).contains(mebibytes))
+        .ok_or_else(|| "expected a number of MiB from 1 to 16777216, for example 1024".to_owned())
 }
 
 /// Parses an item size, from 1 KiB to 1 GiB as in memcached.

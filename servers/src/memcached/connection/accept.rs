@@ -60,9 +60,14 @@ pub fn handle<K: 'static>(
         let is_kick =
             |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
         let kicked = result.as_ref().is_err_and(is_kick);
+        let ending = match (kicked, connection.is_stalled()) {
+            (false, _) => Ending::WithReplies,
+            (true, false) => Ending::Now,
+            (true, true) => Ending::Abort,
+        };
         // It drops the stream before the permit: a connection that does not count has no descriptor. Boxed, so that open
         // connections reserve no memory for its timers.
-        Box::pin(end(stream, kicked)).await;
+        Box::pin(end(stream, ending)).await;
         if let Err(error) = result {
             logging::connection_failed(&connection.peer, &error);
         }
@@ -84,10 +89,25 @@ async fn wait_for_permit<K>(stream: &mut Stream<K>, context: &ServerContext) -> 
     permit
 }
 
-/// Ends a connection, which still counts as open meanwhile: a client may take some time for the rest of its replies,
-/// unless it is disconnected for a time limit or for lack of memory. A ring holds the descriptor until it has sent everything.
-async fn end<K>(mut stream: Stream<K>, kicked: bool) {
-    if !kicked && runtime::timeout(DRAIN_TIMEOUT, stream.close()).await.is_ok() {
+/// How a connection ends.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    /// The client may take some time for the rest of its replies.
+    WithReplies,
+    /// It has been disconnected for a time limit or for lack of memory, and has its replies. It sees the end of the stream.
+    Now,
+    /// It has been disconnected, and has not taken its replies.
+    Abort,
+}
+
+/// Ends a connection, which still counts as open meanwhile. A ring holds the descriptor until it has sent everything.
+async fn end<K>(mut stream: Stream<K>, ending: Ending) {
+    let time = match ending {
+        Ending::WithReplies => DRAIN_TIMEOUT,
+        Ending::Now => ABORT_TIMEOUT,
+        Ending::Abort => Duration::ZERO,
+    };
+    if !time.is_zero() && runtime::timeout(time, stream.close()).await.is_ok() {
         return;
     }
     // Fails if the connection is broken already.
@@ -147,10 +167,10 @@ mod tests {
     }
 
     /// How long ending takes on the clock of the timers, which jumps to the next timer when nothing happens.
-    async fn time_to_end<K>(stream: Stream<K>, kicked: bool) -> Duration {
+    async fn time_to_end<K>(stream: Stream<K>, ending: Ending) -> Duration {
         runtime::time::pause();
         let start = runtime::time::now();
-        end(stream, kicked).await;
+        end(stream, ending).await;
         let time = runtime::time::now() - start;
         runtime::time::resume();
         time
@@ -176,12 +196,12 @@ mod tests {
         };
         let most = least + ABORT_TIMEOUT;
         let (stream, client) = stalled_tcp().await;
-        let time = time_to_end(stream, false).await;
+        let time = time_to_end(stream, Ending::WithReplies).await;
         assert!(time >= least && time <= most, "TCP: {time:?}");
         let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
         assert_eq!(error, reset);
         let (stream, client) = stalled_unix().await;
-        let time = time_to_end(stream, false).await;
+        let time = time_to_end(stream, Ending::WithReplies).await;
         assert!(time >= least && time <= most, "Unix: {time:?}");
         let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
         assert_eq!(error, None);
@@ -190,12 +210,12 @@ mod tests {
     #[runtime::test]
     async fn a_kicked_client_is_disconnected_at_once() {
         let (stream, client) = stalled_tcp().await;
-        let time = time_to_end(stream, true).await;
+        let time = time_to_end(stream, Ending::Abort).await;
         assert!(time <= ABORT_TIMEOUT, "TCP: {time:?}");
         let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
         assert_eq!(error, Some(io::ErrorKind::ConnectionReset));
         let (stream, client) = stalled_unix().await;
-        let time = time_to_end(stream, true).await;
+        let time = time_to_end(stream, Ending::Abort).await;
         assert!(time <= ABORT_TIMEOUT, "Unix: {time:?}");
         assert_eq!(runtime::spawn_blocking(move || read_all(client)).await.unwrap().1, None);
     }

@@ -15,9 +15,9 @@ impl ConnectionList {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `visit` with each connection and its number.
-    pub fn for_each(&self, mut visit: impl FnMut(usize, &ConnectionInfo)) {
-        self.lock().iter().for_each(|(number, connection)| visit(number, connection));
+    /// All connections with their numbers. What is done with them delays nobody who connects or disconnects meanwhile.
+    pub fn all(&self) -> Vec<(usize, Arc<ConnectionInfo>)> {
+        self.lock().iter().map(|(number, connection)| (number, Arc::clone(connection))).collect()
     }
 }
 
@@ -31,6 +31,7 @@ pub struct ConnectionInfo {
     /// In nanoseconds.
     last_progress: AtomicU64,
     receiving_value: AtomicBool,
+    stalled: AtomicBool,
     authenticated: AtomicBool,
 }
 
@@ -43,6 +44,7 @@ impl ConnectionInfo {
             last_request: AtomicU32::new(0),
             last_progress: AtomicU64::new(0),
             receiving_value: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
             authenticated: AtomicBool::new(authenticated),
         }
     }
@@ -55,7 +57,22 @@ impl ConnectionInfo {
 
     /// memcached's name of the connection's state.
     pub fn state(&self) -> &'static str {
-        if self.receiving_value.load(Ordering::Relaxed) { "conn_nread" } else { "conn_read" }
+        if self.is_stalled() {
+            "conn_mwrite"
+        } else if self.receiving_value.load(Ordering::Relaxed) {
+            "conn_nread"
+        } else {
+            "conn_read"
+        }
+    }
+
+    /// Whether the client must take a part of its replies before the server goes on.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
+    }
+
+    pub fn set_stalled(&self, stalled: bool) {
+        self.stalled.store(stalled, Ordering::Relaxed);
     }
 
     /// The second of the last request.

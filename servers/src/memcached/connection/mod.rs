@@ -2,5 +2,6 @@
 
 pub mod accept;
 pub mod list;
+mod replies;
 mod serve;
 mod time_limits;

@@ -4,24 +4,18 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::task::Poll;
 
 use futures_util::future::Either;
-use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite};
 
 use super::list::ConnectionInfo;
-
-use super::time_limits::with_time_limits;
+use super::replies::{Replies, no_memory};
+use super::time_limits::{record_progress, with_time_limits};
 use crate::memcached::context::ServerContext;
 use crate::memcached::session::{BufferCharge, Session, SessionStep};
 
 /// Values with less than this missing, in bytes, are not read directly into their memory.
 const MIN_DIRECT_READ: usize = 16 << 10;
-/// A buffer of replies up to this size, in bytes, doesn't count against the store's limit. Only values of more than 32 KiB,
-/// and long statistics, make one larger.
-const MAX_FREE_REPLIES: usize = 128 << 10;
-/// An incomplete request up to this size, in bytes, doesn't count. Only a get of many keys is longer.
-const MAX_FREE_INPUT: usize = 64 << 10;
 
 /// Serves a connection until the client closes it, or a time limit passes.
 pub fn serve(
@@ -41,10 +35,11 @@ pub fn serve(
 /// Serves a connection until the client closes it.
 fn serve_requests(
     mut reader: impl AsyncBufRead + Unpin,
-    mut writer: impl AsyncWrite + Unpin,
+    writer: impl AsyncWrite + Unpin,
     context: &ServerContext,
     connection: &ConnectionInfo,
 ) -> impl Future<Output = io::Result<()>> {
+    let mut replies = Replies::new(writer);
     let mut session = Session::new(context, context.counters.worker(runtime::current_worker()));
     // Boxed, as connections mostly wait between requests.
     let mut incomplete: Option<Box<IncompleteRequest>> = None;
@@ -70,7 +65,7 @@ fn serve_requests(
                 session.lend_buffer(take_pooled_buffer());
                 session.value_bytes_received(length);
                 record_activity(connection, &session);
-                send_replies(&mut session, connection, &mut writer).await?;
+                replies.send(&mut session, connection).await?;
                 pool_buffer(session.take_buffer());
                 continue;
             }
@@ -84,22 +79,27 @@ fn serve_requests(
                 return Ok(());
             }
             begin_turn(&mut session, waited).await;
+            replies.note_what_is_sent().await;
             // Ready at once: the buffer was filled above.
             let chunk = reader.fill_buf().await?;
             session.counters.bytes_read.add(length as u64);
             session.lend_buffer(take_pooled_buffer());
             let open = match &mut incomplete {
                 None => {
-                    let (used, open) = execute(&mut session, connection, chunk, &mut writer).await?;
+                    let (used, open) = execute(&mut session, connection, chunk, &mut replies).await?;
                     if used < chunk.len() {
-                        incomplete = Some(Box::new(IncompleteRequest::new(&chunk[used..])));
+                        let request = incomplete.insert(Box::default());
+                        request.add(&chunk[used..], &session)?;
                     }
+                    reader.consume_unpin(length);
                     open
                 }
                 Some(request) => {
-                    request.input.extend_from_slice(chunk);
-                    request.charge(&session)?;
-                    let (used, open) = execute(&mut session, connection, &request.input, &mut writer).await?;
+                    request.add(chunk, &session)?;
+                    // Not later: the client may not read its replies, and then this would hold the input twice.
+                    reader.consume_unpin(length);
+                    let (used, open) =
+                        execute(&mut session, connection, &request.input, &mut replies).await?;
                     request.input.drain(..used);
                     if request.input.is_empty() {
                         incomplete = None;
@@ -107,31 +107,28 @@ fn serve_requests(
                     open
                 }
             };
-            reader.consume_unpin(length);
             record_activity(connection, &session);
-            send_replies(&mut session, connection, &mut writer).await?;
+            replies.send(&mut session, connection).await?;
             pool_buffer(session.take_buffer());
             if !open {
-                return writer.close().await;
+                return replies.close().await;
             }
         }
     }
 }
 
 /// Input that does not form a complete request yet.
+#[derive(Default)]
 struct IncompleteRequest {
     input: Vec<u8>,
     charge: BufferCharge,
 }
 
 impl IncompleteRequest {
-    fn new(input: &[u8]) -> Self {
-        Self { input: input.to_vec(), charge: BufferCharge::default() }
-    }
-
-    /// Counts a long request against the store's limit.
-    fn charge(&mut self, session: &Session<'_>) -> io::Result<()> {
-        self.charge.set(session.context, self.input.capacity(), MAX_FREE_INPUT).map_err(|_| {
+    /// Adds input. A long request counts against the store's limit.
+    fn add(&mut self, input: &[u8], session: &Session<'_>) -> io::Result<()> {
+        self.input.extend_from_slice(input);
+        self.charge.set(session.context, self.input.capacity()).map_err(|_| {
             session.counters.read_no_memory.add(1);
             no_memory("the server has no memory for the client's long line")
         })
@@ -141,13 +138,6 @@ impl IncompleteRequest {
 fn record_activity(connection: &ConnectionInfo, session: &Session<'_>) {
     record_progress(session.context, connection);
     connection.update(session.now(), session.is_receiving_value(), session.is_authenticated());
-}
-
-/// Only for connections with time limits: it reads the kernel's clock, which the limits need (see `time_limits`).
-fn record_progress(context: &ServerContext, connection: &ConnectionInfo) {
-    if context.config.has_time_limits() {
-        connection.record_progress(context.uptime());
-    }
 }
 
 /// Lets other connections run if this client's input is always available at once and its turn is over.
@@ -168,7 +158,7 @@ fn execute(
     session: &mut Session<'_>,
     connection: &ConnectionInfo,
     input: &[u8],
-    writer: &mut (impl AsyncWrite + Unpin),
+    replies: &mut Replies<impl AsyncWrite + Unpin>,
 ) -> impl Future<Output = io::Result<(usize, bool)>> {
     async move {
         let mut used = 0;
@@ -180,86 +170,27 @@ fn execute(
             match step {
                 SessionStep::NeedInput => return Ok((used, true)),
                 SessionStep::Close => return Ok((used, false)),
-                SessionStep::Send => {
-                    send_replies(session, connection, writer).await?;
-                    runtime::yield_now().await;
+                SessionStep::Send | SessionStep::Yield | SessionStep::RefreshPolicy => {
+                    if step == SessionStep::Yield {
+                        session.count_yield();
+                    }
+                    // Whoever lets others run holds no replies meanwhile: all of them could.
+                    replies.send(session, connection).await?;
+                    pool_buffer(session.take_buffer());
+                    match step {
+                        SessionStep::RefreshPolicy => {
+                            let context = session.context;
+                            // Boxed, as few connections ask for it.
+                            Box::pin(context.policy_section.refresh(&context.counters)).await;
+                        }
+                        _ => runtime::yield_now().await,
+                    }
                     session.update_clock();
-                }
-                SessionStep::Yield => {
-                    session.count_yield();
-                    runtime::yield_now().await;
-                    session.update_clock();
+                    session.lend_buffer(take_pooled_buffer());
                 }
             }
         }
     }
-}
-
-#[expect(clippy::manual_async_fn, reason = "the future of an async function holds its arguments twice")]
-fn send_replies(
-    session: &mut Session<'_>,
-    connection: &ConnectionInfo,
-    writer: &mut (impl AsyncWrite + Unpin),
-) -> impl Future<Output = io::Result<()>> {
-    async move {
-        while session.has_replies() {
-            let mut buffer = session.take_buffer();
-            let mut sent = buffer.len();
-            write_all(writer, &buffer, buffer.capacity(), session.context, connection).await?;
-            if buffer.capacity() <= MAX_FREE_REPLIES || !session.has_replies() {
-                buffer.clear();
-                session.lend_buffer(buffer);
-            } else {
-                // The large value that follows may take long, and the buffer isn't counted meanwhile.
-                drop(buffer);
-            }
-            if let Some(large) = session.take_large_value() {
-                sent += large.bytes().len();
-                // The store counts large values itself.
-                write_all(writer, large.bytes(), 0, session.context, connection).await?;
-            }
-            session.count_sent(sent);
-        }
-        if session.context.tls().is_some() {
-            // TLS may still buffer some of it.
-            writer.flush().await?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes all bytes. A client that takes some of them is not idle. While it must wait, a buffer of `capacity` bytes counts
-/// against the store's limit. Not an async function, whose future would be larger.
-fn write_all<'a>(
-    writer: &'a mut (impl AsyncWrite + Unpin),
-    mut bytes: &'a [u8],
-    capacity: usize,
-    context: &'a ServerContext,
-    connection: &'a ConnectionInfo,
-) -> impl Future<Output = io::Result<()>> + 'a {
-    let mut charge = BufferCharge::default();
-    poll_fn(move |task| {
-        while !bytes.is_empty() {
-            let Poll::Ready(written) = Pin::new(&mut *writer).poll_write(task, bytes)? else {
-                if charge.set(context, capacity, MAX_FREE_REPLIES).is_err() {
-                    context.counters.worker(runtime::current_worker()).reply_no_memory.add(1);
-                    let error = "the server has no memory for replies that the client does not read";
-                    return Poll::Ready(Err(no_memory(error)));
-                }
-                return Poll::Pending;
-            };
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            bytes = &bytes[written..];
-            record_progress(context, connection);
-        }
-        Poll::Ready(Ok(()))
-    })
-}
-
-fn no_memory(message: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::OutOfMemory, message)
 }
 
 /// Larger buffers, in bytes, are freed instead of pooled.

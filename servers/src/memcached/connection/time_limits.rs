@@ -8,10 +8,15 @@
 //! - A client that is beyond its limit is disconnected only if the next checks find the same. Each of them comes after a
 //!   wait of the worker, which collects what had arrived before.
 //!
+//! A connection wakes up for the next limit that it could exceed, not to look whether it has: ten thousand quiet clients cost
+//! nothing. What a client sends moves its limit, but not the timer, which finds that out when it fires.
+//!
 //! A suspended machine is another matter: nothing can arrive meanwhile, so the limits don't count that time. They are
 //! measured by the clock of the runtime's timers, `CLOCK_MONOTONIC`, which stands still then.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::list::ConnectionInfo;
@@ -19,11 +24,18 @@ use crate::memcached::context::ServerContext;
 
 /// A client must authenticate within this time, whatever it sends meanwhile.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the limits are checked.
+/// How long after a check that has found a client beyond its limit the next one comes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How many more checks must find a client beyond its limit. One wait returns a limited batch of
 /// events. After a stop, one second of waits is enough to receive from thousands of connections.
 const CONFIRMING_CHECKS: u32 = 4;
+
+/// Only for connections with time limits: it reads the kernel's clock, which the limits need (see above).
+pub fn record_progress(context: &ServerContext, connection: &ConnectionInfo) {
+    if context.config.has_time_limits() {
+        connection.record_progress(context.uptime());
+    }
+}
 
 /// Serves a connection until that ends, or the client is beyond a limit.
 pub async fn with_time_limits(
@@ -33,9 +45,21 @@ pub async fn with_time_limits(
 ) -> io::Result<()> {
     let mut serving = std::pin::pin!(serving);
     let mut limits = TimeLimits::start(context.config.idle_timeout, context.uptime());
+    let mut authenticated = connection.is_authenticated();
     loop {
-        match runtime::timeout(CHECK_INTERVAL, serving.as_mut()).await {
-            Ok(result) => return result,
+        let Some(wait) = limits.time_to_check(context.uptime(), connection) else { return serving.await };
+        // Ends also when the client logs in: then there may be no limit any more.
+        let serving_or_login = poll_fn(|task| match serving.as_mut().poll(task) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if authenticated != connection.is_authenticated() => {
+                authenticated = true;
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        });
+        match runtime::timeout(wait, serving_or_login).await {
+            Ok(Some(result)) => return result,
+            Ok(None) => {}
             Err(_) => {
                 if limits.check(context.uptime(), connection) {
                     context.counters.worker(runtime::current_worker()).idle_kicks.add(1);
@@ -62,12 +86,23 @@ impl TimeLimits {
         Self { idle_timeout, start: now, overdue: 0 }
     }
 
+    /// When the next limit is reached, unless the client does something before. `None`: there is no limit.
+    fn deadline(&self, connection: &ConnectionInfo) -> Option<Duration> {
+        let login = (!connection.is_authenticated()).then_some(self.start + AUTHENTICATION_TIMEOUT);
+        let idle = self.idle_timeout.map(|limit| connection.last_progress() + limit);
+        login.into_iter().chain(idle).min()
+    }
+
+    /// How long to wait before [`TimeLimits::check`]. `None`: there is no limit.
+    fn time_to_check(&self, now: Duration, connection: &ConnectionInfo) -> Option<Duration> {
+        let time = self.deadline(connection)?.saturating_sub(now);
+        Some(if self.overdue > 0 { CHECK_INTERVAL } else { time })
+    }
+
     /// Returns whether the client is to be disconnected.
     fn check(&mut self, now: Duration, connection: &ConnectionInfo) -> bool {
-        let beyond = |since: Duration, limit: Duration| now.saturating_sub(since) >= limit;
-        let is_late = !connection.is_authenticated() && beyond(self.start, AUTHENTICATION_TIMEOUT);
-        let is_idle = self.idle_timeout.is_some_and(|limit| beyond(connection.last_progress(), limit));
-        self.overdue = if is_late || is_idle { self.overdue + 1 } else { 0 };
+        let is_beyond = self.deadline(connection).is_some_and(|deadline| now >= deadline);
+        self.overdue = if is_beyond { self.overdue + 1 } else { 0 };
         self.overdue > CONFIRMING_CHECKS
     }
 }
@@ -76,7 +111,7 @@ impl TimeLimits {
 mod tests {
     use std::pin::Pin;
     use std::sync::Arc;
-    use std::task::{Context, Poll};
+    use std::task::Context;
     use std::time::Instant;
 
     use futures_util::{AsyncRead, AsyncWrite};
@@ -86,9 +121,10 @@ mod tests {
     use crate::memcached::config::Config;
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(8);
-    /// The longest time between a limit and the disconnection: the check that finds the client beyond its limit, and those
-    /// that confirm it.
-    const LAG: Duration = CHECK_INTERVAL.saturating_mul(1 + CONFIRMING_CHECKS);
+    /// The longest time between a limit and the disconnection: the checks that confirm that the client is beyond its limit,
+    /// and what a timer may be late.
+    const LAG: Duration =
+        CHECK_INTERVAL.saturating_mul(CONFIRMING_CHECKS).saturating_add(Duration::from_millis(50));
 
     /// A client whose requests arrive at some times, and whose replies are dropped.
     struct Client {
@@ -112,6 +148,20 @@ mod tests {
         }
     }
 
+    /// Serves a client whose requests arrive at some times after the start.
+    async fn serve_client(
+        context: &ServerContext,
+        connection: &ConnectionInfo,
+        arrivals: &[(Duration, &'static [u8])],
+    ) -> io::Result<()> {
+        let start = runtime::time::now();
+        let arrivals = arrivals.iter().map(|(after, request)| (start + *after, *request)).collect();
+        let client = Client { arrivals, timer: Box::pin(runtime::time::sleep_until(start)) };
+        let reader = futures_util::io::BufReader::with_capacity(100, client);
+        let writer: Pin<Box<dyn AsyncWrite>> = Box::pin(futures_util::io::sink());
+        serve(reader, writer, context, connection).await
+    }
+
     /// Serves a client whose requests arrive at some times after the start. Returns when it was disconnected.
     async fn disconnected_after(config: Config, arrivals: &[(Duration, &'static [u8])]) -> Duration {
         let context = Arc::new(ServerContext::new(&config, 1).unwrap());
@@ -119,13 +169,7 @@ mod tests {
         let connection = ConnectionInfo::new("".into(), "".into(), authenticated);
         connection.begin(0, context.uptime());
         let start = runtime::time::now();
-        let arrivals = arrivals.iter().map(|(after, request)| (start + *after, *request)).collect();
-        let reader = futures_util::io::BufReader::new(Client {
-            arrivals,
-            timer: Box::pin(runtime::time::sleep_until(start)),
-        });
-        let writer: Pin<Box<dyn AsyncWrite>> = Box::pin(futures_util::io::sink());
-        let error = serve(reader, writer, &context, &connection).await.unwrap_err();
+        let error = serve_client(&context, &connection, arrivals).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         runtime::time::now() - start
     }
@@ -204,6 +248,49 @@ mod tests {
             let after = with_a_stop(serving, before, stop).await;
             assert!(after >= limit && after <= limit + LAG, "{after:?}, not {limit:?}");
             runtime::time::resume();
+        }
+    }
+
+    /// Polls of all tasks within a minute of 10,000 clients that log in and then do nothing. Those of the test are among them.
+    async fn polls_for_quiet_clients(config: Config) -> u64 {
+        const SECONDS: u64 = 60;
+        const LOGIN: &[(Duration, &[u8])] = &[(Duration::ZERO, b"set x 0 0 10\r\nann secret\r\n")];
+        runtime::time::pause();
+        let context = Arc::new(ServerContext::new(&config, 1).unwrap());
+        let infos: Vec<Arc<ConnectionInfo>> =
+            (0..10_000).map(|_| Arc::new(ConnectionInfo::new("".into(), "".into(), false))).collect();
+        let clients: Vec<_> = infos
+            .iter()
+            .map(|info| {
+                let (context, info) = (Arc::clone(&context), Arc::clone(info));
+                info.begin(0, context.uptime());
+                runtime::spawn(async move { serve_client(&context, &info, LOGIN).await })
+            })
+            .collect();
+        runtime::time::advance(Duration::from_millis(1)).await;
+        while !infos.iter().all(|info| info.is_authenticated()) {
+            runtime::yield_now().await;
+        }
+        let before = runtime::metrics()[0].polls;
+        for _ in 0..SECONDS {
+            runtime::time::advance(Duration::from_secs(1)).await;
+        }
+        let polls = runtime::metrics()[0].polls - before;
+        runtime::time::resume();
+        assert!(clients.iter().all(|client| !client.is_finished()));
+        assert_eq!(context.counters.totals().auth_cmds, 10_000);
+        polls
+    }
+
+    #[runtime::test]
+    async fn ten_thousand_quiet_clients_wake_nobody_once_they_have_logged_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let users = folder.path().join("users");
+        std::fs::write(&users, "ann:secret\n").unwrap();
+        let config = Config { users_file: Some(users), memory: 8 << 20, ..Config::default() };
+        for idle_timeout in [None, Some(Duration::from_secs(3600))] {
+            let polls = polls_for_quiet_clients(Config { idle_timeout, ..config.clone() }).await;
+            assert!(polls < 1000, "{polls} polls with an idle timeout of {idle_timeout:?}");
         }
     }
 }

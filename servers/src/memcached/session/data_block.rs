@@ -3,12 +3,9 @@
 use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
 use crate::memcached::protocol::tokens::KEY_MAX;
-use crate::memcached::session::{BufferCharge, DataBlock, PartialValue, PendingInput, Session};
+use crate::memcached::session::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
 use crate::memcached::stats::prefixes::KeyEvent;
 
-/// The initial capacity of a value's buffer, in bytes, at most: memory grows with what is received, not with
-/// what is announced. Longer values count against the store's limit while they are received.
-const MAX_INITIAL_CAPACITY: usize = 64 << 10;
 /// What terminates a data block of the text protocol.
 const TERMINATOR: &[u8] = b"\r\n";
 
@@ -25,7 +22,7 @@ impl Session<'_> {
         self.count_key(request.key, KeyEvent::Set);
         let store = self.store();
         let block_length = request.length + reply.terminator_length();
-        if !store.fits(request.key.len(), request.length) {
+        if !store.fits(request.key.len(), request.flags, request.length) {
             self.counters.store_too_large.add(1);
             self.refuse_store(request, &reply, StoreResult::TooLarge);
             self.discard_input(block_length);
@@ -40,7 +37,7 @@ impl Session<'_> {
             }
             let mut charge = BufferCharge::default();
             charge
-                .set(self.context, request.length, MAX_INITIAL_CAPACITY)
+                .set(self.context, request.length)
                 .map(|()| PartialValue::Small { received: Vec::new(), _charge: charge })
         } else {
             store
@@ -84,8 +81,8 @@ impl Session<'_> {
             PartialValue::Small { received: value, .. } => {
                 let used = (length - value.len()).min(rest.len());
                 if value.len() + used > value.capacity() {
-                    // Never more than the value.
-                    let capacity = (2 * value.capacity()).max(value.len() + used).max(MAX_INITIAL_CAPACITY);
+                    // It grows with what is received, not with what is announced, and never above the value.
+                    let capacity = (2 * value.capacity()).max(value.len() + used).max(FREE_BUFFER);
                     value.reserve_exact(length.min(capacity) - value.len());
                 }
                 value.extend_from_slice(&rest[..used]);

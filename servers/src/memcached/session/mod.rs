@@ -16,9 +16,11 @@ use crate::memcached::stats::counters::WorkerCounters;
 use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::{BufferReservation, LargeValue, OutOfMemory, Store, StoredValue, WalkPosition};
 
-/// Replies are sent when the input is used up, or when this many bytes are buffered. Together with the largest
-/// item, this bounds the memory that a client which never reads can take.
+/// Replies are sent when the input is used up, or when this many bytes are buffered.
 pub const SEND_AT: usize = 64 << 10;
+/// What a connection may have buffered of its requests, and again of its replies, in bytes, without counting against the
+/// store's limit.
+pub const FREE_BUFFER: usize = 16 << 10;
 /// Large values up to this size, in bytes, are copied into the reply buffer; others are sent from their pages.
 const MAX_COPIED: usize = 32 << 10;
 
@@ -38,6 +40,8 @@ pub enum SessionStep {
     Send,
     /// The client's turn is over: other connections should run.
     Yield,
+    /// The section `policy` of `stats` must be refreshed before the next request.
+    RefreshPolicy,
     /// The connection closes once the replies are sent.
     Close,
 }
@@ -50,6 +54,10 @@ pub enum RequestOutcome {
     Incomplete,
     /// The reply buffer is full. The request continues once replies are sent.
     BufferFull,
+    /// The client's turn is over. The request continues in the next one.
+    TurnOver,
+    /// It is executed once the section `policy` of `stats` is refreshed.
+    NeedsPolicy,
     /// The connection closes; the request took this many bytes of input.
     Close(usize),
 }
@@ -112,12 +120,12 @@ impl DataBlock {
 pub struct BufferCharge(Option<Box<BufferReservation>>);
 
 impl BufferCharge {
-    /// Counts a buffer of `bytes`, in place of what was counted before. Up to `free` bytes don't count.
+    /// Counts a buffer of `bytes`, in place of what was counted before. A small one doesn't count.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the store can't give up so much. Nothing is counted then.
-    pub fn set(&mut self, context: &ServerContext, bytes: usize, free: usize) -> Result<(), OutOfMemory> {
-        if bytes <= free {
+    pub fn set(&mut self, context: &ServerContext, bytes: usize) -> Result<(), OutOfMemory> {
+        if bytes <= FREE_BUFFER {
             self.0 = None;
         } else if self.0.as_ref().is_none_or(|counted| counted.bytes() != bytes as u64) {
             self.0 = None;
@@ -256,7 +264,7 @@ impl<'a> Session<'a> {
         self.large_value.is_some() || self.replies.len() >= SEND_AT
     }
 
-    /// Counts an event other than a request towards the turn. Returns whether the turn is over.
+    /// Counts a request, or what takes as long, towards the turn. Returns whether the turn is over.
     pub fn spend_turn(&mut self) -> bool {
         self.turn_requests_left = self.turn_requests_left.saturating_sub(1);
         self.turn_requests_left == 0
@@ -359,11 +367,16 @@ impl Session<'_> {
                     }
                     match self.execute_request(rest) {
                         RequestOutcome::Done(more) => {
-                            self.turn_requests_left -= 1;
+                            self.spend_turn();
                             used += more;
                         }
                         RequestOutcome::Incomplete => return (used, SessionStep::NeedInput),
                         RequestOutcome::BufferFull => return (used, SessionStep::Send),
+                        RequestOutcome::TurnOver => {
+                            self.renew_turn();
+                            return (used, SessionStep::Yield);
+                        }
+                        RequestOutcome::NeedsPolicy => return (used, SessionStep::RefreshPolicy),
                         RequestOutcome::Close(more) => return (used + more, SessionStep::Close),
                     }
                 }
@@ -400,7 +413,10 @@ impl Session<'_> {
             }
             RequestOutcome::Close(_) => RequestOutcome::Close(used),
             // The line is passed again, and continues where it stopped.
-            outcome => outcome,
+            outcome => {
+                self.scanned = end;
+                outcome
+            }
         }
     }
 }
@@ -412,7 +428,9 @@ fn check_incomplete(line: &[u8]) -> RequestOutcome {
     }
     let spaces = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
     let command = &line[spaces..];
-    let is_get = [&b"get "[..], b"gets "].iter().any(|get| command.starts_with(get));
+    // Each of these takes any number of keys. memcached names only the first two here, and executes the others if the line
+    // comes in one read. How many reads a line takes is the kernel's choice, so it must not decide.
+    let is_get = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|get| command.starts_with(get));
     if spaces <= MAX_LEADING_SPACES && is_get && line.len() <= MAX_GET_LINE {
         return RequestOutcome::Incomplete;
     }

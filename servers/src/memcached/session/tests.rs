@@ -1,7 +1,10 @@
 use super::{SEND_AT, Session, SessionStep};
 use crate::memcached::config::{Config, Protocol};
+use crate::memcached::connection::list::{ConnectionInfo, ListedConnection};
 use crate::memcached::context::ServerContext;
+use crate::memcached::stats::counters::CounterTotals;
 use crate::memcached::stats::prefixes::KeyEvent;
+use crate::memcached::stats::stats_reply;
 
 fn context(config: &Config) -> ServerContext {
     ServerContext::new(config, 1).unwrap()
@@ -27,6 +30,7 @@ fn converse(context: &ServerContext, input: &[u8], chunk_size: usize) -> (Vec<u8
             match step {
                 SessionStep::NeedInput => break,
                 SessionStep::Send | SessionStep::Yield => {}
+                SessionStep::RefreshPolicy => panic!("`stats policy` needs a runtime"),
                 SessionStep::Close => return (replies, false),
             }
         }
@@ -94,6 +98,66 @@ fn a_line_that_is_too_long_closes_the_connection() {
 }
 
 #[test]
+fn a_long_get_of_any_verb_may_come_in_pieces() {
+    let keys = b" key".repeat(25_000);
+    for verb in ["get", "gets", "gat 0", "gats 0"] {
+        let line = [verb.as_bytes(), &keys, b"\r\n"].concat();
+        assert_eq!(converse(&small_context(), &line, 1448), (b"END\r\n".to_vec(), true), "{verb}");
+        assert!(!converse(&small_context(), &[verb.as_bytes(), &vec![b' '; 2 << 20]].concat(), 8192).1);
+    }
+}
+
+#[test]
+fn the_keys_of_a_get_count_towards_the_turn_whether_they_are_found_or_not() {
+    const KEYS: usize = 100_000;
+    let context = small_context();
+    converse(&context, b"set found 0 0 1\r\nx\r\n", 100);
+    for verb in ["get", "gat 100"] {
+        let line = [verb.as_bytes(), &b" missing".repeat(KEYS), b" found\r\n"].concat();
+        let mut session = Session::new(&context, context.counters.worker(0));
+        let before = context.counters.totals();
+        let (mut used, mut turns) = (0, 1);
+        while used < line.len() {
+            let (more, step) = session.feed(&line[used..]);
+            used += more;
+            assert_eq!(step, if used < line.len() { SessionStep::Yield } else { SessionStep::NeedInput });
+            turns += usize::from(step == SessionStep::Yield);
+        }
+        let after = context.counters.totals();
+        let looked_up = |totals: &CounterTotals| {
+            totals.get_misses + totals.get_hits + totals.touch_misses + totals.touch_hits
+        };
+        // None is skipped or looked up twice. Fifty of them are as much as one of the twenty requests of a turn.
+        assert_eq!(looked_up(&after) - looked_up(&before), KEYS as u64 + 1, "{verb}");
+        assert!(turns.abs_diff(KEYS / 1000) <= 3, "{turns} turns for {verb}");
+        assert_eq!(shown(&session.take_buffer()), "VALUE found 0 1\r\nx\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn connections_come_and_go_while_they_are_listed() {
+    let context = small_context();
+    let add = || {
+        ListedConnection::add(&context.connections, ConnectionInfo::new("".into(), "".into(), true).into())
+    };
+    let _listed = [add(), add()];
+    let mut listed = 0;
+    std::thread::scope(|scope| {
+        stats_reply::write_section(&context, b"conns", &mut |_, _| {
+            listed += 1;
+            let (done, is_done) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                drop(add());
+                done.send(())
+            });
+            let waited = is_done.recv_timeout(std::time::Duration::from_secs(30));
+            assert!(waited.is_ok(), "a connection waits for the list");
+        });
+    });
+    assert_eq!(listed, 8);
+}
+
+#[test]
 fn a_value_that_is_too_large_is_discarded_and_the_old_one_removed() {
     let context = context(&Config { max_item: 2048, ..Config::default() });
     let large = [b"set k 0 0 3000\r\n".to_vec(), vec![b'x'; 3000], b"\r\nget k\r\n".to_vec()].concat();
@@ -101,6 +165,26 @@ fn a_value_that_is_too_large_is_discarded_and_the_old_one_removed() {
     let (replies, open) = converse(&context, &input, 500);
     assert!(open);
     assert_eq!(shown(&replies), "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n");
+}
+
+/// Measured with memcached 1.6.45: the largest value with a key of one byte.
+#[test]
+fn the_largest_value_is_that_of_memcached() {
+    for (cas, flags, max_item, most) in [
+        (true, 0, 1 << 20, 1_048_516),
+        (true, 7, 1 << 20, 1_048_512),
+        (true, 0, 2 << 20, 2_097_092),
+        (false, 0, 1 << 20, 1_048_524),
+    ] {
+        let context = context(&Config { cas, max_item, ..Config::default() });
+        for (length, reply) in
+            [(most, "STORED\r\n"), (most + 1, "SERVER_ERROR object too large for cache\r\n")]
+        {
+            let set =
+                [format!("set k {flags} 0 {length}\r\n").as_bytes(), &vec![b'x'; length], b"\r\n"].concat();
+            assert_eq!(shown(&converse(&context, &set, 1 << 22).0), reply, "{length} of {max_item}");
+        }
+    }
 }
 
 #[test]
@@ -196,6 +280,9 @@ fn a_dump_lists_every_key_once() {
         let text = shown(&replies);
         let mut lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.pop(), Some(end));
+        if command.starts_with("lru_crawler") {
+            assert_eq!(lines.remove(0), "OK");
+        }
         let mut keys: Vec<&str> =
             lines.iter().map(|line| line.strip_prefix(first).unwrap().split(' ').next().unwrap()).collect();
         keys.sort_unstable();

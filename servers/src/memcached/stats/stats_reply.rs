@@ -1,11 +1,12 @@
 //! The sections of `stats`.
 
-use runtime::QueueStatus;
-
 use crate::memcached::VERSION;
 use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
 use crate::memcached::tls::ClientCertificates;
+
+/// Lull's own section. It must be [refreshed](super::policy_section::PolicySection::refresh) before it is written.
+pub const POLICY: &[u8] = b"policy";
 
 /// Calls `write` with each name and value of a section. The empty section is the general one. Returns false
 /// if there is no such section.
@@ -20,9 +21,14 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut dyn Fn
         }
         b"items" => items(context, &mut put),
         b"slabs" => slabs(context, &mut put),
+        // There is none, as in a memcached that was not given any.
+        b"extstore" => {}
         b"sizes" => put.text("sizes_status", "disabled"),
         b"conns" => connections(context, &mut put),
-        b"policy" => policy(context, &mut put),
+        POLICY => {
+            let lines = context.policy_section.lines();
+            lines.iter().for_each(|(name, value)| put.text(name, value));
+        }
         b"detail on" if context.config.dump_allowed => context.prefix_counts.enable(true),
         b"detail off" if context.config.dump_allowed => context.prefix_counts.enable(false),
         _ => return false,
@@ -121,62 +127,14 @@ fn connections(context: &ServerContext, put: &mut StatWriter<'_>) {
         put.text(&format!("{number}:addr"), address);
         put.text(&format!("{number}:state"), "conn_listening");
     }
-    context.connections.for_each(|number, connection| {
+    for (number, connection) in context.connections.all() {
         let number = number + listening.len();
         put.text(&format!("{number}:addr"), &connection.peer);
         put.text(&format!("{number}:listen_addr"), &connection.local);
         put.text(&format!("{number}:state"), connection.state());
         let since = now.saturating_sub(connection.last_request());
         put.number(&format!("{number}:secs_since_last_cmd"), since.into());
-    });
-}
-
-/// Lull's own section: one line per worker with its policy, driver, alignment and time.
-fn policy(context: &ServerContext, put: &mut StatWriter<'_>) {
-    let metrics = runtime::metrics();
-    for (report, metrics) in runtime::reports().iter().zip(&metrics) {
-        let (aligned, misaligned, without_napi) = context.counters.alignment(report.worker);
-        let napi = report.napi.as_ref().map_or(0, |napi| napi.id);
-        let mut line = format!(
-            "policy={} requested={} driver={} napi={napi} aligned={aligned} misaligned={misaligned} without_napi={without_napi} running_us={} polling_us={} parked_us={}",
-            report.running,
-            report.asked,
-            report.driver,
-            metrics.running().as_micros(),
-            metrics.polling().as_micros(),
-            metrics.parked().as_micros(),
-        );
-        if let Some(core) = report.core {
-            line.push_str(&format!(" core={core}"));
-        }
-        if let Some(queue) = report.queue_status() {
-            line.push_str(&queue_fields(&queue));
-        }
-        put.text(&format!("worker:{}", report.worker), &line);
     }
-    put.text("busy_poll_share", &context.busy_poll_share.display());
-}
-
-/// How a worker's queue is driven, in words without spaces.
-fn queue_fields(queue: &QueueStatus) -> String {
-    let QueueStatus { mode, latency_budget_us, grace_time_us, poll_interval_us, spin_us, why, .. } = queue;
-    let cpu_budget = queue.cpu_budget_percent.filter(|budget| *budget > 0);
-    let mut fields = format!(" mode={mode}");
-    if let Some(budget) = latency_budget_us {
-        fields.push_str(&format!(" latency_budget_us={budget}"));
-    }
-    if let Some(budget) = cpu_budget {
-        fields.push_str(&format!(" cpu_budget_percent={budget}"));
-    }
-    fields.push_str(&format!(" grace_time_us={grace_time_us}"));
-    if *poll_interval_us > 0 {
-        fields.push_str(&format!(" poll_interval_us={poll_interval_us}"));
-    }
-    fields.push_str(&format!(" spin_us={spin_us} why={}", why.name()));
-    if let Some(beside) = why.comparison() {
-        fields.push_str(&format!(" cpu={}% delay={}%", beside.cpu, beside.delay));
-    }
-    fields
 }
 
 /// Kernel ticks in seconds, in memcached's format.
@@ -375,7 +333,7 @@ fn settings(context: &ServerContext, put: &mut StatWriter<'_>) {
     put.text("slab_automove_ratio", "0.80");
     put.number("slab_automove_window", 30);
     put.number("slab_chunk_max", context.store.segment_size() as u64);
-    put.text("lru_crawler", "yes");
+    put.text("lru_crawler", yes_or_no(context.lru_crawler.is_enabled()));
     put.neutral(&["lru_crawler_sleep", "lru_crawler_tocrawl", "tail_repair_time"], "0");
     put.text("flush_enabled", yes_or_no(config.flush_allowed));
     put.text("dump_enabled", yes_or_no(config.dump_allowed));
@@ -417,32 +375,4 @@ fn tls(context: &ServerContext, put: &mut StatWriter<'_>) {
     put.neutral(&["ssl_session_cache", "ssl_kernel_tls"], "no");
     put.text("ssl_min_version", if tls.is_some_and(|tls| tls.require_tls13) { "tlsv1.3" } else { "tlsv1.2" });
 }
-
-#[cfg(test)]
-mod tests {
-    use policies::law::{Budgets, Comparison, QueueSettings, Reason};
-
-    use super::*;
-
-    #[test]
-    fn the_fields_of_a_queue_are_words_without_spaces() {
-        let budgets = Budgets { latency: "20".parse().unwrap(), cpu: "50".parse().unwrap() };
-        let beside = Comparison { cpu: 52, delay: 81 };
-        let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Pays(beside));
-        assert_eq!(
-            queue_fields(&QueueStatus::new(&settings, Some(budgets))),
-            " mode=grace latency_budget_us=20 cpu_budget_percent=50 grace_time_us=20 spin_us=0 why=pays cpu=52% delay=81%"
-        );
-        let watchdog = std::time::Duration::from_millis(5);
-        let timed = QueueSettings::timed(budgets.latency.delay(), watchdog, Reason::Tries);
-        assert_eq!(
-            queue_fields(&QueueStatus::new(&timed, Some(Budgets::default()))),
-            " mode=timed latency_budget_us=0 grace_time_us=5000 poll_interval_us=20 spin_us=0 why=tries"
-        );
-        let fixed = QueueSettings::fixed(policies::law::LatencyBudget::ZERO);
-        assert_eq!(
-            queue_fields(&QueueStatus::new(&fixed, None)),
-            " mode=interrupt-first grace_time_us=20 spin_us=0 why=fixed"
-        );
-    }
-}
+<<<<<<< HEAD

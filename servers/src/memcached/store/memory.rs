@@ -109,7 +109,7 @@ impl MemoryBudget {
 /// Memory that a connection's buffer takes. Released when it is dropped.
 ///
 /// A client may ask for large replies and not read them, or send half of a large value. Each connection may hold some
-/// memory for that, 192 KiB in all; what is more counts here.
+/// memory for that, 32 KiB in all (`session::FREE_BUFFER`, twice); what is more counts here.
 #[derive(Debug)]
 pub struct BufferReservation {
     bytes: u64,

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::item_layout::{self, ItemHeader};
+use super::item_layout::ItemHeader;
 use super::locked_entry::LockedEntry;
 use super::memory::{BufferReservation, OutOfMemory};
 use super::segment_log::Segment;
@@ -18,7 +18,7 @@ use crate::memcached::clock::Clock;
 pub struct StoreConfig {
     /// The memory limit, in bytes. It covers segments, hash tables and large values.
     pub memory: u64,
-    /// The size of the largest item, in bytes, with key and header.
+    /// The size of the largest item, in bytes, as memcached counts it ([`Store::fits`]).
     pub max_item: usize,
     /// Whether items are evicted to make room. If not, a full store refuses new items.
     pub evict: bool,
@@ -55,6 +55,10 @@ pub struct WalkPosition {
     segment_id: u64,
     offset: usize,
 }
+
+/// What an item takes in memcached besides its key, value, flags and CAS unique: `struct _stritem`, the terminator of the key, and
+/// the line end that it keeps with the value.
+const MEMCACHED_ITEM: usize = 48 + 1 + 2;
 
 /// A shard's least memory: with less, its segments would be too small.
 const MIN_SHARD_MEMORY: u64 = 4 << 20;
@@ -129,9 +133,12 @@ impl Store {
         self.shards.segment_size
     }
 
-    /// Whether the largest item size allows a key and a value of these lengths.
-    pub fn fits(&self, key: usize, value: usize) -> bool {
-        item_layout::HEADER + key + value <= self.max_item
+    /// Whether the largest item size allows a key and a value of these lengths, with these client flags. What counts is what
+    /// memcached needs for the item, so that the same values are refused.
+    pub fn fits(&self, key: usize, flags: u32, value: usize) -> bool {
+        let flags = if flags == 0 { 0 } else { size_of::<u32>() };
+        let cas = if self.cas { size_of::<u64>() } else { 0 };
+        MEMCACHED_ITEM + key + flags + value + cas <= self.max_item
     }
 
     /// Whether a value of `length` bytes gets its own pages.

@@ -86,6 +86,11 @@ impl Session<'_> {
                     return RequestOutcome::BufferFull;
                 }
             }
+            Command::Stat
+                if request.key == stats_reply::POLICY && !self.context.policy_section.is_fresh() =>
+            {
+                return RequestOutcome::NeedsPolicy;
+            }
             Command::Stat => self.binary_stat(request),
             Command::SaslList if self.context.config.sasl => {
                 header.write_response(Status::Ok, 0, &[], &[], b"PLAIN", &mut self.replies);

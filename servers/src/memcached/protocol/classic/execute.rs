@@ -1,6 +1,7 @@
 //! Executes the classic text commands: storage, administration, authentication and statistics.
 
 use super::parse::{self, BAD_EXPIRY, Command, StoreLine};
+use super::tuning;
 use crate::memcached::VERSION;
 use crate::memcached::config::MIN_MEMORY_LIMIT;
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
@@ -14,6 +15,8 @@ use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::ItemBits;
 
+/// So many keys of a get count as another request of the client's turn: a turn is a quarter of a millisecond at most.
+const KEYS_OF_A_REQUEST: usize = 50;
 const OK: &[u8] = b"OK\r\n";
 /// The highest level of `verbosity`.
 const MAX_VERBOSITY: u32 = 3;
@@ -77,9 +80,13 @@ impl Session<'_> {
     fn classic_get(&mut self, with_cas: bool, touch: Option<i32>, keys: &[u8]) -> RequestOutcome {
         let store = self.store();
         let touch = touch.map(|expiry| store.clock().expiry(expiry.into()));
-        while let Some((key, end)) = next_token(keys, self.keys_done) {
+        for number in 1usize.. {
+            let Some((key, end)) = next_token(keys, self.keys_done) else { break };
             if self.is_buffer_full() {
                 return RequestOutcome::BufferFull;
+            }
+            if number.is_multiple_of(KEYS_OF_A_REQUEST) && self.spend_turn() {
+                return RequestOutcome::TurnOver;
             }
             self.keys_done = end;
             let mut entry = store.lock(key, self.now);
@@ -188,20 +195,21 @@ impl Session<'_> {
             b"cache_memlimit" => self.set_memory_limit(arguments),
             b"shutdown" => return self.request_shutdown(arguments),
             b"watch" => b"CLIENT_ERROR watch commands not allowed\r\n",
-            b"refresh_certs" if self.context.config.tls.is_some() => match self.context.reload() {
+            b"refresh_certs" if self.context.config.tls.is_none() => b"Error TLS not enabled\r\n",
+            b"refresh_certs" => match self.context.reload() {
                 Ok(()) => OK,
                 Err(error) => {
                     self.replies.extend_from_slice(format!("SERVER_ERROR {error}\r\n").as_bytes());
                     return RequestOutcome::Done(0);
                 }
             },
-            b"slabs" => slabs(arguments),
-            b"lru" => lru(arguments),
+            b"slabs" => tuning::slabs(arguments),
+            b"lru" => tuning::lru(arguments),
             b"lru_crawler" => match arguments {
-                [b"metadump" | b"mgdump", b"all" | b"hash" | b"1"] => {
-                    return self.dump_keys(arguments[0] == b"metadump");
+                [command @ (b"metadump" | b"mgdump"), classes] if self.context.lru_crawler.is_enabled() => {
+                    return self.dump_classes(*command == b"metadump", classes);
                 }
-                _ => lru_crawler(arguments),
+                _ => self.context.lru_crawler.execute(arguments),
             },
             _ if tokens.len() > 1 && tokens[tokens.len() - 1].starts_with(b"HTTP/") => {
                 return RequestOutcome::Close(0);
@@ -331,6 +339,9 @@ impl Session<'_> {
                 self.replies.extend_from_slice(reply);
             }
             b"cachedump" => return self.cachedump(&arguments[1..]),
+            stats_reply::POLICY if !self.context.policy_section.is_fresh() => {
+                return RequestOutcome::NeedsPolicy;
+            }
             _ => {
                 let replies = &mut self.replies;
                 let mut write = |name: &str, value: &str| {
@@ -348,47 +359,5 @@ impl Session<'_> {
             }
         }
         RequestOutcome::Done(0)
-    }
-}
-
-/// There are no slab classes to move pages between.
-fn slabs(arguments: &[&[u8]]) -> &'static [u8] {
-    match arguments {
-        [b"reassign", _, _] => b"CLIENT_ERROR slab reassignment disabled\r\n",
-        [b"automove", level, ..] => match *level {
-            b"0" | b"1" | b"2" | b"ratio" | b"freeratio" | b"window" => OK,
-            level if numbers::digits_u32(level).is_some() => ERROR,
-            _ => BAD_FORMAT,
-        },
-        _ => ERROR,
-    }
-}
-
-/// The eviction policy is fixed; valid settings are accepted without effect.
-fn lru(arguments: &[&[u8]]) -> &'static [u8] {
-    match arguments {
-        [b"mode", b"flat" | b"segmented"] => OK,
-        [b"temp_ttl", ttl] if numbers::digits_i32(ttl).is_some() => OK,
-        [b"tune", _, _, _, _] => OK,
-        _ => ERROR,
-    }
-}
-
-/// Expired items are always removed in the background; valid settings are accepted without effect.
-fn lru_crawler(arguments: &[&[u8]]) -> &'static [u8] {
-    match arguments {
-        [b"enable"] | [b"crawl", _] => OK,
-        [b"disable"] => b"ERROR failed to stop lru crawler thread\r\n",
-        [b"metadump" | b"mgdump", _] => b"BADCLASS invalid class id\r\n",
-        [b"tocrawl", number] => match numbers::digits_u32(number) {
-            Some(_) => OK,
-            None => BAD_FORMAT,
-        },
-        [b"sleep", micros] => match numbers::digits_u32(micros) {
-            Some(0..=1_000_000) => OK,
-            Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
-            None => BAD_FORMAT,
-        },
-        _ => ERROR,
     }
 }

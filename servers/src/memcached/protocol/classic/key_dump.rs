@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::tuning;
 use crate::memcached::clock::Clock;
 use crate::memcached::protocol::meta::parse::write_base64;
 use crate::memcached::protocol::numbers;
@@ -11,12 +12,15 @@ use crate::memcached::store::{ItemBits, ItemHeader, WalkPosition};
 
 /// The longest reply to `stats cachedump`, in bytes; memcached has the same limit.
 const MAX_CACHEDUMP: usize = 2 << 20;
+/// What a list of keys begins with.
+const BEGIN: &[u8] = b"OK\r\n";
 /// Steps of the store's walk before other connections run.
 const STEPS_PER_TURN: usize = 20;
 
 impl<'a> Session<'a> {
     /// Replies with all keys, in steps for which the store is locked: `metadump` if `with_details` is set, else `mgdump`.
-    pub fn dump_keys(&mut self, with_details: bool) -> RequestOutcome {
+    pub fn dump_classes(&mut self, with_details: bool, classes: &[u8]) -> RequestOutcome {
+        let end: &[u8] = if with_details { b"END\r\n" } else { b"EN\r\n" };
         if !self.context.config.dump_allowed {
             let reply: &[u8] = match with_details {
                 true => b"ERROR metadump not allowed\r\n",
@@ -25,11 +29,27 @@ impl<'a> Session<'a> {
             self.replies.extend_from_slice(reply);
             return RequestOutcome::Done(0);
         }
+        match tuning::has_items(classes) {
+            Some(true) => {}
+            Some(false) => {
+                self.replies.extend_from_slice(BEGIN);
+                self.replies.extend_from_slice(end);
+                return RequestOutcome::Done(0);
+            }
+            None => {
+                self.replies.extend_from_slice(tuning::BAD_CLASS);
+                return RequestOutcome::Done(0);
+            }
+        }
         let (store, now) = (self.store(), self.now);
+        let begins = self.dump.is_none();
         let mut dump = match self.continue_dump(b"BUSY currently processing crawler request\r\n") {
             Ok(dump) => dump,
             Err(outcome) => return outcome,
         };
+        if begins {
+            self.replies.extend_from_slice(BEGIN);
+        }
         for _ in 0..STEPS_PER_TURN {
             let replies = &mut self.replies;
             let next = store.walk(dump.position, now, |key, header| {
@@ -41,7 +61,7 @@ impl<'a> Session<'a> {
                 if replies.len() < SEND_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             let Some(next) = next else {
-                self.replies.extend_from_slice(if with_details { b"END\r\n" } else { b"EN\r\n" });
+                self.replies.extend_from_slice(end);
                 return RequestOutcome::Done(0);
             };
             dump.position = next;
@@ -146,7 +166,7 @@ fn write_metadump_line(clock: &Clock, key: &[u8], header: &ItemHeader, out: &mut
     };
     let fetched = if header.bits.intersects(ItemBits::FETCHED) { "yes" } else { "no" };
     let rest = format!(
-        " exp={expiry} la={} cas={} fetch={fetched} cls=1 size={} flags={}\n",
+        " exp={expiry} la={} cas={} fetch={fetched} cls=1 size={} flags={} \n",
         clock.unix_of(header.accessed),
         header.cas,
         header.size(),

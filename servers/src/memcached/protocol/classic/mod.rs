@@ -3,3 +3,4 @@
 mod execute;
 mod key_dump;
 pub mod parse;
+pub mod tuning;

@@ -125,9 +125,16 @@ fn invalid(reply: &'static [u8]) -> Command<'static> {
     Command::Invalid { reply, noreply: false }
 }
 
-/// Keys are not collected: a line may have any number of them.
-fn keys_are_valid(keys: &[u8]) -> bool {
-    keys.len() <= KEY_MAX || tokens(keys).all(|key| key.len() <= KEY_MAX)
+/// Keys are not collected: a line may have any number of them. They are not even looked at one by one, as all this happens in
+/// one turn: a key is too long where so many bytes have no space among them.
+fn keys_are_valid(mut keys: &[u8]) -> bool {
+    while keys.len() > KEY_MAX {
+        match memchr::memrchr(b' ', &keys[..=KEY_MAX]) {
+            Some(space) => keys = &keys[space + 1..],
+            None => return false,
+        }
+    }
+    true
 }
 
 fn parse_get(keys: &[u8], with_cas: bool, resumed: bool) -> Command<'_> {
@@ -251,6 +258,17 @@ mod tests {
         assert_eq!(parse(b"incr k x"), invalid(BAD_DELTA));
         assert_eq!(parse(b"touch k x"), invalid(BAD_EXPIRY));
         assert_eq!(parse(b"gat x k"), invalid(BAD_EXPIRY));
+    }
+
+    #[test]
+    fn a_key_that_is_too_long_is_found_wherever_it_is() {
+        for before in 0..600 {
+            for length in [249, 250, 251, 252] {
+                let line = [&b"get "[..], &b"ab ".repeat(before), &b"k".repeat(length), b" cd  ef"].concat();
+                let is_valid = matches!(parse(&line), Command::Get { .. });
+                assert_eq!(is_valid, length <= KEY_MAX, "{length} bytes after {before} keys");
+            }
+        }
     }
 
     #[test]

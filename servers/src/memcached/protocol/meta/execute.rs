@@ -1,6 +1,6 @@
 //! Executes the meta commands.
 
-use super::parse::{MetaRequest, MetaVerb, write_base64, write_key_flag};
+use super::parse::{MetaRequest, MetaVerb, OPAQUE_TOO_LONG, write_base64, write_key_flag};
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, tokens};
@@ -22,6 +22,40 @@ fn write_ttl(expiry: u32, now: u32, out: &mut Vec<u8>) {
         0 => out.extend_from_slice(b" t-1"),
         // As in memcached, where the remaining time is unsigned.
         expiry => write_flag(b't', expiry.saturating_sub(now), out),
+    }
+}
+
+/// What the flags `T` and `N` set an item's expiry to. They are evaluated in the order in which they are given: the last one
+/// stays, and `t` and `R` see what was set before them.
+#[derive(Clone, Copy)]
+struct ExpiryFlags {
+    ttl: Option<u32>,
+    /// Only for an item that the request has created.
+    vivify: Option<u32>,
+}
+
+impl ExpiryFlags {
+    fn new(session: &Session<'_>, request: &MetaRequest<'_>, created: bool) -> Self {
+        let vivify = request.vivify.filter(|_| created);
+        Self {
+            ttl: request.ttl.map(|sent| session.expiry(sent)),
+            vivify: vivify.map(|sent| session.expiry(sent)),
+        }
+    }
+
+    /// The expiry after a flag.
+    fn after(self, flag: u8, expiry: u32) -> u32 {
+        let set = match flag {
+            b'T' => self.ttl,
+            b'N' => self.vivify,
+            _ => None,
+        };
+        set.unwrap_or(expiry)
+    }
+
+    /// The expiry after all flags of a request.
+    fn after_all(self, request: &MetaRequest<'_>, expiry: u32) -> u32 {
+        tokens(request.flags).fold(expiry, |expiry, flag| self.after(flag[0], expiry))
     }
 }
 
@@ -47,7 +81,7 @@ impl Session<'_> {
             Ok(request) => request,
             Err(error) => {
                 let reply = match verb {
-                    MetaVerb::Arithmetic if error.reply != BAD_FORMAT => {
+                    MetaVerb::Arithmetic if ![BAD_FORMAT, OPAQUE_TOO_LONG].contains(&error.reply) => {
                         b"CLIENT_ERROR invalid or duplicate flag\r\n"
                     }
                     _ => error.reply,
@@ -81,10 +115,10 @@ impl Session<'_> {
         let (store, now) = (self.store(), self.now);
         let mut entry = store.lock(request.key(), now);
         let mut created = false;
-        if let (None, Some(expiry)) = (entry.header(), request.vivify) {
+        if entry.header().is_none() && request.vivify.is_some() {
             let new = NewItem {
                 flags: 0,
-                expiry: self.expiry(expiry),
+                expiry: 0,
                 cas: mutation::new_cas(store, request.new_cas),
                 bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
                 value: NewValue::from(&[][..]),
@@ -108,21 +142,18 @@ impl Session<'_> {
             }
             return;
         }
-        // Flags are evaluated in order: `t` before `T` returns the old expiry.
-        let before = match (created, entry.header()) {
-            (false, Some(header)) => header.expiry,
-            _ => 0,
-        };
-        if let Some(ttl) = request.ttl {
-            entry.set_expiry(self.expiry(ttl));
-        }
-        let expires_soon = request.recache.map(|seconds| {
-            let first = tokens(request.flags).find(|flag| matches!(flag[0], b'R' | b'T'));
-            let new_expiry = entry.header().map_or(0, |header| header.expiry);
-            let expiry = if first.is_some_and(|flag| flag[0] == b'T') { new_expiry } else { before };
+        let before = entry.header().map_or(0, |header| header.expiry);
+        let sets = ExpiryFlags::new(self, request, created);
+        let expires_soon = request.recache.is_some_and(|seconds| {
+            let until = tokens(request.flags).take_while(|flag| flag[0] != b'R');
+            let expiry = until.fold(before, |expiry, flag| sets.after(flag[0], expiry));
             expiry != 0 && expiry < self.expiry(seconds)
         });
-        let recache = claim_recache(&mut entry, created, expires_soon == Some(true));
+        let expiry = sets.after_all(request, before);
+        if expiry != before {
+            entry.set_expiry(expiry);
+        }
+        let recache = claim_recache(&mut entry, created, expires_soon);
         let large = match entry.value() {
             Some((header, value)) => {
                 let wants_value = request.wants_value && request.expected_cas != Some(header.cas);
@@ -135,7 +166,7 @@ impl Session<'_> {
                 } else {
                     out.extend_from_slice(b"HD");
                 }
-                write_item_flags(request, &header, before, now, out);
+                write_item_flags(request, &header, sets, before, now, out);
                 out.extend_from_slice(recache.flags());
                 out.extend_from_slice(b"\r\n");
                 if wants_value { Self::write_value(out, value, b"\r\n") } else { None }
@@ -178,7 +209,8 @@ impl Session<'_> {
             flags: request.client_flags,
             expiry: expiry.map_or(0, |sent| self.expiry(sent)),
             expected_cas: request.expected_cas.unwrap_or(0),
-            new_cas: request.new_cas,
+            // 0 is none here, and a number elsewhere.
+            new_cas: request.new_cas.filter(|cas| *cas != 0),
             accepts_stale: request.invalidate,
             bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
             length: request.length,
@@ -272,20 +304,22 @@ impl Session<'_> {
         let before = entry.header().map_or(0, |header| header.expiry);
         let outcome = mutation::apply_delta(store, &mut entry, delta);
         let mut digits = itoa::Buffer::new();
+        let sets = ExpiryFlags::new(self, request, outcome == DeltaOutcome::NotFound);
+        let expiry = sets.after_all(request, before);
         let value = match (outcome, request.vivify) {
             (DeltaOutcome::Changed { value, .. }, _) => {
                 counters.count_delta(outcome, increments);
-                if let Some(ttl) = request.ttl {
-                    entry.set_expiry(self.expiry(ttl));
+                if expiry != before {
+                    entry.set_expiry(expiry);
                 }
                 entry.record_access();
                 digits.format(value)
             }
-            (DeltaOutcome::NotFound, Some(expiry)) => {
+            (DeltaOutcome::NotFound, Some(_)) => {
                 let text = digits.format(request.initial);
                 let new = NewItem {
                     flags: 0,
-                    expiry: self.expiry(request.ttl.unwrap_or(expiry)),
+                    expiry,
                     cas: mutation::new_cas(store, request.new_cas),
                     bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
                     value: NewValue::from(text.as_bytes()),
@@ -331,8 +365,8 @@ impl Session<'_> {
         }
         let mut expiry = before;
         for flag in tokens(request.flags) {
+            expiry = sets.after(flag[0], expiry);
             match (flag[0], &header) {
-                (b'T' | b'N', Some(header)) => expiry = header.expiry,
                 (b'c', Some(header)) => write_flag(b'c', header.cas, out),
                 (b't', _) => write_ttl(expiry, self.now, out),
                 (b'O', _) => {
@@ -421,15 +455,16 @@ fn claim_recache(entry: &mut LockedEntry<'_>, created: bool, expires_soon: bool)
 fn write_item_flags(
     request: &MetaRequest<'_>,
     header: &ItemHeader,
+    sets: ExpiryFlags,
     before: u32,
     now: u32,
     out: &mut Vec<u8>,
 ) {
     let mut expiry = before;
     for flag in tokens(request.flags) {
+        expiry = sets.after(flag[0], expiry);
         match flag[0] {
             b's' => write_flag(b's', header.length, out),
-            b'T' | b'N' => expiry = header.expiry,
             b't' => write_ttl(expiry, now, out),
             b'c' => write_flag(b'c', header.cas, out),
             b'f' => write_flag(b'f', header.flags, out),

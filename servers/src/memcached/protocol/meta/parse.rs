@@ -12,7 +12,7 @@ const MAX_TOKENS: usize = 20;
 const MAX_OPAQUE: usize = 32;
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
-const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
+pub const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 
 /// A meta command with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,8 @@ impl<'a> MetaRequest<'a> {
         let discard = if has_data_block { request.length + 2 } else { 0 };
         let error = |reply| MetaError { reply, discard };
         if tokens[1].len() > KEY_MAX {
-            return Err(error(BAD_FORMAT));
+            // `ma` answers as for a flag.
+            return Err(error(if verb == MetaVerb::Arithmetic { BAD_TOKEN } else { BAD_FORMAT }));
         }
         if tokens.len() > MAX_TOKENS {
             return Err(error(b"CLIENT_ERROR options flags are too long\r\n"));
@@ -130,6 +131,10 @@ impl<'a> MetaRequest<'a> {
             }
             match self.parse_flag(letter, argument, key) {
                 Ok(()) => {}
+                // That of `F` says nothing of its own in memcached.
+                Err(FlagError::Argument(BAD_FORMAT)) => {
+                    invalid_argument.get_or_insert(BAD_FORMAT);
+                }
                 Err(FlagError::Argument(reply)) => invalid_argument = Some(reply),
                 Err(FlagError::Unknown) => return Err(b"CLIENT_ERROR invalid flag\r\n"),
             }
