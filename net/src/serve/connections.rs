@@ -10,12 +10,14 @@ use runtime::AbortHandle;
 use slab::Slab;
 use socket2::Socket;
 
+use super::accept_errors::AcceptErrors;
 use super::alignment_counts::AlignmentCounters;
 
 /// What the workers that serve one address share.
 #[derive(Default)]
 pub(super) struct ServeState {
     pub(super) counters: AlignmentCounters,
+    pub(super) accept_errors: AcceptErrors,
     connections: Mutex<Slab<OpenConnection>>,
     next_id: AtomicU64,
     stopping: AtomicBool,
