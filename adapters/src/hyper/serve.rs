@@ -172,7 +172,21 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn start(mut self) -> io::Result<Server> {
+    pub fn start(self) -> io::Result<Server> {
+        let server = self.start_paused()?;
+        server.resume();
+        Ok(server)
+    }
+
+    /// As [`start`](Self::start), but connections are not accepted before [`Server::resume`]: meanwhile the process can drop the
+    /// privileges that its addresses need.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn start_paused(mut self) -> io::Result<Server> {
         // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the file only.
         self.builder.http1().writev(true).pipeline_flush(false);
         #[cfg(feature = "tls")]
@@ -199,7 +213,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             #[cfg(feature = "tls")]
             h2_required: self.h2_required,
         });
-        let serving = self.listener.serve(move |stream| {
+        let serving = self.listener.serve_paused(move |stream| {
             let peer = L::accepted(&stream, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;
@@ -249,6 +263,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// Begins to accept, after [`Serve::start_paused`].
+    pub fn resume(&self) {
+        self.serving.resume();
+    }
+
     /// The number of open connections, with those that were upgraded, and those that have had their last answer and whose
     /// clients have not closed yet (for two seconds at most).
     pub fn connections(&self) -> usize {

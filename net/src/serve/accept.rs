@@ -32,6 +32,7 @@ pub(super) async fn accept_all<K, H, F>(
     F: Future<Output = ()> + 'static,
 {
     let here = runtime::current_worker();
+    std::future::poll_fn(|context| state.poll_resumed(context)).await;
     loop {
         match listener.accept_socket().await {
             Ok((socket, _)) => {

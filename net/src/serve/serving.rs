@@ -49,6 +49,11 @@ impl Serving {
         self.state.connections()
     }
 
+    /// Begins to accept, after `serve_paused`.
+    pub fn resume(&self) {
+        self.state.resume();
+    }
+
     /// How often a connection could not be accepted.
     pub fn accept_errors(&self) -> AcceptErrors {
         self.state.accept_errors.clone()
