@@ -9,11 +9,13 @@ use adapters::tls::{Acceptor, AcceptorBuilder, Certificates};
 use futures_util::future::join_all;
 use net::{Alignment, ShutdownReport, TcpListener};
 
+use super::access_log::AccessLog;
 use super::config::{Config, Limits};
 use super::context::{ServerContext, Site};
 use super::counters::Totals;
 use super::error::StartError;
 use super::service::connection_service;
+use super::static_files::Root;
 use crate::listen::bind;
 
 /// What hyper keeps of a response for a stream of HTTP/2: a few of its frames.
@@ -90,8 +92,9 @@ impl Server {
     /// Begins to accept connections, after [`start_paused`](Self::start_paused).
     ///
     /// # Errors
-    /// If the access log cannot be opened, as the user that the process runs as now.
+    /// If the folder cannot be used, or the access log not be opened, as the user that the process runs as now.
     pub async fn resume(&self) -> Result<(), StartError> {
+        Self::check_access(&self.config)?;
         self.context.site().start(None).await?;
         self.servers.iter().for_each(hyper::Server::resume);
         Ok(())
@@ -107,6 +110,21 @@ impl Server {
     pub fn check(config: &Config) -> Result<(), StartError> {
         acceptor(config)?;
         Site::new(config, None).map(drop)
+    }
+
+    /// Whether the user that the process runs as now may use the folder and the access log.
+    ///
+    /// # Errors
+    /// What it may not use.
+    pub fn check_access(config: &Config) -> Result<(), StartError> {
+        if let Some(files) = &config.files {
+            Root::check_access(&files.root)?;
+        }
+        if let Some(path) = &config.access_log {
+            let failed = |source| StartError::AccessLog { path: path.clone(), source };
+            AccessLog::check_access(path).map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn serve_inherited(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
