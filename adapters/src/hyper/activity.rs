@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How many bytes of responses a connection of HTTP/2 may have that its client has not taken. hyper limits those of a stream
 /// only, of which a client may have hundreds. A part that is given while there is room may exceed it.
-const ROOM: usize = 512 << 10;
+const ROOM: usize = 384 << 10;
 
 /// Shared by the tasks of a connection, the parts of its responses, and the table that finds idle connections. Only the
 /// connection's worker changes it, except that the last parts of a connection may be dropped elsewhere.

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::BoxError;
 use super::activity::Activity;
 use super::connection_limit::ConnectionLimit;
 use super::first_bytes::{FirstBytes, Spoken, SpokenCell};
-use super::http_socket::{HttpSocket, Reads};
+use super::http_socket::{HttpSocket, SocketUsage};
 use super::idle_limit::{Idle, IdleLimit};
 use super::inspected_stream::InspectedStream;
 use super::listen::{MakeService, Peer};
@@ -80,7 +81,7 @@ async fn serve_admitted<K: 'static, M: MakeService>(
     activity: Arc<Activity>,
 ) {
     let stream = HttpSocket::new(stream).with_stall_limit(context.stall_limit);
-    let reads = stream.reads();
+    let usage = stream.usage();
     #[cfg(feature = "tls")]
     if let Some(acceptor) = &context.tls {
         // Boxed, so that connections without TLS don't reserve memory for its state.
@@ -90,21 +91,21 @@ async fn serve_admitted<K: 'static, M: MakeService>(
             if context.h2_required && !h2_agreed {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
             }
-            serve_stream(FirstBytes::of(stream, h2_agreed), reads, peer, context, activity).await
+            serve_stream(FirstBytes::of(stream, h2_agreed), usage, peer, context, activity).await
         });
         if let Err(error) = served.await {
             tracing::debug!(?peer, error, "a TLS connection has failed");
         }
         return;
     }
-    if let Err(error) = serve_stream(FirstBytes::of(stream, false), reads, peer, context, activity).await {
+    if let Err(error) = serve_stream(FirstBytes::of(stream, false), usage, peer, context, activity).await {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }
 
 async fn serve_stream<S, M>(
     (stream, spoken): (InspectedStream<S, FirstBytes>, SpokenCell),
-    reads: Reads,
+    usage: Rc<SocketUsage>,
     peer: &Peer,
     context: &ConnectionContext<M>,
     activity: Arc<Activity>,
@@ -114,15 +115,17 @@ where
     M: MakeService,
 {
     let streams = context.stall_limit.map(|_| Streams::default());
-    let stalls =
-        context.stall_limit.zip(streams.clone()).map(|(limit, streams)| StallLimit::new(limit, streams));
+    let stalls = context
+        .stall_limit
+        .zip(streams.clone())
+        .map(|(limit, streams)| StallLimit::new(limit, streams, Rc::clone(&usage)));
     let service = WatchedService::new(context.make.make(peer), Arc::clone(&activity), streams);
     let (lender, borrowed) = lend(stream);
     let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.
     let limits = Limits {
         first_bytes: context.first_bytes_limit.map(runtime::sleep),
-        idle: context.idle_limit.map(|limit| IdleLimit::new(limit, reads, Arc::clone(&activity))),
+        idle: context.idle_limit.map(|limit| IdleLimit::new(limit, Rc::clone(&usage), Arc::clone(&activity))),
         stalls,
     };
     let ended = run(&context.builder, borrowed, service, &mut shutdown, (&spoken, &activity), limits).await;

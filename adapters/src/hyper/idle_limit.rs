@@ -1,6 +1,7 @@
 //! Finds connections of HTTP/2 on which nothing comes, or nothing but frames that ask for nothing.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use runtime::Sleep;
 
 use super::activity::Activity;
-use super::http_socket::Reads;
+use super::http_socket::SocketUsage;
 
 /// Looks once in a limit whether something was read of a connection, and whether it had a request. So an idle one is found after
 /// the limit to twice of it.
@@ -16,7 +17,7 @@ use super::http_socket::Reads;
 pub(super) struct IdleLimit {
     limit: Duration,
     sleep: Sleep,
-    reads: Reads,
+    socket: Rc<SocketUsage>,
     activity: Arc<Activity>,
     /// The numbers of reads and of requests at the last look.
     seen: (u64, u64),
@@ -34,9 +35,9 @@ pub(super) enum Idle {
 }
 
 impl IdleLimit {
-    pub(super) fn new(limit: Duration, reads: Reads, activity: Arc<Activity>) -> Self {
-        let seen = (reads.get(), activity.begun());
-        Self { limit, sleep: runtime::sleep(limit), reads, activity, seen, asked: None }
+    pub(super) fn new(limit: Duration, socket: Rc<SocketUsage>, activity: Arc<Activity>) -> Self {
+        let seen = (socket.reads.get(), activity.begun());
+        Self { limit, sleep: runtime::sleep(limit), socket, activity, seen, asked: None }
     }
 
     /// Ready when the connection was idle. A client that was asked to end, has answered since, and has requests in progress is
@@ -44,7 +45,7 @@ impl IdleLimit {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Idle> {
         loop {
             ready!(Pin::new(&mut self.sleep).poll(context));
-            let (reads, requests) = (self.reads.get(), self.activity.begun());
+            let (reads, requests) = (self.socket.reads.get(), self.activity.begun());
             let asks_for_nothing = !self.activity.is_busy() && requests == self.seen.1;
             let is_idle = reads == self.seen.0 || asks_for_nothing;
             self.seen = (reads, requests);

@@ -14,6 +14,7 @@ use runtime::{AbortHandle, Sleep};
 use slab::Slab;
 
 use super::activity::{Activity, clock};
+use super::http_socket::SocketUsage;
 
 /// Who has to act next for a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,21 +37,25 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn set(&self, awaited: Awaited) {
-        self.awaited.set(awaited);
-        self.since.set(clock());
+        // Whoever asks for room again has waited all the time.
+        if self.awaited.replace(awaited) != Awaited::OtherStreams || awaited != Awaited::OtherStreams {
+            self.since.set(clock());
+        }
     }
 
     pub(super) fn set_task(&self, task: AbortHandle) {
         *self.task.borrow_mut() = Some(task);
     }
 
-    /// When the client has had enough time, if it is awaited.
-    fn deadline(&self, limit: Duration, activity: &Activity) -> Option<Duration> {
-        match self.awaited.get() {
-            Awaited::Server => None,
-            Awaited::Client => Some(self.since.get() + limit),
-            Awaited::OtherStreams => Some(self.since.get().max(activity.progress()) + limit),
-        }
+    /// When the client has had enough time, if it is awaited: twice as much while it may be busy with other streams. If the socket is
+    /// blocked for the limit, the connection ends before.
+    fn deadline(&self, limit: Duration, socket: &SocketUsage) -> Option<Duration> {
+        let limit = match self.awaited.get() {
+            Awaited::Server => return None,
+            Awaited::Client if !socket.is_blocked.get() => limit,
+            Awaited::Client | Awaited::OtherStreams => 2 * limit,
+        };
+        Some(self.since.get() + limit)
     }
 }
 
@@ -86,13 +91,14 @@ impl Drop for OpenStream {
 pub(super) struct StallLimit {
     limit: Duration,
     streams: Streams,
+    socket: Rc<SocketUsage>,
     /// None while the connection is idle.
     sleep: Option<Sleep>,
 }
 
 impl StallLimit {
-    pub(super) fn new(limit: Duration, streams: Streams) -> Self {
-        Self { limit, streams, sleep: None }
+    pub(super) fn new(limit: Duration, streams: Streams, socket: Rc<SocketUsage>) -> Self {
+        Self { limit, streams, socket, sleep: None }
     }
 
     /// Resets streams that stall. Ready when the connection has to end: no request is in progress, and the client takes nothing of
@@ -112,7 +118,7 @@ impl StallLimit {
             let mut next: Option<Duration> = None;
             let mut stalled = Vec::new();
             for (_, stream) in &*self.streams.0.borrow() {
-                match stream.deadline(self.limit, activity) {
+                match stream.deadline(self.limit, &self.socket) {
                     Some(deadline) if deadline <= now => stalled.push(Rc::clone(stream)),
                     deadline => next = next.into_iter().chain(deadline).min(),
                 }

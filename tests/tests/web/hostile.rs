@@ -33,6 +33,13 @@ fn attack(address: SocketAddr, sent: &[u8]) -> TcpStream {
 
 /// Gets a path over and over while an attack lasts, on a new connection each time.
 fn beside<T>(server: &Web, path: &str, expected: &str, attack: impl FnOnce() -> T) -> T {
+    /// Set also if the attack panics.
+    struct SetOnDrop<'a>(&'a AtomicBool);
+    impl Drop for SetOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
@@ -44,8 +51,9 @@ fn beside<T>(server: &Web, path: &str, expected: &str, attack: impl FnOnce() -> 
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
+        let over = SetOnDrop(&is_over);
         let result = attack();
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         client.join().unwrap();
         result
     })
