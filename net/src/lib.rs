@@ -63,7 +63,7 @@ pub use bytes::Bytes;
 pub use copy::copy_bidirectional;
 pub use listener::Listener;
 pub use names::lookup_host;
-pub use serve::{Alignment, ListenerFailure, Serving, ShutdownReport};
+pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport};
 #[doc(hidden)]
 pub use slices::sendable;
 pub use stream::{

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,12 +17,17 @@ use net::Stream;
 use runtime::Sleep;
 
 use super::BoxError;
+use super::activity::Activity;
+use super::connection_limit::ConnectionLimit;
 use super::first_bytes::{FirstBytes, Spoken, SpokenCell};
-use super::http_socket::{HttpSocket, Reads};
+use super::http_socket::{HttpSocket, SocketUsage};
 use super::idle_limit::{Idle, IdleLimit};
+use super::inspected_stream::InspectedStream;
 use super::listen::{MakeService, Peer};
 use super::rt::Executor;
 use super::shutdown::{Shutdown, ShutdownListener};
+use super::stalls::{StallLimit, Streams};
+use super::watched_service::WatchedService;
 use crate::io::lend;
 
 /// What all connections of a server share.
@@ -35,62 +41,100 @@ pub(super) struct ConnectionContext<M> {
     pub(super) idle_limit: Option<Duration>,
     /// How long a write may wait.
     pub(super) stall_limit: Option<Duration>,
+    pub(super) connection_limit: Option<ConnectionLimit>,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
     #[cfg(feature = "tls")]
     pub(super) h2_required: bool,
 }
 
-/// Serves a connection until it ends, and what it was upgraded to until that is dropped.
+/// Serves a connection until it ends, and what it was upgraded to until that is dropped. It is closed at once if there are too
+/// many, and later if its place is taken away.
 pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     stream: Stream<K>,
     peer: Peer,
     context: Arc<ConnectionContext<M>>,
 ) {
+    let activity = Arc::new(Activity::new());
+    let Some(limit) = &context.connection_limit else {
+        return serve_admitted(stream, &peer, &context, activity).await;
+    };
+    let Some(mut place) = limit.admit(&activity) else {
+        tracing::debug!(?peer, "a connection is closed: there are too many");
+        return;
+    };
+    let mut served = pin!(serve_admitted(stream, &peer, &context, activity));
+    poll_fn(|task| {
+        if place.poll_taken_away(task).is_ready() {
+            tracing::debug!(?peer, "an idle connection is closed for a new one");
+            return Poll::Ready(());
+        }
+        served.as_mut().poll(task)
+    })
+    .await;
+}
+
+async fn serve_admitted<K: 'static, M: MakeService>(
+    stream: Stream<K>,
+    peer: &Peer,
+    context: &ConnectionContext<M>,
+    activity: Arc<Activity>,
+) {
     let stream = HttpSocket::new(stream).with_stall_limit(context.stall_limit);
-    let reads = stream.reads();
+    let usage = stream.usage();
     #[cfg(feature = "tls")]
     if let Some(acceptor) = &context.tls {
         // Boxed, so that connections without TLS don't reserve memory for its state.
         let served = Box::pin(async {
             let stream = acceptor.accept(stream).await?;
-            if context.h2_required && stream.alpn_protocol() != Some(b"h2") {
+            let h2_agreed = stream.alpn_protocol() == Some(b"h2");
+            if context.h2_required && !h2_agreed {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
             }
-            serve_stream(stream, reads, &peer, &context).await
+            serve_stream(FirstBytes::of(stream, h2_agreed), usage, peer, context, activity).await
         });
         if let Err(error) = served.await {
             tracing::debug!(?peer, error, "a TLS connection has failed");
         }
         return;
     }
-    if let Err(error) = serve_stream(stream, reads, &peer, &context).await {
+    if let Err(error) = serve_stream(FirstBytes::of(stream, false), usage, peer, context, activity).await {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }
 
 async fn serve_stream<S, M>(
-    stream: S,
-    reads: Reads,
+    (stream, spoken): (InspectedStream<S, FirstBytes>, SpokenCell),
+    usage: Rc<SocketUsage>,
     peer: &Peer,
     context: &ConnectionContext<M>,
+    activity: Arc<Activity>,
 ) -> Result<(), BoxError>
 where
     S: AsyncBufRead + AsyncRead + AsyncWrite + Unpin + 'static,
     M: MakeService,
 {
-    let service = context.make.make(peer);
-    let (stream, spoken) = FirstBytes::of(stream);
+    let streams = context.stall_limit.map(|_| Streams::default());
+    let stalls = context
+        .stall_limit
+        .zip(streams.clone())
+        .map(|(limit, streams)| StallLimit::new(limit, streams, Rc::clone(&usage)));
+    let service = WatchedService::new(context.make.make(peer), Arc::clone(&activity), streams);
     let (lender, borrowed) = lend(stream);
     let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.
-    let limit = context.first_bytes_limit.map(runtime::sleep);
-    let idle = context.idle_limit.map(|limit| IdleLimit::new(limit, reads));
-    let ended =
-        run(&context.builder, borrowed, service, &mut shutdown, &spoken, Limits { first_bytes: limit, idle })
-            .await;
+    let limits = Limits {
+        first_bytes: context.first_bytes_limit.map(runtime::sleep),
+        idle: context.idle_limit.map(|limit| IdleLimit::new(limit, Rc::clone(&usage), Arc::clone(&activity))),
+        stalls,
+    };
+    let ended = run(&context.builder, borrowed, service, &mut shutdown, (&spoken, &activity), limits).await;
+    // What it was upgraded to is in use.
+    let upgraded = activity.begin();
+    let returned = lender.returned().await;
+    drop(upgraded);
     // A client that has sent no request waits for no response.
-    if let Some(stream) = lender.returned().await
+    if let Some(stream) = returned
         && spoken.get() != Spoken::Unknown
     {
         lingering_close(stream, |task| shutdown.poll(task)).await;
@@ -98,12 +142,14 @@ where
     ended
 }
 
-/// How long a client may be silent.
+/// How long a client may be silent, and more.
 struct Limits {
     /// Before it is known what it speaks.
     first_bytes: Option<Sleep>,
     /// Afterwards, on a connection of HTTP/2.
     idle: Option<IdleLimit>,
+    /// How long a client of HTTP/2 may take nothing of a response.
+    stalls: Option<StallLimit>,
 }
 
 async fn run<I, S, B>(
@@ -111,7 +157,7 @@ async fn run<I, S, B>(
     stream: I,
     service: S,
     shutdown: &mut ShutdownListener,
-    spoken: &SpokenCell,
+    (spoken, activity): (&SpokenCell, &Activity),
     mut limits: Limits,
 ) -> Result<(), BoxError>
 where
@@ -138,9 +184,13 @@ where
                 return Poll::Ready(Err("the client has not begun a request in time".into()));
             }
         }
-        // hyper itself limits the connections of HTTP/1.
+        // hyper itself limits the connections of HTTP/1, and their socket those that take nothing.
         if spoken.get() == Spoken::Http1 {
             limits.idle = None;
+            limits.stalls = None;
+        }
+        if limits.stalls.as_mut().is_some_and(|stalls| stalls.poll(task, activity).is_ready()) {
+            return Poll::Ready(Err("the client takes nothing of its responses".into()));
         }
         // Also registers its timer again.
         while let Some(Poll::Ready(idle)) = limits.idle.as_mut().map(|limit| limit.poll(task)) {

@@ -24,28 +24,36 @@ pub(super) type SpokenCell = Rc<Cell<Spoken>>;
 
 /// Compares the first bytes of a stream with the preface of HTTP/2.
 #[derive(Debug)]
-pub(super) struct FirstBytes(SpokenCell);
+pub(super) struct FirstBytes {
+    spoken: SpokenCell,
+    /// The client has agreed to HTTP/2 already.
+    h2_agreed: bool,
+}
 
 impl FirstBytes {
-    /// Has the reads of a stream compared.
-    pub(super) fn of<S>(stream: S) -> (InspectedStream<S, Self>, SpokenCell) {
+    /// Has the reads of a stream compared. `h2_agreed`: anything but the preface is an error; hyper would answer it by HTTP/1.
+    pub(super) fn of<S>(stream: S, h2_agreed: bool) -> (InspectedStream<S, Self>, SpokenCell) {
         let spoken = Rc::new(Cell::new(Spoken::Unknown));
-        (InspectedStream::new(stream, Self(Rc::clone(&spoken))), spoken)
+        (InspectedStream::new(stream, Self { spoken: Rc::clone(&spoken), h2_agreed }), spoken)
     }
 }
 
 impl Inspect for FirstBytes {
     fn inspect(&mut self, position: usize, bytes: &[u8]) -> io::Result<()> {
-        if self.0.get() != Spoken::Unknown {
+        if self.spoken.get() != Spoken::Unknown {
             return Ok(());
         }
         let expected = &PREFACE[position.min(PREFACE.len())..];
         let length = bytes.len().min(expected.len());
         // At the end of the stream there are none.
         if bytes.is_empty() || bytes[..length] != expected[..length] {
-            self.0.set(Spoken::Http1);
+            if self.h2_agreed {
+                let problem = "the client has agreed to HTTP/2 (ALPN), and doesn't begin with its preface";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+            }
+            self.spoken.set(Spoken::Http1);
         } else if length == expected.len() {
-            self.0.set(Spoken::Http2);
+            self.spoken.set(Spoken::Http2);
         }
         Ok(())
     }
@@ -78,7 +86,7 @@ mod tests {
                 Poll::Ready(Ok(0))
             }
         }
-        let (mut stream, spoken) = FirstBytes::of(Pieces(pieces));
+        let (mut stream, spoken) = FirstBytes::of(Pieces(pieces), false);
         let mut after = Vec::new();
         for piece in pieces {
             // Twice: hyper may look again without having taken any.

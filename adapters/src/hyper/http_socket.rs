@@ -28,15 +28,27 @@ pub(super) struct HttpSocket<K> {
     /// How long a write may wait for the peer, and the wait.
     stall_limit: Option<Duration>,
     stalled: Option<Box<Sleep>>,
-    reads: Reads,
+    usage: Rc<SocketUsage>,
 }
 
-/// Counts the reads of a connection that had bytes.
-pub(super) type Reads = Rc<Cell<u64>>;
+/// What a socket's connection knows of it.
+#[derive(Debug, Default)]
+pub(super) struct SocketUsage {
+    /// Reads that had bytes.
+    pub(super) reads: Cell<u64>,
+    /// A write waits for the peer.
+    pub(super) is_blocked: Cell<bool>,
+}
+
+impl SocketUsage {
+    fn count_read(&self, length: usize) {
+        self.reads.set(self.reads.get().wrapping_add(u64::from(length > 0)));
+    }
+}
 
 impl<K> HttpSocket<K> {
     pub(super) fn new(stream: Stream<K>) -> Self {
-        Self { stream, file_sender: None, stall_limit: None, stalled: None, reads: Reads::default() }
+        Self { stream, file_sender: None, stall_limit: None, stalled: None, usage: Rc::default() }
     }
 
     /// Fails writes that wait for longer than `limit`.
@@ -45,12 +57,13 @@ impl<K> HttpSocket<K> {
         self
     }
 
-    pub(super) fn reads(&self) -> Reads {
-        Rc::clone(&self.reads)
+    pub(super) fn usage(&self) -> Rc<SocketUsage> {
+        Rc::clone(&self.usage)
     }
 
     /// Ends a write that has waited for too long.
     fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.usage.is_blocked.set(written.is_pending());
         if written.is_ready() {
             if self.stalled.is_some() {
                 self.stalled = None;
@@ -85,18 +98,18 @@ impl<K> AsyncRead for HttpSocket<K> {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        let Self { stream, reads, .. } = self.get_mut();
+        let Self { stream, usage, .. } = self.get_mut();
         let length = ready!(Pin::new(stream).poll_read(context, buffer))?;
-        reads.set(reads.get().wrapping_add(u64::from(length > 0)));
+        usage.count_read(length);
         Poll::Ready(Ok(length))
     }
 }
 
 impl<K> AsyncBufRead for HttpSocket<K> {
     fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let Self { stream, reads, .. } = self.get_mut();
+        let Self { stream, usage, .. } = self.get_mut();
         let bytes = ready!(Pin::new(stream).poll_fill_buf(context))?;
-        reads.set(reads.get().wrapping_add(u64::from(!bytes.is_empty())));
+        usage.count_read(bytes.len());
         Poll::Ready(Ok(bytes))
     }
 

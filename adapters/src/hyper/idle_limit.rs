@@ -1,21 +1,26 @@
-//! Finds connections on which nothing comes.
+//! Finds connections of HTTP/2 on which nothing comes, or nothing but frames that ask for nothing.
 
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use runtime::Sleep;
 
-use super::http_socket::Reads;
+use super::activity::Activity;
+use super::http_socket::SocketUsage;
 
-/// Looks at a connection's reads once in a limit. So an idle one is found after the limit to twice of it.
+/// Looks once in a limit whether something was read of a connection, and whether it had a request. So an idle one is found after
+/// the limit to twice of it.
 #[derive(Debug)]
 pub(super) struct IdleLimit {
     limit: Duration,
     sleep: Sleep,
-    reads: Reads,
-    /// The number of reads at the last look.
-    seen: u64,
+    socket: Rc<SocketUsage>,
+    activity: Arc<Activity>,
+    /// The numbers of reads and of requests at the last look.
+    seen: (u64, u64),
     /// Whether the connection was asked to end, and the number of reads at that time.
     asked: Option<u64>,
 }
@@ -30,26 +35,27 @@ pub(super) enum Idle {
 }
 
 impl IdleLimit {
-    pub(super) fn new(limit: Duration, reads: Reads) -> Self {
-        let seen = reads.get();
-        Self { limit, sleep: runtime::sleep(limit), reads, seen, asked: None }
+    pub(super) fn new(limit: Duration, socket: Rc<SocketUsage>, activity: Arc<Activity>) -> Self {
+        let seen = (socket.reads.get(), activity.begun());
+        Self { limit, sleep: runtime::sleep(limit), socket, activity, seen, asked: None }
     }
 
-    /// Ready when the connection was idle. A client that was asked to end, and has answered since, is left alone: it waits for
-    /// its requests in progress, however long they take.
+    /// Ready when the connection was idle. A client that was asked to end, has answered since, and has requests in progress is
+    /// left alone: it waits for them, however long they take.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Idle> {
         loop {
             ready!(Pin::new(&mut self.sleep).poll(context));
-            let reads = self.reads.get();
-            let is_idle = reads == self.seen;
-            self.seen = reads;
+            let (reads, requests) = (self.socket.reads.get(), self.activity.begun());
+            let asks_for_nothing = !self.activity.is_busy() && requests == self.seen.1;
+            let is_idle = reads == self.seen.0 || asks_for_nothing;
+            self.seen = (reads, requests);
             self.sleep = runtime::sleep(self.limit);
             match self.asked {
                 None if is_idle => {
                     self.asked = Some(reads);
                     return Poll::Ready(Idle::Ask);
                 }
-                Some(asked) if asked == reads => return Poll::Ready(Idle::End),
+                Some(asked) if asked == reads || asks_for_nothing => return Poll::Ready(Idle::End),
                 _ => {}
             }
         }

@@ -53,7 +53,8 @@ pub(super) mod sealed {
     pub trait Listen {
         type Kind: 'static;
 
-        fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+        /// Accepts nothing before [`Serving::resume`].
+        fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
         where
             H: Fn(Stream<Self::Kind>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static;
@@ -65,12 +66,12 @@ pub(super) mod sealed {
     impl Listen for TcpListener {
         type Kind = Tcp;
 
-        fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+        fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
         where
             H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            TcpListener::serve(self, handler)
+            TcpListener::serve_paused(self, handler)
         }
 
         fn accepted(stream: &Stream<Tcp>, encrypted: bool) -> Peer {
@@ -84,12 +85,12 @@ pub(super) mod sealed {
     impl Listen for UnixListener {
         type Kind = Unix;
 
-        fn serve<H, F>(self, handler: H) -> io::Result<Serving>
+        fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
         where
             H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            UnixListener::serve(self, handler)
+            UnixListener::serve_paused(self, handler)
         }
 
         fn accepted(_: &Stream<Unix>, encrypted: bool) -> Peer {

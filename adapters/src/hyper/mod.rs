@@ -1,8 +1,10 @@
 //! hyper: its executor and timer, and servers on [`net`]'s listeners.
 
+mod activity;
 #[cfg(feature = "client")]
 mod client;
 mod connection;
+mod connection_limit;
 mod file_body;
 mod first_bytes;
 mod http_socket;
@@ -12,11 +14,14 @@ mod listen;
 mod rt;
 mod serve;
 mod shutdown;
+mod stalls;
+mod watched_service;
 
 #[cfg(feature = "tonic")]
 pub(crate) use self::client::NEEDS_TLS;
 #[cfg(feature = "client")]
 pub use self::client::{Client, Connecting, Connector, HttpClient, HttpStream};
+pub use self::connection_limit::ConnectionLimit;
 pub use self::file_body::FileBody;
 pub use self::listen::{Listen, MakeService, Peer};
 pub use self::rt::{Executor, Timer};

@@ -4,6 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::watched_service::take_called_stream;
+
 /// Spawns hyper's futures on the calling worker. They need not be `Send`.
 ///
 /// Outside of a runtime it panics.
@@ -24,7 +26,11 @@ where
     F::Output: 'static,
 {
     fn execute(&self, future: F) {
-        drop(runtime::spawn(future));
+        let called = take_called_stream();
+        let task = runtime::spawn(future);
+        if let Some(stream) = called {
+            stream.set_task(task.abort_handle());
+        }
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::server::conn::auto;
-use net::{Alignment, Serving, ShutdownReport};
+use net::{AcceptErrors, Alignment, Serving, ShutdownReport};
 
 use super::connection::{ConnectionContext, serve_connection};
+use super::connection_limit::ConnectionLimit;
 use super::listen::{Listen, MakeService};
 use super::rt::{Executor, Timer};
 use super::shutdown::Shutdown;
@@ -64,6 +65,7 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
         first_bytes_limit: Some(FIRST_BYTES_LIMIT),
         idle_limit: None,
         stall_limit: None,
+        connection_limit: None,
         signal: None,
         shutdown_limit: SHUTDOWN_LIMIT,
         #[cfg(feature = "tls")]
@@ -82,6 +84,7 @@ pub struct Serve<L, M> {
     first_bytes_limit: Option<Duration>,
     idle_limit: Option<Duration>,
     stall_limit: Option<Duration>,
+    connection_limit: Option<ConnectionLimit>,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
     #[cfg(feature = "tls")]
@@ -113,19 +116,25 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
-    /// How long nothing may come from a client of HTTP/2 before its connection is asked to end (GOAWAY), after the requests in
-    /// progress. One that doesn't answer that is closed. It is looked at once in this time, so it may take twice as
-    /// long. Connections of HTTP/1 are limited by [`header_read_timeout`](Self::header_read_timeout). Default: `None`, any
+    /// How long a client of HTTP/2 may send nothing, or nothing but pings and the like while it has no request in progress, before
+    /// its connection is asked to end (GOAWAY), after the requests in progress. One that doesn't is closed. It is looked at
+    /// once in this time, so it may take twice as long. Connections of HTTP/1 are limited by [`header_read_timeout`](Self::header_read_timeout). Default: `None`, any
     /// time.
     pub fn idle_timeout(mut self, limit: Option<Duration>) -> Self {
         self.idle_limit = limit;
         self
     }
 
-    /// How long a client may take nothing of what is sent to it, before its connection is closed. Of an HTTP/2 stream whose
-    /// window is empty nothing is sent, so that is not limited. Default: `None`, any time.
+    /// How long a client may take nothing of what is sent to it, before its connection is closed; and how long it may take
+    /// nothing of a response of HTTP/2, before the stream is reset. The body is dropped then. Default: `None`, any time.
     pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
         self.stall_limit = limit;
+        self
+    }
+
+    /// How many connections may be open, and which of them go when there are too many. Default: no limit.
+    pub fn connection_limit(mut self, limit: ConnectionLimit) -> Self {
+        self.connection_limit = Some(limit);
         self
     }
 
@@ -163,7 +172,21 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn start(mut self) -> io::Result<Server> {
+    pub fn start(self) -> io::Result<Server> {
+        let server = self.start_paused()?;
+        server.resume();
+        Ok(server)
+    }
+
+    /// As [`start`](Self::start), but connections are not accepted before [`Server::resume`]: meanwhile the process can drop the
+    /// privileges that its addresses need.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn start_paused(mut self) -> io::Result<Server> {
         // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the file only.
         self.builder.http1().writev(true).pipeline_flush(false);
         #[cfg(feature = "tls")]
@@ -184,12 +207,13 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             first_bytes_limit: self.first_bytes_limit,
             idle_limit: self.idle_limit,
             stall_limit: self.stall_limit,
+            connection_limit: self.connection_limit,
             #[cfg(feature = "tls")]
             tls: self.tls,
             #[cfg(feature = "tls")]
             h2_required: self.h2_required,
         });
-        let serving = self.listener.serve(move |stream| {
+        let serving = self.listener.serve_paused(move |stream| {
             let peer = L::accepted(&stream, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;
@@ -239,6 +263,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// Begins to accept, after [`Serve::start_paused`].
+    pub fn resume(&self) {
+        self.serving.resume();
+    }
+
     /// The number of open connections, with those that were upgraded, and those that have had their last answer and whose
     /// clients have not closed yet (for two seconds at most).
     pub fn connections(&self) -> usize {
@@ -248,6 +277,11 @@ impl Server {
     /// Numbers of connections since the start.
     pub fn alignment(&self) -> Alignment {
         self.serving.alignment()
+    }
+
+    /// How often a connection could not be accepted.
+    pub fn accept_errors(&self) -> AcceptErrors {
+        self.serving.accept_errors()
     }
 
     /// Accepts no more, answers the requests in progress, and closes each connection after its last answer. What has

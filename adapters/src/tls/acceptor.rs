@@ -126,6 +126,8 @@ impl AcceptorBuilder {
         };
         let mut config = builder.with_cert_resolver(Arc::new(CertificateByName { named, default }));
         config.alpn_protocols.clone_from(&self.alpn);
+        // Clients keep their sessions themselves: rustls would remember 256 of them.
+        config.ticketer = ring::Ticketer::new().map_err(setup_error)?;
         Ok(config)
     }
 }

@@ -32,6 +32,7 @@ pub(super) async fn accept_all<K, H, F>(
     F: Future<Output = ()> + 'static,
 {
     let here = runtime::current_worker();
+    std::future::poll_fn(|context| state.poll_resumed(context)).await;
     loop {
         match listener.accept_socket().await {
             Ok((socket, _)) => {
@@ -45,20 +46,45 @@ pub(super) async fn accept_all<K, H, F>(
                 }
                 spawn_handler(&state, socket, (owner, here), handler.clone(), spawned);
             }
-            Err(error) => back_off(&error).await,
+            Err(error) => back_off(&error, &state).await,
         }
     }
 }
 
-/// A connection that was gone before it was accepted doesn't matter. Without descriptors or memory, another
-/// attempt at once would only burn the core: connections wait in the backlog.
-async fn back_off(error: &io::Error) {
-    let out_of_resources = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-    if error.raw_os_error().is_some_and(|code| out_of_resources.contains(&code)) {
-        runtime::sleep(Duration::from_millis(20)).await;
-    } else {
-        runtime::yield_now().await;
+/// How long a listener waits after an error, which another attempt at once would only meet again. Connections wait in the
+/// backlog meanwhile.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A connection that was gone before it was accepted doesn't matter. Everything else concerns this host: it has no descriptors or
+/// no memory left, mostly.
+async fn back_off(error: &io::Error, state: &ServeState) {
+    if concerns_peer(error) {
+        return runtime::yield_now().await;
     }
+    if let Some(failed) = state.accept_errors.count() {
+        tracing::warn!(%error, failed, "connections can't be accepted, and wait");
+    }
+    runtime::sleep(PAUSE).await;
+}
+
+/// accept(2) returns the errors that a new connection has had since.
+fn concerns_peer(error: &io::Error) -> bool {
+    let of_peer = [
+        libc::ECONNABORTED,
+        libc::ECONNRESET,
+        libc::EHOSTDOWN,
+        libc::EHOSTUNREACH,
+        libc::EINTR,
+        libc::ENETDOWN,
+        libc::ENETUNREACH,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
+        libc::EPERM,
+        libc::EPROTO,
+        libc::ETIMEDOUT,
+    ];
+    error.raw_os_error().is_some_and(|code| of_peer.contains(&code))
 }
 
 fn spawn_handler<K, H, F>(

@@ -10,15 +10,21 @@ use runtime::AbortHandle;
 use slab::Slab;
 use socket2::Socket;
 
+use super::accept_errors::AcceptErrors;
 use super::alignment_counts::AlignmentCounters;
 
 /// What the workers that serve one address share.
 #[derive(Default)]
 pub(super) struct ServeState {
     pub(super) counters: AlignmentCounters,
+    pub(super) accept_errors: AcceptErrors,
     connections: Mutex<Slab<OpenConnection>>,
     next_id: AtomicU64,
     stopping: AtomicBool,
+    /// Nothing is accepted yet.
+    paused: AtomicBool,
+    /// Those who accept after the pause.
+    resumed: Mutex<Vec<Waker>>,
     failures: Mutex<Vec<ListenerFailure>>,
     /// Woken when the last connection ends.
     drained: Mutex<Option<Waker>>,
@@ -120,6 +126,29 @@ impl ServeState {
             let _ = socket.shutdown(Shutdown::Read);
         }
         connections.len()
+    }
+
+    pub(super) fn paused() -> Self {
+        Self { paused: AtomicBool::new(true), ..Self::default() }
+    }
+
+    pub(super) fn resume(&self) {
+        // Under the lock, so that a waker is either woken here or sees the flag.
+        let mut resumed = lock(&self.resumed);
+        self.paused.store(false, Ordering::SeqCst);
+        let woken = std::mem::take(&mut *resumed);
+        drop(resumed);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ready when connections may be accepted.
+    pub(super) fn poll_resumed(&self, context: &Context<'_>) -> Poll<()> {
+        let mut resumed = lock(&self.resumed);
+        if self.paused.load(Ordering::SeqCst) {
+            resumed.push(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
     }
 
     /// Ready when no connection is open.

@@ -39,7 +39,36 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let spawned = Location::caller();
+        self.serve_with(handler, ServeState::default(), Location::caller())
+    }
+
+    /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is called. The listeners are all
+    /// there: meanwhile the process can drop the privileges that their addresses need.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        self.serve_with(handler, ServeState::paused(), Location::caller())
+    }
+
+    fn serve_with<H, F>(
+        self,
+        handler: H,
+        state: ServeState,
+        spawned: &'static Location<'static>,
+    ) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
         let workers = runtime::workers();
         let backlog = self.backlog();
         let others = match workers {
@@ -61,7 +90,7 @@ impl Listener<Tcp> {
             true => Steering::attach(self.socket(), queues, workers as u32).ok().map(Arc::new),
             false => None,
         };
-        let state = Arc::new(ServeState::default());
+        let state = Arc::new(state);
         // The i-th member of the group is worker i's. On worker 0 this listener stays as it is, with the
         // connections that it may have accepted ahead.
         let mut accepting = Vec::new();
@@ -105,9 +134,32 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let state = Arc::new(ServeState::default());
-        let accepting =
-            vec![runtime::spawn(accept_all(self, Arc::clone(&state), None, handler, Location::caller()))];
-        Ok(Serving::new(state, accepting))
+        Ok(self.serve_with(handler, ServeState::default(), Location::caller()))
+    }
+
+    /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is called.
+    ///
+    /// # Errors
+    /// Never, so far.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        Ok(self.serve_with(handler, ServeState::paused(), Location::caller()))
+    }
+
+    fn serve_with<H, F>(self, handler: H, state: ServeState, spawned: &'static Location<'static>) -> Serving
+    where
+        H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let state = Arc::new(state);
+        let accepting = vec![runtime::spawn(accept_all(self, Arc::clone(&state), None, handler, spawned))];
+        Serving::new(state, accepting)
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use runtime::JoinHandle;
 
+use super::accept_errors::AcceptErrors;
 use super::alignment_counts::Alignment;
 use super::connections::{ListenerFailure, ServeState};
 
@@ -46,6 +47,16 @@ impl Serving {
     /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.state.connections()
+    }
+
+    /// Begins to accept, after `serve_paused`.
+    pub fn resume(&self) {
+        self.state.resume();
+    }
+
+    /// How often a connection could not be accepted.
+    pub fn accept_errors(&self) -> AcceptErrors {
+        self.state.accept_errors.clone()
     }
 
     /// Stops accepting, and closes the listeners. Open connections are served on, until they end or

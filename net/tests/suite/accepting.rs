@@ -97,3 +97,19 @@ async fn an_unspecified_ipv6_address_takes_connections_of_both_families() {
     }
     serving.shutdown(Duration::from_secs(30)).await;
 }
+
+#[runtime::test]
+async fn a_paused_listener_accepts_nothing_until_it_is_resumed() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = listener.serve_paused(async |_stream| ()).unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    for _ in 0..20 {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(serving.alignment().accepted, 0);
+    serving.resume();
+    // The handler drops the connection.
+    let ended = runtime::timeout(Duration::from_secs(30), client.read(&mut [0])).await.unwrap();
+    assert_eq!((ended.unwrap(), serving.alignment().accepted), (0, 1));
+}

@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use hyper::header::{HeaderValue, REFERER, USER_AGENT};
 use hyper::{Method, Request, StatusCode, Uri, Version};
+use rustix::fs::Access;
+use rustix::io::Errno;
 
 /// What the line says of a request, kept until its response has ended.
 #[derive(Debug)]
@@ -176,6 +178,25 @@ impl AccessLog {
         let (path, target) = (path.to_owned(), Mutex::new(Target::Nothing));
         let (dropped, warning) = (AtomicU64::new(0), Once::new());
         Arc::new(Self { path, target, workers, dropped, warning, is_handed_over: false })
+    }
+
+    /// Whether the log could be opened, without making the file.
+    ///
+    /// # Errors
+    /// Those of `access(2)`.
+    pub fn check_access(path: &Path) -> io::Result<()> {
+        let named = |error| io::Error::new(error, format!("{}: {error}", path.display()));
+        if path.as_os_str() == "-" {
+            return Ok(());
+        }
+        match rustix::fs::access(path, Access::WRITE_OK) {
+            Err(Errno::NOENT) => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                rustix::fs::access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK)
+            }
+            result => result,
+        }
+        .map_err(|error| named(io::Error::from(error).kind()))
     }
 
     /// Writes the lines of all workers at intervals, as long as the log exists.

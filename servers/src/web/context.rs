@@ -1,26 +1,26 @@
 //! What all connections of a server share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use adapters::hyper::ConnectionLimit;
+use net::AcceptErrors;
 
 use super::access_log::AccessLog;
 use super::config::{Config, Limits};
-use super::counters::Counters;
+use super::counters::{Counters, Totals};
 use super::error::StartError;
 use super::proxy::ProxyRoute;
 use super::routing::Routes;
 use super::static_files::{Files, Root};
-use crate::connection_limit::ConnectionLimit;
 
 /// A server's state.
 #[derive(Debug)]
 pub struct ServerContext {
     site: RwLock<Arc<Site>>,
     pub counters: Counters,
-    pub connections: Arc<ConnectionLimit>,
-    /// Whether requests are answered.
-    answers: AtomicBool,
+    pub connections: ConnectionLimit,
+    /// Of each listener.
+    accept_errors: Mutex<Vec<AcceptErrors>>,
 }
 
 /// What a configuration says of requests. A reload replaces it; connections keep the one that they began with.
@@ -39,22 +39,21 @@ impl ServerContext {
         Ok(Self {
             site,
             counters: Counters::new(runtime::workers()),
-            connections: Arc::new(ConnectionLimit::new(config.limits.connections, 0)),
-            answers: AtomicBool::new(false),
+            connections: ConnectionLimit::new(config.limits.connections),
+            accept_errors: Mutex::default(),
         })
     }
 
-    /// Waits until requests are answered.
-    pub async fn ready(&self) {
-        while !self.answers.load(Ordering::Acquire) {
-            runtime::sleep(Duration::from_millis(1)).await;
-        }
+    pub fn totals(&self) -> Totals {
+        let mut totals = self.counters.totals();
+        (totals.refused, totals.closed_idle) = (self.connections.refused(), self.connections.closed());
+        totals.accept_errors = self.accept_errors().iter().map(AcceptErrors::total).sum();
+        totals
     }
 
-    pub async fn resume(&self) -> Result<(), StartError> {
-        self.site().start(None).await?;
-        self.answers.store(true, Ordering::Release);
-        Ok(())
+    /// The counters of all listeners.
+    pub fn accept_errors(&self) -> MutexGuard<'_, Vec<AcceptErrors>> {
+        self.accept_errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn site(&self) -> Arc<Site> {

@@ -12,7 +12,6 @@ pub struct WorkerCounters {
     responses: [AtomicU64; 5],
     bytes: AtomicU64,
     connections: AtomicU64,
-    refused: AtomicU64,
 }
 
 /// The counters of all workers.
@@ -27,10 +26,14 @@ pub struct Totals {
     pub responses: [u64; 5],
     /// Bytes of bodies that were handed to connections.
     pub bytes: u64,
-    /// Connections that were accepted.
+    /// Connections that were served, after their TLS handshake if they have one.
     pub connections: u64,
-    /// Connections that were beyond the limit.
+    /// Connections that were closed at once, as there were too many and none was idle.
     pub refused: u64,
+    /// Idle connections that were closed for new ones.
+    pub closed_idle: u64,
+    /// How often no connection could be accepted, for want of descriptors or memory.
+    pub accept_errors: u64,
 }
 
 impl Counters {
@@ -51,7 +54,6 @@ impl Counters {
             }
             totals.bytes += worker.bytes.load(Ordering::Relaxed);
             totals.connections += worker.connections.load(Ordering::Relaxed);
-            totals.refused += worker.refused.load(Ordering::Relaxed);
         }
         totals
     }
@@ -75,9 +77,5 @@ impl WorkerCounters {
 
     pub fn count_connection(&self) {
         add(&self.connections, 1);
-    }
-
-    pub fn count_refused(&self) {
-        add(&self.refused, 1);
     }
 }

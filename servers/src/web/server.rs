@@ -9,12 +9,20 @@ use adapters::tls::{Acceptor, AcceptorBuilder, Certificates};
 use futures_util::future::join_all;
 use net::{Alignment, ShutdownReport, TcpListener};
 
+use super::access_log::AccessLog;
 use super::config::{Config, Limits};
 use super::context::{ServerContext, Site};
 use super::counters::Totals;
 use super::error::StartError;
 use super::service::connection_service;
+use super::static_files::Root;
 use crate::listen::bind;
+
+/// What hyper keeps of a response for a stream of HTTP/2: a few of its frames.
+const STREAM_SEND_BUFFER: usize = 64 << 10;
+/// What a client of HTTP/2 may send of a request, and of all requests of its connection, before somebody reads it.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = 384 << 10;
 
 /// A running web server. It continues to run when this is dropped; [`Server::shutdown`] ends it.
 #[derive(Debug)]
@@ -41,7 +49,7 @@ impl Server {
         Ok(server)
     }
 
-    /// As [`start`](Self::start), but requests wait until [`resume`](Self::resume) is called: between the two
+    /// As [`start`](Self::start), but connections are not accepted until [`resume`](Self::resume) is called: between the two
     /// the process can drop the privileges that ports and keys need.
     ///
     /// It takes listening sockets that the process inherited, as from systemd, if there are any. They
@@ -81,12 +89,15 @@ impl Server {
         Ok(server)
     }
 
-    /// Begins to answer requests, after [`start_paused`](Self::start_paused).
+    /// Begins to accept connections, after [`start_paused`](Self::start_paused).
     ///
     /// # Errors
-    /// If the access log cannot be opened, as the user that the process runs as now.
+    /// If the folder cannot be used, or the access log not be opened, as the user that the process runs as now.
     pub async fn resume(&self) -> Result<(), StartError> {
-        self.context.resume().await
+        Self::check_access(&self.config)?;
+        self.context.site().start(None).await?;
+        self.servers.iter().for_each(hyper::Server::resume);
+        Ok(())
     }
 
     /// Reads and opens everything that the configuration names, except addresses and the access log.
@@ -99,6 +110,21 @@ impl Server {
     pub fn check(config: &Config) -> Result<(), StartError> {
         acceptor(config)?;
         Site::new(config, None).map(drop)
+    }
+
+    /// Whether the user that the process runs as now may use the folder and the access log.
+    ///
+    /// # Errors
+    /// What it may not use.
+    pub fn check_access(config: &Config) -> Result<(), StartError> {
+        if let Some(files) = &config.files {
+            Root::check_access(&files.root)?;
+        }
+        if let Some(path) = &config.access_log {
+            let failed = |source| StartError::AccessLog { path: path.clone(), source };
+            AccessLog::check_access(path).map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn serve_inherited(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
@@ -117,15 +143,24 @@ impl Server {
             .header_read_timeout(Some(header_timeout))
             .idle_timeout(Some(header_timeout))
             .stall_timeout(Some(stall_timeout))
+            .connection_limit(self.context.connections.clone())
             .configure(|builder| {
                 builder.http1().max_buf_size(header_size as usize);
-                builder.http2().max_concurrent_streams(streams).max_header_list_size(header_size);
+                builder
+                    .http2()
+                    .max_concurrent_streams(streams)
+                    .max_header_list_size(header_size)
+                    .max_send_buf_size(STREAM_SEND_BUFFER)
+                    .initial_stream_window_size(STREAM_WINDOW)
+                    .initial_connection_window_size(CONNECTION_WINDOW);
             });
         let server = match self.acceptor.as_ref().filter(|_| encrypted) {
             Some(acceptor) => server.tls(acceptor.clone()),
             None => server,
         };
-        self.servers.push(server.start()?);
+        let server = server.start_paused()?;
+        self.context.accept_errors().push(server.accept_errors());
+        self.servers.push(server);
         if encrypted { &mut self.tls_addresses } else { &mut self.addresses }.push(address);
         Ok(())
     }
@@ -147,7 +182,7 @@ impl Server {
 
     /// What was counted since the start.
     pub fn totals(&self) -> Totals {
-        self.context.counters.totals()
+        self.context.totals()
     }
 
     /// Takes a new configuration: reads its certificates, opens the access log again, and uses the other values for later

@@ -1,11 +1,11 @@
 //! Answers requests.
 
 use std::convert::Infallible;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use adapters::hyper::Peer;
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::service::{Service, service_fn};
 use hyper::{Method, Request, Response, StatusCode, Version};
 
@@ -16,7 +16,6 @@ use super::proxy::ClientInfo;
 use super::request_check::refusal;
 use super::routing::Routing;
 use super::tracked_body::TrackedBody;
-use crate::connection_limit::ConnectionPermit;
 
 /// The service of one connection.
 pub fn connection_service(
@@ -26,14 +25,8 @@ pub fn connection_service(
 + 'static
 + use<> {
     let site = context.site();
-    let permit = OnceLock::new();
-    let counters = context.counters.worker();
-    counters.count_connection();
-    match ConnectionPermit::try_acquire(&context.connections) {
-        Some(acquired) => drop(permit.set(Arc::new(acquired))),
-        None => counters.count_refused(),
-    }
-    let connection = Arc::new(Connection { context: Arc::clone(context), site, peer: *peer, permit });
+    context.counters.worker().count_connection();
+    let connection = Arc::new(Connection { context: Arc::clone(context), site, peer: *peer });
     service_fn(move |request| {
         let connection = Arc::clone(&connection);
         async move { Ok(connection.handle(request).await) }
@@ -44,13 +37,10 @@ struct Connection {
     context: Arc<ServerContext>,
     site: Arc<Site>,
     peer: Peer,
-    /// Empty as long as there are too many connections.
-    permit: OnceLock<Arc<ConnectionPermit>>,
 }
 
 impl Connection {
     async fn handle(&self, request: Request<Incoming>) -> Response<TrackedBody> {
-        self.context.ready().await;
         let log = self.site.access_log.as_ref();
         let mut line = log.map(|log| Box::new((Arc::clone(log), LogLine::of(&request, self.peer.address()))));
         let is_head = *request.method() == Method::HEAD;
@@ -65,18 +55,7 @@ impl Connection {
         response.map(|body| TrackedBody::new(body, Arc::clone(&self.context), line))
     }
 
-    /// A connection of HTTP/2 that was refused may try again: others may have ended.
-    fn permit(&self) -> Option<&Arc<ConnectionPermit>> {
-        if self.permit.get().is_none()
-            && let Some(acquired) = ConnectionPermit::try_acquire(&self.context.connections)
-        {
-            let _ = self.permit.set(Arc::new(acquired));
-        }
-        self.permit.get()
-    }
-
     async fn respond(&self, request: Request<Incoming>) -> Response<ResponseBody> {
-        let Some(permit) = self.permit() else { return too_many_connections(request.version()) };
         if let Some(status) = refusal(&request) {
             return closing(error_response(status), request.version());
         }
@@ -90,7 +69,7 @@ impl Connection {
                 let client = ClientInfo { address: self.peer.address(), encrypted: self.peer.is_encrypted() };
                 let body_limit = self.site.limits.body_size;
                 // Boxed, so that the requests for files don't move its state about.
-                Box::pin(route.forward(request, client, body_limit, permit)).await
+                Box::pin(route.forward(request, client, body_limit)).await
             }
             (Routing::Files, Some(files)) => files.respond(&request, &self.peer).await,
             (Routing::Files, None) => error_response(StatusCode::NOT_FOUND),
@@ -108,12 +87,6 @@ impl Connection {
         response.headers_mut().insert(CONTENT_TYPE, content_type);
         response
     }
-}
-
-fn too_many_connections(version: Version) -> Response<ResponseBody> {
-    let mut response = error_response(StatusCode::SERVICE_UNAVAILABLE);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    closing(response, version)
 }
 
 /// Takes the body away, as HTTP/2 has it sent otherwise, and leaves its length. An upstream has sent none.

@@ -8,7 +8,7 @@ use super::proxy::UpstreamStatus;
 impl ServerContext {
     /// The server's own counters, as Prometheus reads them.
     pub fn prometheus(&self, site: &Site) -> String {
-        let totals = self.counters.totals();
+        let totals = self.totals();
         let mut page = Page::default();
         let mut responses =
             page.family("web_responses_total", Kind::Counter, "Responses, by the first digit of the status.");
@@ -17,8 +17,15 @@ impl ServerContext {
         }
         let mut counter = |name, help, value: u64| page.family(name, Kind::Counter, help).sample(&[], value);
         counter("web_response_body_bytes_total", "Bytes of response bodies.", totals.bytes);
-        counter("web_connections_total", "Connections accepted.", totals.connections);
-        counter("web_connections_refused_total", "Connections beyond the limit.", totals.refused);
+        counter("web_connections_total", "Connections served.", totals.connections);
+        counter("web_connections_refused_total", "Connections closed at once: too many.", totals.refused);
+        let help = "Idle connections closed for new ones.";
+        counter("web_connections_closed_idle_total", help, totals.closed_idle);
+        counter(
+            "web_accept_errors_total",
+            "Accepts that failed for want of descriptors or memory.",
+            totals.accept_errors,
+        );
         let dropped = site.access_log.as_ref().map_or(0, |log| log.dropped());
         counter("web_access_log_lines_dropped_total", "Lines lost to a slow or full disk.", dropped);
         upstreams(&mut page, site);

@@ -6,43 +6,8 @@ use std::time::Duration;
 
 use tests::web::Web;
 
+use crate::frames::*;
 use crate::site::Site;
-
-/// The preface and empty settings.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PUSH_PROMISE: u8 = 5;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-/// `GET http://a/file`, without the tables of HPACK.
-const GET_FILE: &[u8] = b"\x82\x86\x04\x05/file\x01\x01a";
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-/// Kinds, streams and payloads of frames.
-fn frames(mut answer: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
-    let mut frames = Vec::new();
-    while let Some((head, rest)) = answer.split_at_checked(9) {
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        let Some((payload, after)) = rest.split_at_checked(length) else { break };
-        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        frames.push((head[3], stream, payload.to_vec()));
-        answer = after;
-    }
-    frames
-}
 
 /// Sends frames after a preface. Returns those that come until the server closes the connection, or nothing comes for some
 /// time, and whether it has closed it.
@@ -162,44 +127,29 @@ fn malformed_requests_get_no_file() {
     assert_eq!(server.get("/file", &[]).text(), "file");
 }
 
+/// The memory of a server's process in KiB.
+pub fn resident(server: &Web) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 /// hyper takes a chunk of a body, 64 KiB, before it looks at the client's window.
 #[test]
 fn a_client_that_opens_no_window_costs_one_chunk_for_each_stream() {
     let site = site();
     let server = site.serve(&[]);
-    let large = b"\x82\x86\x04\x06/large\x01\x01a";
-    let mut sent = frame(SETTINGS, 0, 0, b"\0\x04\0\0\0\0");
-    for number in 0..100 {
-        sent.extend(frame(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, large));
-    }
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
-    };
+    let sent = requests("/large", 0, 100);
     server.get("/file", &[]);
-    let before = resident();
+    let before = resident(&server);
     let mut held: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
     for stream in &mut held {
-        stream.write_all(&[PREFACE, &sent].concat()).unwrap();
+        stream.write_all(&sent).unwrap();
         stream.read_exact(&mut [0; 9]).unwrap();
     }
     std::thread::sleep(Duration::from_millis(300));
-    let grown = resident().saturating_sub(before);
+    let grown = resident(&server).saturating_sub(before);
     // 2,000 requests for 10 MB each: 128 MB.
     assert!(grown < 200 << 10, "{grown} KiB");
     assert_eq!(server.get("/file", &[]).text(), "file");
-}
-
-#[test]
-#[ignore = "timing"]
-fn connections_beyond_the_limit_are_closed_when_they_are_idle() {
-    let site = site();
-    let server = site.serve_configured("", "[limits]\nconnections = 1\nheader-timeout = '300ms'");
-    let mut held = server.connect();
-    held.write_all(b"GET /file HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
-    assert_ne!(held.read(&mut [0; 1000]).unwrap(), 0);
-    let (answer, closed) = converse(&server, &frame(HEADERS, END_STREAM | END_HEADERS, 1, GET_FILE), CLOSED);
-    assert!(answer.iter().any(|(kind, stream, _)| (*kind, *stream) == (HEADERS, 1)), "{answer:?}");
-    assert!(closed && answer.iter().any(|(kind, ..)| *kind == GOAWAY), "it stays open");
 }

@@ -3,6 +3,8 @@
 mod authority;
 mod browser;
 mod clients;
+mod frames;
+mod hostile;
 mod http2;
 mod operating;
 mod reload;

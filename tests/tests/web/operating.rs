@@ -227,6 +227,30 @@ fn root_is_refused_without_a_user_but_may_check() {
 }
 
 #[test]
+fn what_the_user_of_the_flag_may_not_use_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(()) = tests::root() else { return };
+    let site = Site::new().with("file", "file");
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(site.root().parent().unwrap(), 0o755);
+    let (root, log) = (site.root(), site.beside("access.log"));
+    let arguments = ["-u", "nobody", "-l", "127.0.0.1:0", "--access-log", text(&log), text(&root)];
+    let check = || run(Command::new(binary()).arg("--check").args(arguments));
+    let refused = check();
+    assert!(refused.status.code() == Some(1) && refused.stderr.contains("access.log"), "{refused:?}");
+    assert!(!log.exists(), "a check makes no file");
+    std::fs::write(&log, "").unwrap();
+    open(&log, 0o666);
+    assert!(check().status.success());
+    open(&root, 0o700);
+    for printed in [check(), run(Command::new(binary()).args(arguments))] {
+        assert!(printed.status.code() == Some(1) && printed.stderr.contains(text(&root)), "{printed:?}");
+    }
+}
+
+#[test]
 fn the_pid_file_is_there_while_the_server_runs() {
     let site = Site::new().with("file", "file");
     let pidfile = site.beside("pid");

@@ -159,3 +159,43 @@ fn certificates_that_cannot_be_used_are_named() {
     let mismatch = start(&chain, &other);
     assert!(mismatch.contains("other.key") || mismatch.contains("server.pem"), "{mismatch}");
 }
+
+#[test]
+fn a_session_is_resumed_from_the_clients_ticket() {
+    let Some(openssl) = tests::program("openssl") else { return };
+    let site = Site::new().with("file", "file");
+    let server = serve_encrypted(&site, &Authority::new(), &[]);
+    let session = site.beside("session");
+    let shake = |more: &[&str]| {
+        let mut command = Command::new(&openssl);
+        command.args(["s_client", "-tls1_2", "-connect", &server.address().to_string()]);
+        succeed(command.args(more))
+    };
+    let first = shake(&["-sess_out", text(&session)]);
+    // Without a ticket the server would have to remember it.
+    assert!(first.contains("New, ") && first.contains("TLS session ticket:"), "{first}");
+    let second = shake(&["-sess_in", text(&session)]);
+    assert!(second.contains("Reused, "), "{second}");
+}
+
+#[test]
+fn a_client_that_has_agreed_to_http_2_and_speaks_something_else_gets_no_answer() {
+    let Some(openssl) = tests::program("openssl") else { return };
+    let site = Site::new().with("file", "file");
+    let server = serve_encrypted(&site, &Authority::new(), &[]);
+    for (protocol, answer) in [("h2", ""), ("http/1.1", "HTTP/1.1 404 ")] {
+        let mut command = Command::new("sh");
+        let request =
+            "(printf 'GET /missing HTTP/1.1\\r\\nhost: a\\r\\nconnection: close\\r\\n\\r\\n'; sleep 1)";
+        command.arg("-c").arg(format!(
+            "{request} | {} s_client -quiet -alpn {protocol} -connect {}",
+            openssl.display(),
+            server.address()
+        ));
+        let printed = run(&mut command);
+        assert!(
+            printed.stdout.starts_with(answer) && (protocol != "h2" || printed.stdout.is_empty()),
+            "{printed:?}"
+        );
+    }
+}

@@ -39,7 +39,10 @@ pub fn raise_descriptor_limit(descriptors: u64, workers: u64, addresses: u64) {
     });
     let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if raised.is_err() || now < wanted {
-        tracing::warn!("the limit of open files (ulimit -n) is {now}, and up to {wanted} may be open");
+        tracing::warn!(
+            "the limit of open files is {now}, and up to {wanted} may be open: raise it (ulimit -n {wanted}, or \
+             LimitNOFILE={wanted} in a unit of systemd), or limit connections"
+        );
     }
 }
 

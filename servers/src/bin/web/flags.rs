@@ -17,7 +17,7 @@ pub struct Flags {
     /// Address to serve HTTP on, as 8080, 127.0.0.1:8081 or 0.0.0.0:80; may be repeated [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "ADDR", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
-    /// Address to serve HTTPS on; needs --certificate and --key; may be repeated
+    /// Address to serve HTTPS on, as 8443 (on 127.0.0.1) or 0.0.0.0:443; needs --certificate and --key; may be repeated
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     tls_listen: Vec<SocketAddr>,
     /// Certificate chain, a PEM file
@@ -42,7 +42,7 @@ pub struct Flags {
     /// Read the configuration from a TOML file; flags override it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check the configuration, and end
+    /// Check the configuration, as the user of --user if started as root, and end
     #[arg(long)]
     pub check: bool,
     /// Number of workers; by default one per receive queue of the interface, or per core without an interface

@@ -89,7 +89,7 @@ fn run(flags: &Flags, config: Config) -> Result<(), Error> {
     let mut runtime = builder.build()?;
     runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
     match flags.check {
-        true => runtime.block_on(check(&config))?,
+        true => runtime.block_on(check(&config, user))?,
         false => runtime.block_on(serve(flags, &config, user))?,
     }
     drop(runtime);
@@ -99,8 +99,16 @@ fn run(flags: &Flags, config: Config) -> Result<(), Error> {
     Ok(())
 }
 
-async fn check(config: &Config) -> Result<(), Error> {
+async fn check(config: &Config, user: Option<RunAsUser>) -> Result<(), Error> {
     Server::check(config)?;
+    // As at a start: keys are read before the switch, files after it, and a reload reads everything again.
+    if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
+        user.switch()?;
+        if let Err(error) = Server::check(config) {
+            tracing::warn!("a reload (SIGHUP) will fail as {}: {error}", user.describe());
+        }
+    }
+    Server::check_access(config)?;
     println!("the configuration can be used");
     Ok(())
 }

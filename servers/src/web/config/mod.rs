@@ -99,13 +99,13 @@ pub struct FilesConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Limits {
-    /// Open connections; those beyond get 503. Default: 10,000.
+    /// Open connections, from their accept on. Beyond it those that are idle for longest are closed, or the new one. Default: 10,000.
     pub connections: usize,
     /// How long the head of a request may take, a TLS handshake, and how long a connection may be idle. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
     /// How long a client may take nothing of a response. As with nginx's `send_timeout`, it is the time between two writes that
-    /// the kernel takes. Default: 60 s.
+    /// the kernel takes. A stream of HTTP/2 is reset. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
     /// The body of a request, in bytes; beyond it is 413. Default: 1m, as nginx's.

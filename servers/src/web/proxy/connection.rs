@@ -17,6 +17,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
 use tower_service::Service;
 
+use super::client_share::ClientShare;
 use super::request_body::{RequestBody, Upload, UploadState};
 use super::upstream::{OpenConnection, Upstream};
 
@@ -31,9 +32,17 @@ pub(super) struct Connection {
     /// The relay's.
     waker: Waker,
     open: OpenConnection,
+    /// Of the client whose request it carries.
+    pub(super) share: Option<ClientShare>,
     /// The pool's tick in which it became idle.
     pub(super) idle_since: u32,
 }
+
+/// What counts a connection, as one of its upstream and as one of its client.
+pub(super) type Held = (OpenConnection, Option<ClientShare>);
+
+/// What is read of a response at a time at most, and kept until the client takes it; and the limit of its head.
+const BUFFER: usize = 64 << 10;
 
 /// Why a request has no response.
 #[derive(Debug)]
@@ -51,11 +60,11 @@ pub(super) enum SendError {
 impl Connection {
     /// Prepares a stream for requests.
     pub(super) async fn open(stream: HttpStream, open: OpenConnection) -> Result<Box<Self>, hyper::Error> {
-        let (requests, driver) = http1::handshake(stream).await?;
+        let (requests, driver) = http1::Builder::new().max_buf_size(BUFFER).handshake(stream).await?;
         let relay = Arc::new(WakeRelay::default());
         let waker = Waker::from(Arc::clone(&relay));
         let driver = Some(driver);
-        Ok(Box::new(Self { requests, driver, ended: false, relay, waker, open, idle_since: 0 }))
+        Ok(Box::new(Self { requests, driver, ended: false, relay, waker, open, share: None, idle_since: 0 }))
     }
 
     /// Reads and writes. Returns whether the connection has ended.
@@ -154,9 +163,9 @@ impl Connection {
     /// `limit`.
     pub(super) fn into_task(self: Box<Self>, upload: Rc<Upload>, limit: Duration) -> runtime::JoinHandle<()> {
         // Without a sender the driver ends when nothing is left to do.
-        let Self { driver, ended, open, .. } = *self;
+        let Self { driver, ended, open, share, .. } = *self;
         runtime::spawn(async move {
-            let _open = open;
+            let _held = (open, share);
             let Some(mut driver) = driver.filter(|_| !ended) else { return };
             let mut sleep = runtime::sleep(limit);
             std::future::poll_fn(|context| {
@@ -186,11 +195,11 @@ impl Connection {
     }
 
     /// The stream of a connection that the upstream has upgraded, and bytes that were read of it. None if it has broken.
-    pub(super) async fn into_upgraded(mut self: Box<Self>) -> Option<(HttpStream, Bytes, OpenConnection)> {
+    pub(super) async fn into_upgraded(mut self: Box<Self>) -> Option<(HttpStream, Bytes, Held)> {
         std::future::poll_fn(|context| if self.drive(context) { Poll::Ready(()) } else { Poll::Pending })
             .await;
         let parts = self.driver.take()?.into_parts();
-        Some((parts.io, parts.read_buf, self.open))
+        Some((parts.io, parts.read_buf, (self.open, self.share)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Forwards a request.
 
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
@@ -16,18 +16,18 @@ use super::body::UpstreamBody;
 use super::connection::{Connection, SendError, connect};
 use super::error::Refusal;
 use super::headers::{forward_request, forward_response, requested_upgrade};
+use super::own_fault::{is_own_fault, report};
 use super::pool::{Lease, WorkerPool};
-use super::request_body::{RequestBody, Upload, UploadState};
+use super::request_body::{RequestBody, Upload};
 use super::route::{ClientInfo, ProxyRoute};
 use super::upgrade::{ExtendedConnect, UpgradeLimits, copy_upgraded};
-use crate::connection_limit::ConnectionPermit;
 use crate::web::body::ResponseBody;
 
 /// How long an upstream may go on in silence after the client has closed its WebSocket over HTTP/2.
 const CLOSED_STREAM_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is needed to answer a request, besides the request.
-struct Exchange<'a> {
+struct Exchange {
     pool: Rc<WorkerPool>,
     /// The client's connection, if it asks for an upgrade.
     upgrade: Option<OnUpgrade>,
@@ -41,10 +41,10 @@ struct Exchange<'a> {
     /// The upstreams that have failed.
     tried: Vec<usize>,
     retries: u32,
-    permit: &'a Arc<ConnectionPermit>,
+    client: Option<IpAddr>,
 }
 
-impl Exchange<'_> {
+impl Exchange {
     /// Another upstream to try after this one has failed.
     fn retry(&mut self, failed: usize) -> Option<usize> {
         self.retries = self.retries.checked_sub(1)?;
@@ -54,8 +54,7 @@ impl Exchange<'_> {
 }
 
 impl ProxyRoute {
-    /// Answers a request with the response of an upstream. `permit` is that of the client's connection, which an upgrade
-    /// keeps.
+    /// Answers a request with the response of an upstream.
     ///
     /// Errors are responses, too: 502 if the upstream fails, 503 if all
     /// health checks fail or it has too many requests, 504 if it takes too long, 413 if its body is longer than `body_limit` bytes, 400 or 405 for
@@ -68,7 +67,6 @@ impl ProxyRoute {
         mut request: Request<Incoming>,
         client: ClientInfo,
         body_limit: u64,
-        permit: &Arc<ConnectionPermit>,
     ) -> Response<ResponseBody> {
         // The future of an upgrade is an extension of the request.
         let upgrade = hyper::upgrade::on(&mut request);
@@ -80,7 +78,11 @@ impl ProxyRoute {
         match self.prepare(&mut head, &body, upgrade, client) {
             Ok(Prepared::Answer(response)) => response,
             Ok(Prepared::Forward { upgrade, connect, host }) => {
-                let (body, upload) = RequestBody::new(body, body_limit);
+                let (mut body, upload) = RequestBody::new(body, body_limit);
+                // No upstream waits for a client that sends nothing.
+                if let Err(refusal) = body.read_ahead(self.config.response_timeout).await {
+                    return refusal.response();
+                }
                 let exchange = Exchange {
                     pool: self.pool(),
                     repeatable: body.is_empty() && head.method.is_idempotent(),
@@ -90,7 +92,7 @@ impl ProxyRoute {
                     host,
                     tried: Vec::new(),
                     retries: self.config.retries,
-                    permit,
+                    client: client.address.map(|address| address.ip()),
                 };
                 let answer = self.exchange(Request::from_parts(head, body), exchange).await;
                 answer.unwrap_or_else(Refusal::response)
@@ -156,7 +158,7 @@ impl ProxyRoute {
     async fn exchange(
         &self,
         mut request: Request<RequestBody>,
-        mut exchange: Exchange<'_>,
+        mut exchange: Exchange,
     ) -> Result<Response<ResponseBody>, Refusal> {
         // A repeated request does not take an idle connection: those may be closed, too.
         let mut fresh = false;
@@ -166,12 +168,13 @@ impl ProxyRoute {
             let upstream = pool.get(index);
             let host = exchange.host.as_ref().unwrap_or(&upstream.upstream.host);
             request.headers_mut().insert(HOST, host.clone());
-            let idle = if fresh { None } else { upstream.take_idle() };
+            let share = upstream.take_share(exchange.client, self.config.max_connections);
+            let idle = if fresh || share.is_none() { None } else { upstream.take_idle() };
             let reused = idle.is_some();
             let connected = match idle {
                 Some(connection) => Ok(connection),
-                // It has enough to do: another may have less.
-                None if upstream.counters.open() >= self.config.max_connections => {
+                // It has enough to do, or has enough of this client: another may have less.
+                None if share.is_none() || upstream.counters.open() >= self.config.max_connections => {
                     exchange.tried.push(index);
                     index = exchange.pool.choose(&exchange.tried).ok_or(Refusal::ServiceUnavailable)?;
                     continue;
@@ -179,7 +182,8 @@ impl ProxyRoute {
                 None => self.connect(&pool, index).await,
             };
             let mut failed = match connected {
-                Ok(connection) => {
+                Ok(mut connection) => {
+                    connection.share = share;
                     let copy = exchange.repeatable.then(|| copy_request(&request));
                     let mut lease = Lease { connection, pool: Rc::clone(&pool), upstream: index };
                     let limit = self.config.response_timeout;
@@ -194,17 +198,16 @@ impl ProxyRoute {
                         Err(error) => Failed::of_request(error, copy, reused),
                     }
                 }
+                Err(error) if is_own_fault(&error) => {
+                    report(&error);
+                    return Err(Refusal::ServiceUnavailable);
+                }
                 Err(error) => {
                     upstream.counters.count_request();
                     Failed::of_connect(&error, request)
                 }
             };
-            let refusal = match exchange.upload.as_ref().map(|upload| upload.state()) {
-                Some(UploadState::Failed) => Some(Refusal::BadRequest),
-                Some(UploadState::TooLarge) => Some(Refusal::PayloadTooLarge),
-                _ => None,
-            };
-            if let Some(refusal) = refusal {
+            if let Some(refusal) = exchange.upload.as_ref().and_then(|upload| upload.refusal()) {
                 failed = Failed { client: true, refusal, ..failed };
             }
             if failed.client {
@@ -248,7 +251,7 @@ impl ProxyRoute {
         &self,
         mut response: Response<Incoming>,
         lease: Lease,
-        exchange: &mut Exchange<'_>,
+        exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Refusal> {
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if exchange.connect.is_some() && ExtendedConnect::is_no_websocket(&response) {
@@ -275,7 +278,7 @@ impl ProxyRoute {
                 // A stream of HTTP/2 that was reset reads as one that has ended.
                 after_client: exchange.connect.as_ref().map(|_| CLOSED_STREAM_LIMIT),
             };
-            copy_upgraded(client, lease.connection, limits, Arc::clone(exchange.permit));
+            copy_upgraded(client, lease.connection, limits);
             return Ok(response.map(|_| ResponseBody::empty()));
         }
         let (upload, limit) = (exchange.upload.take(), self.config.response_timeout);

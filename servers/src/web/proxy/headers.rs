@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use hyper::body::Body;
 use hyper::header::{
-    self, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    self, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use hyper::http::request;
@@ -38,6 +38,8 @@ pub(super) fn forward_request(
         // Sending the body is what tells the client to continue. The upstream need not ask for it again.
         headers.remove(EXPECT);
     }
+    // They are dropped.
+    headers.remove(TRAILER);
     frame_request(headers, body);
     if head.version == Version::HTTP_2 {
         join(headers, &COOKIE, b"; ");
@@ -136,8 +138,8 @@ fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
-/// Removes the headers that concern one connection (RFC 9110, section 7.6.1). `Trailer` stays, without which hyper sends no
-/// trailers. Returns whether `TE` accepted them.
+/// Removes the headers that concern one connection (RFC 9110, section 7.6.1). `Trailer` stays, without which hyper sends none
+/// of a response. Returns whether `TE` accepted them.
 fn remove_hop_by_hop(headers: &mut HeaderMap) -> bool {
     // Most messages have one of these, if any: one pass finds out which.
     let [mut connection, mut te, mut transfer_encoding, mut upgrade, mut others] = [false; 5];

@@ -9,6 +9,7 @@ use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, StatusCode};
 
 use super::connection::{Connection, SendError, connect};
+use super::own_fault::{is_own_fault, report};
 use super::request_body::RequestBody;
 use super::route::ProxyRoute;
 use super::upstream::{Counters, OpenConnection, Upstream};
@@ -37,8 +38,10 @@ impl ProxyRoute {
             headers.insert(USER_AGENT, HeaderValue::from_static("lull-health-check"));
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
             let probe = runtime::timeout(check.timeout, self.probe(upstream, request, check.timeout));
-            let found = probe.await.unwrap_or_else(|_| Err(CheckError::TimedOut(check.timeout)));
-            upstream.record_check(found);
+            match probe.await.unwrap_or_else(|_| Err(CheckError::TimedOut(check.timeout))) {
+                Err(CheckError::Unreachable(error)) if is_own_fault(&error) => report(&error),
+                found => upstream.record_check(found),
+            }
         });
         join_all(probes).await;
     }

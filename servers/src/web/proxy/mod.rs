@@ -4,11 +4,13 @@
 //! uses it: no task is spawned and none but the client's is woken.
 
 mod body;
+mod client_share;
 mod connection;
 mod error;
 mod forward;
 mod headers;
 mod health_check;
+mod own_fault;
 mod pool;
 mod request_body;
 mod route;

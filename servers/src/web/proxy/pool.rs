@@ -1,12 +1,14 @@
 //! A worker's connections to the upstreams of a route.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use super::client_share::{ClientShare, ClientShares};
 use super::connection::Connection;
 use super::upstream::{Counters, OpenConnection, Upstream};
 
@@ -37,6 +39,7 @@ pub(super) struct PooledUpstream {
         reason = "a connection is some hundred bytes, and moves twice for each request"
     )]
     idle: RefCell<Vec<Box<Connection>>>,
+    shares: Rc<ClientShares>,
 }
 
 impl PooledUpstream {
@@ -46,6 +49,12 @@ impl PooledUpstream {
         let taken = idle.pop()?;
         self.counters.set_idle(idle.len());
         Some(taken)
+    }
+
+    /// Counts one of at most `max` connections as a client's. `None` if it has to leave them to others.
+    pub(super) fn take_share(&self, client: Option<IpAddr>, max: usize) -> Option<ClientShare> {
+        let in_use = self.counters.open().saturating_sub(self.idle.borrow().len());
+        self.shares.take(client, max.saturating_sub(in_use))
     }
 
     pub(super) fn count_open(&self) -> OpenConnection {
@@ -82,6 +91,7 @@ impl WorkerPool {
                 upstream: Arc::clone(upstream),
                 counters: upstream.add_worker(),
                 idle: RefCell::default(),
+                shares: Rc::default(),
             })
             .collect();
         // Workers begin with different upstreams.
@@ -123,6 +133,7 @@ impl WorkerPool {
         let upstream = &self.upstreams[upstream];
         let mut idle = upstream.idle.borrow_mut();
         if connection.is_reusable() && idle.len() < self.limit {
+            connection.share = None;
             connection.idle_since = self.tick.get();
             connection.set_idle(&self.sweeper.borrow());
             idle.push(connection);

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,7 +22,6 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::connection::Connection;
 use super::error::Refusal;
-use crate::connection_limit::ConnectionPermit;
 
 /// Bytes that are copied at a time.
 const COPIED: usize = 32 << 10;
@@ -44,16 +42,10 @@ pub(super) struct UpgradeLimits {
 /// Copies between the two sides of an upgraded connection until both have ended, in a task of this worker. The end of one is
 /// passed on to the other, which may still send.
 ///
-/// Beyond `limits` both are closed. `permit` is kept until the end: the client's connection is still one of the open ones.
-pub(super) fn copy_upgraded(
-    client: OnUpgrade,
-    upstream: Box<Connection>,
-    limits: UpgradeLimits,
-    permit: Arc<ConnectionPermit>,
-) {
+/// Beyond `limits` both are closed.
+pub(super) fn copy_upgraded(client: OnUpgrade, upstream: Box<Connection>, limits: UpgradeLimits) {
     drop(runtime::spawn(async move {
-        let _permit = permit;
-        let Some((upstream, received, _open)) = upstream.into_upgraded().await else { return };
+        let Some((upstream, received, _held)) = upstream.into_upgraded().await else { return };
         let client = match client.await {
             Ok(client) => client,
             Err(error) => return tracing::debug!(%error, "a client has gone before its upgrade"),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Access, Mode, OFlags, ResolveFlags, openat2};
 
 /// An open folder. Nothing outside of it is opened through it, whatever symbolic links are in it: the kernel resolves paths
 /// beneath it only (`RESOLVE_BENEATH` of `openat2(2)`).
@@ -43,6 +43,15 @@ impl Root {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(failed(error)),
             _ => Ok(root),
         }
+    }
+
+    /// Whether the user that the process runs as now may look for files in a folder. One that was opened by root is no help.
+    ///
+    /// # Errors
+    /// If it may not.
+    pub fn check_access(path: &Path) -> Result<(), RootError> {
+        let allowed = rustix::fs::access(path, Access::EXEC_OK);
+        allowed.map_err(|error| RootError { path: path.to_owned(), source: error.into() })
     }
 
     /// Opens a file or folder beneath it. If the path is not in the kernel's cache, a thread of blocking work opens it, so

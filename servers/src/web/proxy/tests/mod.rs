@@ -19,7 +19,6 @@ use hyper::{Request, Response};
 use net::{TcpListener, TcpStream};
 
 use super::{ClientInfo, ProxyRoute, UpstreamStatus};
-use crate::connection_limit::{ConnectionLimit, ConnectionPermit};
 use crate::web::config::ProxyConfig;
 
 /// The longest body that the proxy takes, in bytes.
@@ -44,12 +43,9 @@ impl Proxy {
         let server = serve(listener, move |peer: &Peer| {
             let client = ClientInfo { address: peer.address(), encrypted: false };
             let route = Arc::clone(&served);
-            let limit = Arc::new(ConnectionLimit::new(1, 0));
-            let permit = Arc::new(ConnectionPermit::try_acquire(&limit).unwrap());
             service_fn(move |request| {
                 let route = Arc::clone(&route);
-                let permit = Arc::clone(&permit);
-                async move { Ok::<_, Infallible>(route.forward(request, client, BODY_LIMIT, &permit).await) }
+                async move { Ok::<_, Infallible>(route.forward(request, client, BODY_LIMIT).await) }
             })
         })
         .start()

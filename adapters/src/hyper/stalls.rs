@@ -1,0 +1,143 @@
+//! Finds streams of HTTP/2 whose clients take nothing of their responses.
+//!
+//! hyper takes a part of a body and keeps it until the client opens the stream's window. Until then it doesn't poll the body,
+//! so that no timer in there is seen; and on the socket nothing is written that could take too long. So the time is looked at from
+//! here, and the stream's task is aborted, which resets the stream and drops the body with all that it holds.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use runtime::{AbortHandle, Sleep};
+use slab::Slab;
+
+use super::activity::{Activity, clock};
+use super::http_socket::SocketUsage;
+
+/// Who has to act next for a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// The service, or the source of its body.
+    Server,
+    /// The client has to take a part of the body.
+    Client,
+    /// The client has to take parts of other streams.
+    OtherStreams,
+}
+
+/// A stream with a request in progress.
+#[derive(Debug)]
+pub(super) struct Stream {
+    awaited: Cell<Awaited>,
+    since: Cell<Duration>,
+    task: RefCell<Option<AbortHandle>>,
+}
+
+impl Stream {
+    pub(super) fn set(&self, awaited: Awaited) {
+        // Whoever asks for room again has waited all the time.
+        if self.awaited.replace(awaited) != Awaited::OtherStreams || awaited != Awaited::OtherStreams {
+            self.since.set(clock());
+        }
+    }
+
+    pub(super) fn set_task(&self, task: AbortHandle) {
+        *self.task.borrow_mut() = Some(task);
+    }
+
+    /// When the client has had enough time, if it is awaited: twice as much while it may be busy with other streams. If the socket is
+    /// blocked for the limit, the connection ends before.
+    fn deadline(&self, limit: Duration, socket: &SocketUsage) -> Option<Duration> {
+        let limit = match self.awaited.get() {
+            Awaited::Server => return None,
+            Awaited::Client if !socket.is_blocked.get() => limit,
+            Awaited::Client | Awaited::OtherStreams => 2 * limit,
+        };
+        Some(self.since.get() + limit)
+    }
+}
+
+/// The streams of a connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Streams(Rc<RefCell<Slab<Rc<Stream>>>>);
+
+impl Streams {
+    pub(super) fn add(&self) -> OpenStream {
+        let (awaited, since) = (Cell::new(Awaited::Server), Cell::new(clock()));
+        let stream = Rc::new(Stream { awaited, since, task: RefCell::default() });
+        let key = self.0.borrow_mut().insert(Rc::clone(&stream));
+        OpenStream { streams: self.clone(), stream, key }
+    }
+}
+
+/// A stream that is looked at until this is dropped.
+#[derive(Debug)]
+pub(super) struct OpenStream {
+    streams: Streams,
+    pub(super) stream: Rc<Stream>,
+    key: usize,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.streams.0.borrow_mut().try_remove(self.key);
+    }
+}
+
+/// Looks at the streams of a connection, when the first of them is due.
+#[derive(Debug)]
+pub(super) struct StallLimit {
+    limit: Duration,
+    streams: Streams,
+    socket: Rc<SocketUsage>,
+    /// None while the connection is idle.
+    sleep: Option<Sleep>,
+}
+
+impl StallLimit {
+    pub(super) fn new(limit: Duration, streams: Streams, socket: Rc<SocketUsage>) -> Self {
+        Self { limit, streams, socket, sleep: None }
+    }
+
+    /// Resets streams that stall. Ready when the connection has to end: no request is in progress, and the client takes nothing of
+    /// what was sent.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, activity: &Activity) -> Poll<()> {
+        loop {
+            let Some(sleep) = &mut self.sleep else {
+                if self.streams.0.borrow().is_empty() && !activity.has_unsent() {
+                    return Poll::Pending;
+                }
+                self.sleep = Some(runtime::sleep(self.limit));
+                continue;
+            };
+            ready!(Pin::new(sleep).poll(context));
+            self.sleep = None;
+            let now = clock();
+            let mut next: Option<Duration> = None;
+            let mut stalled = Vec::new();
+            for (_, stream) in &*self.streams.0.borrow() {
+                match stream.deadline(self.limit, &self.socket) {
+                    Some(deadline) if deadline <= now => stalled.push(Rc::clone(stream)),
+                    deadline => next = next.into_iter().chain(deadline).min(),
+                }
+            }
+            if self.streams.0.borrow().is_empty() && activity.has_unsent() {
+                let deadline = activity.progress() + self.limit;
+                if deadline <= now {
+                    return Poll::Ready(());
+                }
+                next = Some(deadline);
+            }
+            // Their ends take them out of the table.
+            for stream in stalled {
+                tracing::debug!("a client takes nothing of a response: its stream is reset");
+                stream.task.borrow_mut().take().iter().for_each(AbortHandle::abort);
+            }
+            if let Some(deadline) = next {
+                self.sleep = Some(runtime::sleep(deadline.saturating_sub(now)));
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Clients that try to take the server away from others. Beside each attack a client that behaves well gets all its answers.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use socket2::{Domain, Socket, Type};
+use tests::fake_server::FakeServer;
+use tests::memcached::wait_until;
+use tests::web::Web;
+
+use crate::authority::Authority;
+use crate::frames::*;
+use crate::http2::resident;
+use crate::site::{Site, text};
+use crate::slow::{counter, open};
+
+/// Where attacks come from; those who behave well are at 127.0.0.1.
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn attack(address: SocketAddr, sent: &[u8]) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((ATTACKER, 0)).into()).unwrap();
+    socket.connect(&address.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    // Fails where the server has closed the connection already.
+    let _ = stream.write_all(sent);
+    stream
+}
+
+/// Gets a path over and over while an attack lasts, on a new connection each time.
+fn beside<T>(server: &Web, path: &str, expected: &str, attack: impl FnOnce() -> T) -> T {
+    /// Set also if the attack panics.
+    struct SetOnDrop<'a>(&'a AtomicBool);
+    impl Drop for SetOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut answered = 0;
+            while !is_over.load(Ordering::Relaxed) || answered < 20 {
+                let answer = server.get(path, &[]);
+                assert_eq!((answer.status(), answer.text()), (200, expected), "request {answered}");
+                answered += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let over = SetOnDrop(&is_over);
+        let result = attack();
+        drop(over);
+        client.join().unwrap();
+        result
+    })
+}
+
+/// An upstream that answers `/large` by 300 KB and everything else by `small`.
+fn upstream() -> FakeServer {
+    FakeServer::answering(|line| {
+        let body = match line.text.split(' ').nth(1) {
+            Some("/large") => vec![b'x'; 300_000],
+            Some(path) if path.starts_with('/') => b"small".to_vec(),
+            // A header.
+            _ => return Vec::new(),
+        };
+        [format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat()
+    })
+}
+
+/// A proxy with one worker, and few connections to its upstream.
+fn proxy(site: &Site, upstream: &FakeServer, limits: &str) -> Web {
+    let config = site.beside("proxy.toml");
+    let proxy =
+        format!("[[proxy]]\npath = '/'\nupstreams = ['http://{}']\nmax-connections = 64", upstream.address);
+    std::fs::write(
+        &config,
+        format!("stats = '/stats'\n{proxy}\nresponse-timeout = '2s'\n[limits]\n{limits}\n"),
+    )
+    .unwrap();
+    let mut command = tests::web::command();
+    Web::run(command.args(["-t", "1", "-l", "127.0.0.1:0", "--config", text(&config)]))
+}
+
+/// Connections to upstreams that carry a request.
+fn leased(server: &Web) -> u64 {
+    let idle = counter(server, "web_upstream_idle_connections");
+    counter(server, "web_upstream_connections").saturating_sub(idle)
+}
+
+#[test]
+fn streams_whose_windows_stay_shut_leave_upstreams_to_others_and_are_reset() {
+    let (site, upstream) = (Site::new(), upstream());
+    let server = proxy(&site, &upstream, "stall-timeout = '2s'");
+    let held = beside(&server, "/", "small", || {
+        let held: Vec<_> = (0..8).map(|_| attack(server.address(), &requests("/large", 0, 32))).collect();
+        wait_until("the attack has its share", || leased(&server) > 20);
+        assert!(leased(&server) <= 40, "one client has {} of 64", leased(&server));
+        wait_until("the upstream's connections are given back", || leased(&server) <= 1);
+        held
+    });
+    // All but those that got 503 were answered, and reset: the connections are still there.
+    assert_eq!(open(&server), 8);
+    for mut stream in held {
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let count = |wanted| frames(&answer).iter().filter(|(kind, ..)| *kind == wanted).count();
+        assert!(count(HEADERS) == 32 && count(GOAWAY) == 0, "{} answers", count(HEADERS));
+    }
+}
+
+#[test]
+fn uploads_that_send_little_or_nothing_leave_upstreams_to_others() {
+    let (site, upstream) = (Site::new(), upstream());
+    let server = proxy(&site, &upstream, "connections = 1000");
+    let post =
+        |body: &str| format!("POST /small HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n{body}");
+    beside(&server, "/", "small", || {
+        let held: Vec<_> = (0..200).map(|_| attack(server.address(), post("").as_bytes())).collect();
+        wait_until("all are there", || open(&server) >= 200);
+        assert!(leased(&server) <= 1, "{} connections wait for bodies", leased(&server));
+        let begun: Vec<_> = (0..100).map(|_| attack(server.address(), post("x").as_bytes())).collect();
+        for mut stream in held {
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
+        }
+        drop(begun);
+    });
+}
+
+#[test]
+fn responses_that_nobody_reads_take_a_megabyte_for_each_connection_until_they_end() {
+    let site = Site::new().with("file", "file").with("large", vec![b'x'; 10 << 20]);
+    let config = site.configure("", "[limits]\nstall-timeout = '2s'");
+    let server = site.serve(&["--config", text(&config), "--stats", "/stats"]);
+    server.get("/file", &[]);
+    let before = resident(&server);
+    // Of the connection, besides those of the streams.
+    let window = frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes());
+    let sent = requests("/large", 0x7fff_ffff, 128);
+    let sent = [&sent[..PREFACE.len()], &window, &sent[PREFACE.len()..]].concat();
+    // Twice: what the first has taken is there for the second.
+    for _ in 0..2 {
+        let _held = beside(&server, "/file", "file", || {
+            let held: Vec<_> = (0..20).map(|_| attack(server.address(), &sent)).collect();
+            let begun = Instant::now();
+            let mut most = 0;
+            while begun.elapsed() < Duration::from_secs(1) {
+                most = most.max(resident(&server).saturating_sub(before));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert!(most < 30 << 10, "{most} KiB for 20 connections");
+            wait_until("the connections are closed", || open(&server) <= 1);
+            held
+        });
+    }
+}
+
+#[test]
+fn connections_without_requests_give_way_whatever_they_send() {
+    let site = Site::new().with("file", "file");
+    let authority = Authority::new();
+    let (chain, key) = authority.certify("server", "localhost");
+    let tls =
+        format!("[tls]\nlisten = ['127.0.0.1:0']\ncertificate = '{}'\nkey = '{}'", text(&chain), text(&key));
+    let server = site.serve_configured("", &format!("{tls}\n[limits]\nconnections = 40"));
+    let encrypted: SocketAddr = server.urls[1].strip_prefix("https://").unwrap().parse().unwrap();
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
+    let before = descriptors();
+    let pings = [PREFACE, &frame(PING, 0, 0, b"12345678")].concat();
+    for (address, sent) in [
+        (encrypted, &b""[..]),
+        (encrypted, b"\x16\x03\x01\x02"),
+        (server.address(), &pings),
+        (server.address(), b"GET /file HTTP/1.1\r\nx: "),
+        (server.address(), &[PREFACE, b"\0\0\x01\x01\0\0\0\0\x01\x82"].concat()),
+    ] {
+        let mut held = Vec::new();
+        beside(&server, "/file", "file", || {
+            // A new connection has as long for its request as it takes to open as many as may be.
+            for _ in 0..100 {
+                held.push(attack(address, sent));
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            for stream in &mut held {
+                // More of the same, if the connection is still there.
+                let _ = stream.write_all(&frame(PING, 0, 0, b"12345678"));
+            }
+        });
+        assert!(descriptors() <= before + 44, "{} descriptors more", descriptors() - before);
+    }
+}
+
+#[test]
+fn connections_that_only_ping_are_closed_after_a_while() {
+    let site = Site::new().with("file", "file");
+    let server = site.serve_configured("", "[limits]\nheader-timeout = '1s'");
+    let mut stream =
+        attack(server.address(), &[PREFACE, &frame(HEADERS, END_STREAM | END_HEADERS, 1, GET_FILE)].concat());
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let (begun, mut answer) = (Instant::now(), Vec::new());
+    // Answers to its own pings only.
+    while stream.write_all(&frame(PING, 0, 0, b"12345678")).is_ok()
+        && stream.read_to_end(&mut answer).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it stays open");
+    }
+    let answer = frames(&answer);
+    assert!(answer.contains(&(DATA, 1, b"file".to_vec())), "{answer:?}");
+    assert!(answer.iter().any(|(kind, ..)| *kind == GOAWAY), "{answer:?}");
+}
+
+#[test]
+fn a_server_without_descriptors_blames_no_upstream_and_accepts_again() {
+    let (site, upstream) = (Site::new().with("file", "file"), upstream());
+    let config =
+        site.configure("", &format!("[[proxy]]\npath = '/api'\nupstreams = ['http://{}']", upstream.address));
+    // An accept on a ring keeps the limit that it began with.
+    let server = site.serve(&["--config", text(&config), "--stats", "/stats", "--driver", "epoll"]);
+    let mut client = server.connect();
+    let mut get = |path: &str| {
+        client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = vec![0; 20_000];
+        let length = client.read(&mut answer).unwrap();
+        tests::web::split(&answer[..length]).status()
+    };
+    assert_eq!(get("/file"), 200);
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count() as u64;
+    let pid = Pid::from_child(&server.child);
+    let limit = getrlimit(Resource::Nofile);
+    prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(descriptors() + 3), maximum: limit.maximum })
+        .unwrap();
+    let held: Vec<_> = (0..40).map(|_| attack(server.address(), b"")).collect();
+    wait_until("it says so", || server.standard_error().contains("accept"));
+    for _ in 0..10 {
+        assert_eq!((get("/file"), get("/api/")), (200, 503));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let lines = server.standard_error();
+    assert!(!lines.contains("an upstream fails"), "{lines}");
+    assert!(lines.lines().count() < 12, "{lines}");
+    drop(held);
+    wait_until("it accepts again", || server.get("/file", &[]).status() == 200);
+    assert_eq!(get("/api/"), 200, "the upstream is not avoided");
+    assert!(counter(&server, "web_accept_errors_total") > 0);
+}
+
+#[test]
+fn forged_trailers_reach_no_upstream() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let site = Site::new();
+    let server = site.serve(&["--proxy", &format!("/api=http://{}", listener.local_addr().unwrap())]);
+    // POST /api with a body, and a field and two trailers without the tables of HPACK.
+    let head =
+        frame(HEADERS, END_HEADERS, 1, b"\x83\x86\x04\x04/api\x01\x01a\x00\x07trailer\x0fx-forwarded-for");
+    let trailers = frame(
+        HEADERS,
+        END_STREAM | END_HEADERS,
+        1,
+        b"\x00\x0fx-forwarded-for\x097.7.7.7.7\x00\x03via\x06forged",
+    );
+    let _client =
+        attack(server.address(), &[PREFACE, &head, &frame(DATA, 0, 1, b"body"), &trailers].concat());
+    let (mut upstream, _) = listener.accept().unwrap();
+    let mut received = Vec::new();
+    while !received.ends_with(b"\r\n0\r\n\r\n") {
+        let mut part = [0; 1000];
+        let length = upstream.read(&mut part).unwrap();
+        assert!(length > 0);
+        received.extend_from_slice(&part[..length]);
+    }
+    let received = String::from_utf8(received).unwrap();
+    assert!(received.ends_with("\r\n\r\n4\r\nbody\r\n0\r\n\r\n"), "{received}");
+    assert!(
+        received.contains("x-forwarded-for: 127.0.0.2\r\n") && !received.contains("forged"),
+        "{received}"
+    );
+}
