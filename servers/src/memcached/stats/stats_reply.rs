@@ -375,4 +375,3 @@ fn tls(context: &ServerContext, put: &mut StatWriter<'_>) {
     put.neutral(&["ssl_session_cache", "ssl_kernel_tls"], "no");
     put.text("ssl_min_version", if tls.is_some_and(|tls| tls.require_tls13) { "tlsv1.3" } else { "tlsv1.2" });
 }
-<<<<<<< HEAD
