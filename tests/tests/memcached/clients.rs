@@ -86,7 +86,7 @@ fn unescape(text: &str) -> Vec<u8> {
 }
 
 /// Leaves out what may differ: versions, CAS numbers, sizes of classes, and ages.
-fn comparable(answer: &[u8]) -> String {
+pub fn comparable(answer: &[u8]) -> String {
     if answer.first() == Some(&0x81) {
         return comparable_packets(answer);
     }

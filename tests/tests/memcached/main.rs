@@ -2,6 +2,7 @@
 
 mod clients;
 mod connections;
+mod differential;
 mod history;
 mod operating;
 mod overload;
