@@ -77,7 +77,7 @@ impl QueueSettings {
     /// The grace time of interrupt-first mode, and the shortest of grace mode: 20 µs.
     pub const SHORT_GRACE_TIME: Duration = Duration::from_micros(20);
     /// The deferrals of grace mode: 5. That number of timer polls costs about what an interrupt and a wake-up do. After them,
-    /// waiting for the next packet with the timer would cost more than its interrupt (`lab simulate`).
+    /// waiting for the next packet with the timer would cost more than its interrupt.
     pub const GRACE_DEFERRALS: u64 = 5;
     /// The most deferrals of grace mode: a saturated worker's batch must not outlast them, or the interrupt is unmasked in its
     /// middle, and nothing suspends it until a batch begins with the queue in the timer's hands.
