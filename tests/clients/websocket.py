@@ -312,7 +312,7 @@ def run(server, driver):
 
 def main():
     server = sys.argv[1] if len(sys.argv) > 1 else "target/debug/examples/websocket_echo"
-    sys.exit(1 if sum(run(server, driver) for driver in ("epoll", "uring", "hybrid")) else 0)
+    sys.exit(1 if sum(run(server, driver) for driver in ("epoll", "uring")) else 0)
 
 
 main()

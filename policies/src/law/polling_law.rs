@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::budget::Budgets;
+use super::budget::{Budgets, LatencyBudget};
 use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
 use super::load_memory::{KnownLoad, LoadMemory};
@@ -21,14 +21,14 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
 const FEW_EVENTS: u64 = 32;
 /// ...but not longer than this. A queue with so few events is not polled.
 const LONGEST_WINDOW: Duration = Duration::from_millis(100);
-/// How long a choice is measured before the next one: three windows at least, so that one disturbed window decides nothing. Three
+/// How long a choice is measured before the next one, in two windows at least, so that one disturbed window does not decide. Three
 /// choices follow a step of the load within 200 ms.
 const DWELL: Duration = Duration::from_millis(30);
 /// How much a measurement may exceed its bound before a choice is taken back: windows differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
 /// By how much a prediction of the CPU time may be wrong: a trial settles it.
 const PREDICTION_ERROR: f64 = 0.15;
-/// Without a budget an interval is made longer until requests wait for this number of times what a request at an idle server waits,
+/// Before any budget an interval is made longer until requests wait for this number of times what a request at an idle server waits,
 /// also where interrupts would make them wait for longer. Beyond that a longer interval saves little CPU time.
 const MOST_IDLE_DELAYS: f64 = 4.0;
 /// The share of the core above which plain interrupts are taken for saturated: delays have no bound then, and measuring them would
@@ -237,7 +237,8 @@ impl PollingLaw {
 
     /// How long an event may wait, in seconds, beside plain interrupts: the longest that is preferred, and the longest at all.
     fn delay_bounds(&self, plain: &Measured) -> (f64, f64) {
-        let budget = self.budgets.latency.delay().as_secs_f64();
+        let has_cpu_budget = self.budgets.cpu.share() > 0.0;
+        let budget = if has_cpu_budget { 0.0 } else { self.budgets.latency.delay().as_secs_f64() };
         let delay = if plain.busy > SATURATED { f64::INFINITY } else { plain.delay(self.wake()) };
         let preferred = delay.min(MOST_IDLE_DELAYS * (self.wake() + plain.cost));
         (preferred + budget, delay + budget)
@@ -306,7 +307,9 @@ impl PollingLaw {
             PollTimer::Worker => QueueSettings::SHORTEST_INTERVAL,
             PollTimer::Kernel => QueueSettings::SHORT_GRACE_TIME,
         };
-        let longest = self.limits.longest_interval(self.peak_rate).max(shortest);
+        // The watchdog is at least twice as long.
+        let longest =
+            self.limits.longest_interval(self.peak_rate).min(LatencyBudget::MAX.delay()).max(shortest);
         let never_sleeps = (self.budgets.cpu.share() > 0.0).then_some(Duration::ZERO);
         let steps =
             (0..8).map(move |step| shortest * (1 << step)).filter(move |interval| *interval <= longest);
@@ -457,7 +460,8 @@ impl PollingLaw {
             Some(fixed) if fixed.mode == QueueMode::Timed => QueueSettings { why: wanted.why, ..fixed },
             Some(fixed) if wanted.polls() && fixed.polls() => QueueSettings { why: wanted.why, ..fixed },
             Some(fixed) => {
-                QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why: wanted.why, ..fixed }
+                let why = if wanted.polls() { Reason::Fixed } else { wanted.why };
+                QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..fixed }
             }
         }
     }

@@ -131,11 +131,10 @@ impl Driver {
     }
 
     /// The queue's NAPI has this id now, after its link was opened again. Sockets tell epoll by themselves.
-    pub(crate) fn follow_napi(&self, napi: u32) {
-        if let Self::Uring(ring) = self
-            && let Err(error) = ring.follow_napi(napi)
-        {
-            tracing::warn!(%error, napi, "the ring can't poll the queue's new NAPI");
+    pub(crate) fn follow_napi(&self, napi: u32) -> io::Result<()> {
+        match self {
+            Self::Epoll(_) => Ok(()),
+            Self::Uring(ring) => ring.follow_napi(napi),
         }
     }
 

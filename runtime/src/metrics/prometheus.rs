@@ -79,6 +79,25 @@ const QUEUE_TIMES: [QueueTime; 4] = [
     }),
 ];
 
+/// A figure of a queue in percent, with its help.
+type QueuePercent = (&'static str, &'static str, fn(&QueueStatus) -> Option<u16>);
+
+const QUEUE_PERCENTS: [QueuePercent; 3] = [
+    ("lull_worker_cpu_budget_percent", "CPU time that polling may cost in exchange for less delay.", |it| {
+        it.cpu_budget_percent
+    }),
+    (
+        "lull_worker_queue_cpu_percent",
+        "CPU time of an event under polling beside plain interrupts, as compared last.",
+        |it| Some(it.why.comparison()?.cpu),
+    ),
+    (
+        "lull_worker_queue_delay_percent",
+        "Delay of an event under polling beside plain interrupts, as compared last.",
+        |it| Some(it.why.comparison()?.delay),
+    ),
+];
+
 impl Snapshot {
     /// The page that a scrape of Prometheus asks for: text exposition format 0.0.4, with
     /// [`PROMETHEUS_CONTENT_TYPE`]. Metrics of workers have the label `worker`, the number from 0. Times are in seconds.
@@ -178,6 +197,14 @@ fn queues(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
         for (number, status) in &driven {
             if let Some(micros) = micros(status) {
                 family.sample(&[("worker", number)], Seconds(Duration::from_micros(micros)));
+            }
+        }
+    }
+    for (name, help, percent) in QUEUE_PERCENTS {
+        let mut family = page.family(name, Kind::Gauge, help);
+        for (number, status) in &driven {
+            if let Some(percent) = percent(status) {
+                family.sample(&[("worker", number)], percent);
             }
         }
     }

@@ -241,10 +241,13 @@ impl QueueControl {
             ChangeStep::Wait => {}
             ChangeStep::Choose { retries } => {
                 self.next_step.set(now + STEP.as_nanos() as u64);
-                driver.follow_napi(napi(worker));
+                let followed = driver.follow_napi(napi(worker));
                 let epoch = self.measure(now, &worker.counters);
                 let mut law = self.law.borrow_mut();
-                if driver.polls_have_failed() {
+                if let Err(error) = &followed {
+                    tracing::warn!(worker = worker.index, %error, "the queue's new NAPI can't be polled");
+                }
+                if followed.is_err() || driver.polls_have_failed() {
                     law.stop_polling();
                 }
                 if retries {
@@ -355,10 +358,9 @@ impl QueueControl {
 
     fn finish(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
         if let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget) {
-            // The same call has succeeded when the worker started.
             self.law.borrow_mut().fix(self.in_effect());
             self.change.borrow_mut().abandon(Duration::from_nanos(now));
-            tracing::warn!(worker = worker.index, %error, "the epoll instance can't be set to {settings}");
+            tracing::warn!(worker = worker.index, %error, "the wait can't be set to {settings}");
             return;
         }
         self.change.borrow_mut().finish(settings);

@@ -21,7 +21,7 @@ use crate::driver::{Driver, QueuePolling};
 use crate::timers::clock::monotonic_nanos;
 use crate::worker::runtime_state::RuntimeState;
 
-/// The shortest time for which a ring is set to busy-poll: with 0 it would not poll at all.
+/// The shortest time for which a ring is set to busy-poll where the queue's values are fixed: with 0 it would poll once.
 const RING_BUSY_POLL: Duration = Duration::from_micros(50);
 /// How many packets one poll of a NAPI takes: the most that is allowed without `CAP_NET_ADMIN`.
 const BUSY_POLL_BUDGET: u16 = 64;
@@ -39,7 +39,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let adaptation =
         if adapts { queue_control(runtime, index, napi_id, thread_id) } else { Adaptation::Fixed };
     let polling = match &adaptation {
-        _ if !split => QueuePolling::None,
+        _ if !split || napi_id == 0 => QueuePolling::None,
         Adaptation::Law(control) if control.kept_values().is_none() => QueuePolling::ByLaw,
         _ => QueuePolling::Fixed,
     };
@@ -50,7 +50,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let mut no_law = None;
     let mut control = None;
     let is_ring = driver.kind() == DriverKind::Uring;
-    if split && !is_ring {
+    if polling != QueuePolling::None && !is_ring {
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
         let wanted = EpollParams::polling(micros, BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());

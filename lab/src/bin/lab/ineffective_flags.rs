@@ -8,11 +8,15 @@ use crate::flags::Flags;
 
 /// What a subcommand decides itself, and the arguments that have no effect for that reason.
 const INEFFECTIVE: [(&str, &str, &[&str]); 2] = [
-    ("drivers", "compares all drivers under vanilla and under kernel polling", &["driver", "policies"]),
+    (
+        "drivers",
+        "compares all drivers under vanilla and under kernel polling",
+        &["contenders", "driver", "policies"],
+    ),
     (
         "peers",
         "compares servers whose drivers and policies are given",
-        &["driver", "policies", "memcached", "wait"],
+        &["contenders", "driver", "policies", "memcached", "wait"],
     ),
 ];
 
