@@ -352,7 +352,7 @@ fn without_capabilities_a_worker_leaves_an_unprepared_queue_to_interrupts_and_sa
 #[test]
 #[isolated(root, drivers = "uring")]
 #[serial]
-fn on_uring_the_queue_is_left_to_interrupts_unless_a_grace_time_is_fixed() {
+fn on_uring_the_law_drives_the_queue_and_a_fixed_grace_time_is_polled_without_suspension() {
     let _testbed = enter(1);
     let fresh = napi();
     assert_eq!((values(&fresh).0, values(&fresh).1), (0, 0));
@@ -363,11 +363,12 @@ fn on_uring_the_queue_is_left_to_interrupts_unless_a_grace_time_is_fixed() {
         (report, (deferrals, grace_time))
     };
     let (adaptive, present) = report(on_uring().build().unwrap());
-    assert_eq!((adaptive.running, present), (Running::Blocking, (0, 0)), "{adaptive}");
-    assert!(adaptive.steps_down.iter().any(|why| why.contains("epoll driver")), "{adaptive}");
+    assert_eq!((adaptive.running, present), (Running::KernelPolling, (0, 0)), "{adaptive}");
+    assert!(adaptive.steps_down.is_empty() && adaptive.budgets.is_some(), "{adaptive}");
     let fixed = on_uring().grace_time(GraceTime::Fixed(Duration::from_micros(20)));
     let (fixed, present) = report(fixed.build().unwrap());
     assert_eq!((fixed.running, present), (Running::BusyPollingWithDeferral, (100, 20)), "{fixed}");
+    assert!(fixed.steps_down.iter().any(|why| why.contains("epoll driver")), "{fixed}");
     assert_eq!(napi(), fresh);
 }
 
