@@ -25,13 +25,16 @@ pub(super) struct KnownLoad {
     pub(super) interval: Duration,
     /// For how long polling is not tried.
     refused: Duration,
+    /// Whether interrupts saturated the core when it did not pay. A saturated server takes no more events than one that is nearly
+    /// so, but polling may let it.
+    refused_saturated: bool,
     next_pause: Duration,
 }
 
 impl KnownLoad {
-    /// Whether polling did not pay when it was tried, some seconds ago.
-    pub(super) fn is_refused(&self) -> bool {
-        !self.refused.is_zero()
+    /// Whether polling did not pay when it was tried, some seconds ago. `saturated`: whether interrupts saturate the core now.
+    pub(super) fn is_refused(&self, saturated: bool) -> bool {
+        !self.refused.is_zero() && (self.refused_saturated || !saturated)
     }
 
     /// Whether interrupts have to be measured again.
@@ -43,8 +46,9 @@ impl KnownLoad {
         (self.plain, self.age) = (Some(plain), Duration::ZERO);
     }
 
-    /// Polling did not pay.
-    pub(super) fn refuse(&mut self) {
+    /// Polling did not pay. `saturated`: whether interrupts saturate the core.
+    pub(super) fn refuse(&mut self, saturated: bool) {
+        self.refused_saturated = saturated;
         self.refused = self.next_pause.max(FIRST_PAUSE);
         self.next_pause = (self.refused * 2).min(LONGEST_PAUSE);
         self.interval = Duration::ZERO;
@@ -101,17 +105,21 @@ mod tests {
     fn a_refusal_holds_at_its_load_only_and_twice_as_long_each_time() {
         let mut memory = LoadMemory::default();
         for seconds in [8, 16, 32, 64, 64] {
-            memory.at(50_000.0).refuse();
+            memory.at(50_000.0).refuse(false);
             memory.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
-            assert!(memory.at(50_000.0).is_refused() && memory.at(50_500.0).is_refused());
-            assert!(!memory.at(100_000.0).is_refused());
+            assert!(memory.at(50_000.0).is_refused(false) && memory.at(50_500.0).is_refused(false));
+            assert!(!memory.at(100_000.0).is_refused(false));
             memory.pass(Duration::from_millis(1));
-            assert!(!memory.at(50_000.0).is_refused());
+            assert!(!memory.at(50_000.0).is_refused(false));
         }
         memory.at(50_000.0).accept(Duration::from_micros(20));
-        memory.at(50_000.0).refuse();
+        memory.at(50_000.0).refuse(false);
         memory.pass(Duration::from_secs(8));
-        assert!(!memory.at(50_000.0).is_refused(), "it has paid since");
+        assert!(!memory.at(50_000.0).is_refused(false), "it has paid since");
+        memory.at(50_000.0).refuse(false);
+        assert!(!memory.at(50_000.0).is_refused(true), "it did not pay at less than saturation");
+        memory.at(50_000.0).refuse(true);
+        assert!(memory.at(50_000.0).is_refused(true));
     }
 
     #[test]

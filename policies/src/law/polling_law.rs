@@ -259,7 +259,7 @@ impl PollingLaw {
         let (plain, load) = (self.present, self.memory.at(self.present.rate));
         load.set_plain(plain);
         let KnownLoad { interval, .. } = *load;
-        if load.is_refused() {
+        if load.is_refused(plain.busy > SATURATED) {
             return Choice::Stay(self.settings.why);
         }
         if !interval.is_zero() {
@@ -364,7 +364,7 @@ impl PollingLaw {
         let load = self.memory.at(present.rate);
         match next {
             None => {
-                load.refuse();
+                load.refuse(plain.busy > SATURATED);
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
