@@ -132,12 +132,13 @@ fn check_adaptation(budget: Duration) {
     let start = Instant::now();
     let report = adapting.server.report();
     assert_eq!(report.queue.unwrap().mode, QueueMode::Plain, "{report}");
-    assert!(report.steps_down.is_empty() && report.driver != DriverKind::Uring, "{report}");
+    assert!(report.steps_down.is_empty(), "{report}");
     assert_eq!(deferral(), (0, Duration::ZERO));
     let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
     let share = saturate(&mut adapting, &load);
-    // Under interrupts it is 0. After pauses of the machine the watchdog polls instead.
-    assert!(share > 0.5, "{share:.2} of the packets by busy polls: {}", adapting.history(start));
+    // Under interrupts it is 0. After pauses of the machine the watchdog polls instead, and of a ring's polls the kernel doesn't
+    // count every second one (`busy_poll_stop`).
+    assert!(share > 0.3, "{share:.2} of the packets by busy polls: {}", adapting.history(start));
     assert!(has_values_of_mode(&mut adapting, true), "{:?}: {}", deferral(), adapting.history(start));
     check_way_back(&testbed, &mut adapting, load);
     drop(adapting);

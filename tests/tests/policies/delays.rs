@@ -69,7 +69,7 @@ fn check_added_delay<B: Future<Output = ()> + 'static>(
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn a_packet_in_an_unpolled_gap_waits_for_little_more_than_the_grace_time() {
     // The loop polls, finds nothing, and leaves a gap; the packet arrives in the gap.
@@ -78,7 +78,7 @@ fn a_packet_in_an_unpolled_gap_waits_for_little_more_than_the_grace_time() {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn a_storm_of_cross_thread_wakes_does_not_delay_the_network() {
     static WAKES: AtomicU64 = AtomicU64::new(0);
@@ -107,7 +107,7 @@ fn a_storm_of_cross_thread_wakes_does_not_delay_the_network() {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn a_descriptor_that_is_always_ready_does_not_starve_the_network() {
     // With each event the worker leaves the queue to the timer again, and the other thread competes with the client for

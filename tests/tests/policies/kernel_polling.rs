@@ -14,7 +14,7 @@ use super::echo::{echo_after_work, echo_with, hammer};
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn a_saturated_server_gets_most_packets_by_busy_polling_and_under_vanilla_none() {
     // Longer than a client needs for a request in an unoptimized build: the server is the bottleneck, and requests wait

@@ -264,7 +264,7 @@ fn load_until_closed(address: SocketAddr) {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     let testbed = Arc::new(enter(1));

@@ -92,7 +92,7 @@ fn a_plain_queue_is_driven_by_interrupts_alone() {
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_loaded_core() {
     let testbed = enter(1);
@@ -112,7 +112,7 @@ fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_load
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker_under_load() {
     let testbed = enter(1);
@@ -160,7 +160,7 @@ fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare
 
 #[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
+#[isolated(root, drivers = "epoll")]
 #[serial]
 fn only_in_grace_mode_a_packet_waits_for_the_grace_time() {
     // Far longer than a round trip.
@@ -178,4 +178,21 @@ fn only_in_grace_mode_a_packet_waits_for_the_grace_time() {
     assert!(interrupt_first < LONG_GRACE_TIME / 4, "interrupt-first: {interrupt_first:?}");
     let grace = median(QueueMode::Grace);
     assert!((LONG_GRACE_TIME / 4..LONG_GRACE_TIME * 2).contains(&grace), "grace: {grace:?}");
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, uring")]
+#[serial]
+fn a_load_that_comes_by_another_interface_leaves_the_queue_to_interrupts() {
+    let _testbed = enter(1);
+    let builder = server_builder(Policy::KernelPolling, 1);
+    let mut server = EchoServer::start(builder, std::net::Ipv4Addr::LOCALHOST, Duration::ZERO);
+    // Polling is chosen at any load here, so if these events counted, the queue would be in timed mode, which nothing needs.
+    let load = Load::open_here(server.address, CONNECTIONS, ECHO);
+    load.on();
+    std::thread::sleep(LOADED_TIME);
+    let queue = server.report().queue.unwrap();
+    let requests = load.end();
+    assert!(requests > 100, "only {requests} requests");
+    assert_eq!(queue.mode, QueueMode::Plain, "{queue}");
 }

@@ -10,17 +10,15 @@ use std::time::Duration;
 
 use io_uring::types;
 
-use super::driver::UringDriver;
 use super::ring::Ring;
-use crate::driver::wait::WaitOutcome;
 use crate::timers::clock::monotonic_nanos;
 
 /// The longest time for which the kernel polls within an enter (`io_uring/napi.c`). Kernels with CVE-2026-53321 don't enforce it.
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 /// How many packets an enter's polls take: the budget of one (`BUSY_POLL_BUDGET`), and the last one of a wait (`busy_poll_stop`).
-const LOOK_BUDGET: u32 = 16;
+pub(super) const LOOK_BUDGET: u32 = 16;
 /// A wait in timed mode returns after this time also without events, so that the law can end the polls.
-const LONGEST_WAIT: u64 = 10_000_000;
+pub(super) const LONGEST_WAIT: u64 = 10_000_000;
 /// A worker that always has tasks to run makes a poll after this many intervals without one. That poll costs a sleep, because no
 /// enter polls without going to sleep.
 const MOST_INTERVALS: u64 = 4;
@@ -29,13 +27,13 @@ const MOST_INTERVALS: u64 = 4;
 #[derive(Default)]
 pub(super) struct QueuePolls {
     /// The NAPI that is registered with the ring; 0: none.
-    napi: Cell<u32>,
+    pub(super) napi: Cell<u32>,
     /// How long an enter polls before it sleeps, beyond the first poll.
-    busy_poll: Cell<Duration>,
+    pub(super) busy_poll: Cell<Duration>,
     /// In nanoseconds; 0 in other modes than timed.
-    interval: Cell<u64>,
+    pub(super) interval: Cell<u64>,
     /// When an enter last polled, on the monotonic clock.
-    polled: Cell<u64>,
+    pub(super) polled: Cell<u64>,
 }
 
 impl QueuePolls {
@@ -56,7 +54,7 @@ impl QueuePolls {
     }
 
     /// Registers a NAPI with the ring in place of the present one (Linux 6.13); 0 for none.
-    fn register(&self, ring: &Ring, napi: u32, busy_poll: Duration) -> io::Result<()> {
+    pub(super) fn register(&self, ring: &Ring, napi: u32, busy_poll: Duration) -> io::Result<()> {
         let micros = u32::try_from(busy_poll.min(LONGEST_BUSY_POLL).as_micros()).unwrap_or(u32::MAX);
         let mut settings = types::Napi::new()
             .set_busy_poll_timeout(micros)
@@ -71,69 +69,5 @@ impl QueuePolls {
         self.napi.set(napi);
         self.busy_poll.set(busy_poll);
         Ok(())
-    }
-}
-
-impl UringDriver {
-    /// Makes enters poll a NAPI, or none (0). `interval`: how long an enter sleeps at most before the next polls, in timed mode; 0
-    /// in others. The queue has the values of the mode already.
-    ///
-    /// # Errors
-    /// Those of `io_uring_register(2)`: before Linux 6.13 a NAPI can't be named.
-    pub(crate) fn set_queue_polls(
-        &self,
-        napi: u32,
-        busy_poll: Duration,
-        interval: Duration,
-    ) -> io::Result<()> {
-        let polls = &self.queue_polls;
-        if polls.are_timed() && interval.is_zero() {
-            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later.
-            self.enter(1, Some(Duration::ZERO))?;
-        }
-        if (polls.napi.get(), polls.busy_poll.get()) != (napi, busy_poll) {
-            polls.register(&self.ring.borrow(), napi, busy_poll)?;
-        }
-        polls.interval.set(interval.as_nanos() as u64);
-        Ok(())
-    }
-
-    /// The NAPI of the queue has changed, as when a link is opened again.
-    pub(crate) fn follow_napi(&self, napi: u32) -> io::Result<()> {
-        let polls = &self.queue_polls;
-        let present = polls.napi.get();
-        if present == 0 || present == napi {
-            return Ok(());
-        }
-        polls.register(&self.ring.borrow(), napi, polls.busy_poll.get())
-    }
-
-    /// Enters, and polls, until something completes or `timeout` is over. Sets the outcome's calls, looks and sleeps.
-    pub(super) fn enter_timed(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<()> {
-        let polls = &self.queue_polls;
-        let interval = polls.interval.get();
-        let mut now = monotonic_nanos();
-        let timeout = timeout.map_or(LONGEST_WAIT, |timeout| timeout.as_nanos() as u64);
-        let end = now + timeout.min(LONGEST_WAIT);
-        outcome.look_budget = LOOK_BUDGET;
-        self.has_completed.set(false);
-        loop {
-            let looked = now;
-            polls.polled.set(looked);
-            outcome.looked = looked;
-            let sleep = interval.min(end.saturating_sub(looked));
-            outcome.calls += self.enter(1, Some(Duration::from_nanos(sleep)))?;
-            now = monotonic_nanos();
-            if self.has_completed.get() || self.progress.get() {
-                return Ok(());
-            }
-            if sleep == interval {
-                outcome.overslept.0 += Duration::from_nanos((now - looked).saturating_sub(interval));
-                outcome.overslept.1 += 1;
-            }
-            if now >= end {
-                return Ok(());
-            }
-        }
     }
 }

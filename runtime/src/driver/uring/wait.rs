@@ -10,8 +10,10 @@ use io_uring::{cqueue, opcode, types};
 
 use super::driver::UringDriver;
 use super::operations::{CANCEL, Operation, WAKE_MESSAGE};
+use super::queue_polls::{LONGEST_WAIT, LOOK_BUDGET};
 use super::send::reset_on_close;
 use crate::driver::wait::{Wait, WaitOutcome};
+use crate::timers::clock::monotonic_nanos;
 
 /// How long a driver that closes waits for peers to take what was written, and then for the last
 /// completions.
@@ -19,6 +21,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 const DRAIN_STEP: Duration = Duration::from_millis(10);
 /// How many enters in a row may make no progress.
 const MAX_FUTILE_ENTERS: u32 = 3;
+/// How many enters try to make the last poll of timed mode. If all of them have found completions, the watchdog makes it.
+const LAST_POLL_ATTEMPTS: u32 = 4;
 
 impl UringDriver {
     /// Waits, and dispatches what came.
@@ -76,6 +80,75 @@ impl UringDriver {
             outcome.calls += other.calls;
         }
         Ok(outcome)
+    }
+
+    /// Makes enters poll a NAPI, or none (0). `interval`: how long an enter sleeps at most before the next polls, in timed mode; 0
+    /// in others. The queue has the values of the mode already.
+    ///
+    /// # Errors
+    /// Those of `io_uring_register(2)`: before Linux 6.13 a NAPI can't be named.
+    pub(crate) fn set_queue_polls(
+        &self,
+        napi: u32,
+        busy_poll: Duration,
+        interval: Duration,
+    ) -> io::Result<()> {
+        let polls = &self.queue_polls;
+        if polls.are_timed() && interval.is_zero() {
+            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later. An enter that finds
+            // a completion doesn't poll.
+            for _ in 0..LAST_POLL_ATTEMPTS {
+                self.has_completed.set(false);
+                self.enter(1, Some(Duration::ZERO))?;
+                if !self.has_completed.get() {
+                    break;
+                }
+            }
+        }
+        if (polls.napi.get(), polls.busy_poll.get()) != (napi, busy_poll) {
+            polls.register(&self.ring.borrow(), napi, busy_poll)?;
+        }
+        polls.interval.set(interval.as_nanos() as u64);
+        Ok(())
+    }
+
+    /// The NAPI of the queue has changed, as when a link is opened again.
+    pub(crate) fn follow_napi(&self, napi: u32) -> io::Result<()> {
+        let polls = &self.queue_polls;
+        let present = polls.napi.get();
+        if present == 0 || present == napi {
+            return Ok(());
+        }
+        polls.register(&self.ring.borrow(), napi, polls.busy_poll.get())
+    }
+
+    /// Enters, and polls, until something completes or `timeout` is over. Sets the outcome's calls, looks and sleeps.
+    pub(super) fn enter_timed(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<()> {
+        let polls = &self.queue_polls;
+        let interval = polls.interval.get();
+        let mut now = monotonic_nanos();
+        let timeout = timeout.map_or(LONGEST_WAIT, |timeout| timeout.as_nanos() as u64);
+        let end = now + timeout.min(LONGEST_WAIT);
+        outcome.look_budget = LOOK_BUDGET;
+        self.has_completed.set(false);
+        loop {
+            let looked = now;
+            polls.polled.set(looked);
+            outcome.looked = looked;
+            let sleep = interval.min(end.saturating_sub(looked));
+            outcome.calls += self.enter(1, Some(Duration::from_nanos(sleep)))?;
+            now = monotonic_nanos();
+            if self.has_completed.get() || self.progress.get() {
+                return Ok(());
+            }
+            if sleep == interval {
+                outcome.overslept.0 += Duration::from_nanos((now - looked).saturating_sub(interval));
+                outcome.overslept.1 += 1;
+            }
+            if now >= end {
+                return Ok(());
+            }
+        }
     }
 
     /// Enters until everything is submitted, and the deferred work is done or the task budget reached; and dispatches the

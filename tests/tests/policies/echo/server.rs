@@ -186,8 +186,14 @@ enum Switch {
 }
 
 impl Load {
-    /// Connects, and stays off.
+    /// Connects from the client's side, and stays off.
     pub fn open(testbed: &Testbed, address: SocketAddr, connections: usize, exchange: Exchange) -> Self {
+        // Threads of a namespace's thread are in that namespace.
+        testbed.client.run(|| Ok(Self::open_here(address, connections, exchange))).unwrap()
+    }
+
+    /// Connects from the calling thread's namespace, and stays off.
+    pub fn open_here(address: SocketAddr, connections: usize, exchange: Exchange) -> Self {
         let switch = Arc::new((Mutex::new(Switch::Off), Condvar::new()));
         let spawn = || {
             let switch = Arc::clone(&switch);
@@ -196,8 +202,7 @@ impl Load {
                 run(&switch, &mut Connection::open(address, exchange))
             })
         };
-        // Threads of a namespace's thread are in that namespace.
-        let threads = testbed.client.run(|| Ok((0..connections).map(|_| spawn()).collect())).unwrap();
+        let threads = (0..connections).map(|_| spawn()).collect();
         Self { switch, threads }
     }
 
