@@ -242,13 +242,15 @@ impl HeldQueue {
                 match chosen {
                     Some(settings) => events.extend(self.start(settings)),
                     // Another reason for the same values.
-                    None if QueueSettings { why: in_effect.why, ..settings } == in_effect => {
-                        self.change.finish(settings);
-                    }
+                    None if settings.equals_but_reason(&in_effect) => self.change.set_reason(settings.why),
                     None => {}
                 }
             }
             ChangeStep::ValuesSet(settings) => events.extend(self.set_waiting(settings)),
+            ChangeStep::ValuesSetLate(settings) => {
+                self.law.fix(settings);
+                events.extend(self.set_waiting(settings));
+            }
             // The supervisor has reported the reason. The queue keeps the values in effect for now.
             ChangeStep::Refused(_) | ChangeStep::Unanswered(_) => self.law.fix(self.change.in_effect()),
             ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),

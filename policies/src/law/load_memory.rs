@@ -84,6 +84,15 @@ impl LoadMemory {
         &mut self.0[bucket(rate)]
     }
 
+    /// Calls `change` for the loads of both rates, once if they are the same.
+    pub(super) fn each_at(&mut self, rates: [f64; 2], mut change: impl FnMut(&mut KnownLoad)) {
+        let [one, other] = rates.map(bucket);
+        change(&mut self.0[one]);
+        if other != one {
+            change(&mut self.0[other]);
+        }
+    }
+
     /// Plain interrupts at the nearest load at which they were measured, and whether that is as high as `rate`, or nearly so.
     pub(super) fn nearest_plain(&self, rate: f64) -> Option<(Measured, bool)> {
         let at = bucket(rate);

@@ -82,6 +82,8 @@ pub struct PollingLaw {
     trials: u64,
     /// Polling has failed, and is not tried again.
     has_failed: bool,
+    /// Plain interrupts before the present trial, until it was judged.
+    before_trial: Option<Measured>,
 }
 
 /// What becomes of the mode in effect.
@@ -112,6 +114,7 @@ impl PollingLaw {
             peak_rate: 0.0,
             trials: 0,
             has_failed: false,
+            before_trial: None,
         }
     }
 
@@ -184,7 +187,7 @@ impl PollingLaw {
             }
             Choice::Poll(interval, why) => self.polling(interval, why),
         });
-        if (QueueSettings { why: self.settings.why, ..wanted }) == self.settings {
+        if wanted.equals_but_reason(&self.settings) {
             self.settings.why = wanted.why;
             return None;
         }
@@ -262,13 +265,12 @@ impl PollingLaw {
         if load.is_refused(plain.busy > SATURATED) {
             return Choice::Stay(self.settings.why);
         }
-        if !interval.is_zero() {
-            return Choice::Poll(interval, Reason::Tries);
-        }
-        match self.first_interval(&plain) {
+        let known = (!interval.is_zero() && !self.is_barred(interval)).then_some(interval);
+        match known.or_else(|| self.first_interval(&plain)) {
             None => Choice::Stay(Reason::CannotPay),
             Some(interval) => {
                 self.trials += 1;
+                self.before_trial = Some(plain);
                 Choice::Poll(interval, Reason::Tries)
             }
         }
@@ -324,10 +326,16 @@ impl PollingLaw {
             return Choice::Stay(self.settings.why);
         }
         let present = self.present;
+        if let Some(before) = self.before_trial.take() {
+            // Clients that wait for replies ask more or less often while the queue is polled. It is the same load.
+            self.memory.at(present.rate).set_plain(before);
+            return self.compare(&before);
+        }
         let Some((plain, is_near)) = self.memory.nearest_plain(present.rate) else {
             return Choice::Plain(Reason::Measures);
         };
-        let saturates = plain.cost * present.rate > SATURATED;
+        // At a higher load an event costs less, but polling saves half of it at most.
+        let saturates = plain.cost.min(present.cost * 2.0) * present.rate > SATURATED;
         let is_stale = is_near && self.memory.at(plain.rate).is_stale();
         if (!is_near && present.rate < plain.rate) || ((!is_near || is_stale) && !saturates) {
             return Choice::Plain(Reason::Measures);
@@ -361,14 +369,14 @@ impl PollingLaw {
                 Some(better.unwrap_or(now))
             }
         };
-        let load = self.memory.at(present.rate);
+        let rates = [present.rate, plain.rate];
         match next {
             None => {
-                load.refuse(plain.busy > SATURATED);
+                self.memory.each_at(rates, |load| load.refuse(plain.busy > SATURATED));
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
-                load.accept(now);
+                self.memory.each_at(rates, |load| load.accept(now));
                 Choice::Stay(Reason::Pays(comparison))
             }
             Some(next) => {

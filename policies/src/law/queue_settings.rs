@@ -174,6 +174,11 @@ impl QueueSettings {
         self.mode == QueueMode::Timed && self.spin >= self.poll_interval
     }
 
+    /// Whether both drive a queue alike, for whatever reasons.
+    pub fn equals_but_reason(&self, other: &Self) -> bool {
+        Self { why: other.why, ..*self } == *other
+    }
+
     /// Whether the wait polls the queue (`prefer_busy_poll` 1).
     pub fn polls(&self) -> bool {
         self.mode != QueueMode::Plain

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue_requests::QueueRequests;
-use crate::law::QueueSettings;
+use crate::law::{QueueSettings, Reason};
 
 /// How long nothing is asked for after the supervisor could not set a queue's values: the interface may be down for a
 /// moment. Twice as long each time.
@@ -48,6 +48,8 @@ pub enum ChangeStep {
     },
     /// The supervisor has set the values. Call [`QueueChange::values_set`].
     ValuesSet(QueueSettings),
+    /// The same, after [`ChangeStep::Unanswered`]: these settings were given up meanwhile, and are in effect now.
+    ValuesSetLate(QueueSettings),
     /// Set the waits, and then call [`QueueChange::finish`].
     SetWaits(QueueSettings),
     /// The supervisor could not set the values, and has reported why. Those in effect stay.
@@ -105,7 +107,7 @@ impl QueueChange {
                         self.unanswered = None;
                         match answer {
                             // The waits have to fit the values that the queue has now.
-                            Ok(()) => ChangeStep::ValuesSet(settings),
+                            Ok(()) => ChangeStep::ValuesSetLate(settings),
                             Err(_) => ChangeStep::Wait,
                         }
                     }
@@ -163,6 +165,11 @@ impl QueueChange {
         }
     }
 
+    /// The settings in effect have another reason now.
+    pub fn set_reason(&mut self, why: Reason) {
+        self.in_effect.why = why;
+    }
+
     /// The waits are set.
     pub fn finish(&mut self, settings: QueueSettings) {
         self.phase = Phase::Settled;
@@ -185,7 +192,7 @@ impl QueueChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::{LatencyBudget, Reason};
+    use crate::law::LatencyBudget;
 
     const NOW: Duration = Duration::from_secs(100);
 
@@ -245,6 +252,6 @@ mod tests {
         assert_eq!(change.step(second, false), ChangeStep::Choose { retries: false });
         // It was late, not dead.
         requests.answer(0, &polling, Ok(()));
-        assert_eq!(change.step(second, false), ChangeStep::ValuesSet(polling));
+        assert_eq!(change.step(second, false), ChangeStep::ValuesSetLate(polling));
     }
 }

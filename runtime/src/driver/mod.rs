@@ -125,7 +125,7 @@ impl Driver {
             }
             Self::Uring(ring) => {
                 let napi = if settings.polls() { napi } else { 0 };
-                ring.set_queue_polls(napi, settings.spin, settings.poll_interval)
+                ring.set_queue_polls(napi, settings.spin, (settings.poll_interval, settings.grace_time))
             }
         }
     }

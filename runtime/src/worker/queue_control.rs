@@ -197,7 +197,9 @@ impl QueueControl {
         let turn = Duration::from_nanos(began.saturating_sub(last_ended));
         let waited = Duration::from_nanos(ended.saturating_sub(began));
         let events = u32::try_from(outcome.queue_events).unwrap_or(u32::MAX);
-        waits.delay += turn / 2 * last_events;
+        if turn.as_nanos() <= PAUSE.into() {
+            waits.delay += turn / 2 * last_events;
+        }
         waits.last = (ended, events);
         waits.events += u64::from(events);
         let in_effect = self.in_effect();
@@ -258,13 +260,16 @@ impl QueueControl {
                 drop(law);
                 if chosen.is_some() {
                     self.start(now, settings, worker, driver);
-                } else if settings != self.in_effect() {
-                    // Another reason for the same values.
-                    self.change.borrow_mut().finish(settings);
+                } else if settings != self.in_effect() && settings.equals_but_reason(&self.in_effect()) {
+                    self.change.borrow_mut().set_reason(settings.why);
                     worker.set_queue_settings(settings);
                 }
             }
             ChangeStep::ValuesSet(settings) => self.set_waiting(now, settings, worker, driver),
+            ChangeStep::ValuesSetLate(settings) => {
+                self.law.borrow_mut().fix(settings);
+                self.set_waiting(now, settings, worker, driver);
+            }
             ChangeStep::Refused(settings) => {
                 // The supervisor has reported the reason.
                 self.keep_values(settings, worker, driver);
@@ -358,9 +363,14 @@ impl QueueControl {
 
     fn finish(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
         if let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget) {
+            tracing::warn!(worker = worker.index, %error, "the wait can't be set to {settings}");
+            if settings.mode == QueueMode::Timed {
+                // The queue has its values, so others have to be asked for.
+                self.change.borrow_mut().finish(settings);
+                return self.law.borrow_mut().stop_polling();
+            }
             self.law.borrow_mut().fix(self.in_effect());
             self.change.borrow_mut().abandon(Duration::from_nanos(now));
-            tracing::warn!(worker = worker.index, %error, "the wait can't be set to {settings}");
             return;
         }
         self.change.borrow_mut().finish(settings);

@@ -73,7 +73,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         _ => {
             if let Some(ring) = driver.ring().filter(|_| split && napi_id != 0) {
                 let time = config.busy_poll.max(RING_BUSY_POLL);
-                let polled = ring.set_queue_polls(napi_id, time, Duration::ZERO);
+                let polled = ring.set_queue_polls(napi_id, time, (Duration::ZERO, Duration::ZERO));
                 ring_polls = Some(polled.map_err(|error| error.to_string()));
             }
         }

@@ -19,9 +19,12 @@ const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 pub(super) const LOOK_BUDGET: u32 = 16;
 /// A wait in timed mode returns after this time also without events, so that the law can end the polls.
 pub(super) const LONGEST_WAIT: u64 = 10_000_000;
-/// A worker that always has tasks to run makes a poll after this many intervals without one. That poll costs a sleep, because no
-/// enter polls without going to sleep.
+/// A worker whose enters find completions at once, and so don't poll, makes a poll after this many intervals without one...
 const MOST_INTERVALS: u64 = 4;
+/// ...or after this part of the watchdog's time, if that is shorter. Such a poll may cost a sleep.
+const WATCHDOG_PART: u64 = 2;
+/// How long a poll in between may sleep. With no time left the kernel would poll for as long as in a wait that never sleeps.
+pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(3);
 
 /// How the ring polls a NAPI.
 #[derive(Default)]
@@ -32,6 +35,8 @@ pub(super) struct QueuePolls {
     pub(super) busy_poll: Cell<Duration>,
     /// In nanoseconds; 0 in other modes than timed.
     pub(super) interval: Cell<u64>,
+    /// For how many nanoseconds the queue may be left alone.
+    pub(super) most: Cell<u64>,
     /// When an enter last polled, on the monotonic clock.
     pub(super) polled: Cell<u64>,
 }
@@ -49,8 +54,14 @@ impl QueuePolls {
 
     /// Whether the queue is in timed mode, and was not polled for several intervals.
     pub(super) fn are_overdue(&self) -> bool {
-        let interval = self.interval.get();
-        interval > 0 && monotonic_nanos().saturating_sub(self.polled.get()) > interval * MOST_INTERVALS
+        self.are_timed() && monotonic_nanos().saturating_sub(self.polled.get()) > self.most.get()
+    }
+
+    /// Sets timed mode, or ends it if the interval is 0. `watchdog`: after this time without a poll the kernel makes one.
+    pub(super) fn set_interval(&self, interval: Duration, watchdog: Duration) {
+        let (interval, watchdog) = (interval.as_nanos() as u64, watchdog.as_nanos() as u64);
+        self.interval.set(interval);
+        self.most.set((interval * MOST_INTERVALS).min(watchdog / WATCHDOG_PART));
     }
 
     /// Registers a NAPI with the ring in place of the present one (Linux 6.13); 0 for none.
@@ -60,6 +71,7 @@ impl QueuePolls {
             .set_busy_poll_timeout(micros)
             .set_prefer_busy_poll(true)
             .set_tracking(types::NapiTracking::Static);
+        self.napi.set(0);
         if napi == 0 {
             ring.submitter().unregister_napi(&mut settings)?;
         } else {

@@ -11,7 +11,7 @@ use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
 /// The size of the submission queue; more submissions take a second enter.
 const SUBMISSIONS: u32 = 512;
 /// The size of the completion queue: completions come in larger batches, several receives per connection.
-const COMPLETIONS: u32 = 4096;
+pub(super) const COMPLETIONS: u32 = 4096;
 /// `IORING_REGISTER_RING_FDS` and the bit that makes an enter use the registration.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
@@ -107,6 +107,11 @@ impl Ring {
     /// Whether the kernel defers work until the next enter.
     pub(super) fn has_deferred_work(&mut self) -> bool {
         self.ring.submission().taskrun()
+    }
+
+    /// Whether an enter finds completions at once, or work that makes some.
+    pub(super) fn has_completions(&mut self) -> bool {
+        self.has_deferred_work() || !self.ring.completion().is_empty()
     }
 
     /// The number of entries that were pushed and not submitted yet.

@@ -10,7 +10,8 @@ use io_uring::{cqueue, opcode, types};
 
 use super::driver::UringDriver;
 use super::operations::{CANCEL, Operation, WAKE_MESSAGE};
-use super::queue_polls::{LONGEST_WAIT, LOOK_BUDGET};
+use super::queue_polls::{LONGEST_WAIT, LOOK_BUDGET, SHORT_SLEEP};
+use super::ring::COMPLETIONS;
 use super::send::reset_on_close;
 use crate::driver::wait::{Wait, WaitOutcome};
 use crate::timers::clock::monotonic_nanos;
@@ -21,8 +22,6 @@ const DRAIN: Duration = Duration::from_secs(2);
 const DRAIN_STEP: Duration = Duration::from_millis(10);
 /// How many enters in a row may make no progress.
 const MAX_FUTILE_ENTERS: u32 = 3;
-/// How many enters try to make the last poll of timed mode. If all of them have found completions, the watchdog makes it.
-const LAST_POLL_ATTEMPTS: u32 = 4;
 
 impl UringDriver {
     /// Waits, and dispatches what came.
@@ -62,7 +61,8 @@ impl UringDriver {
         self.watch_eventfd();
         self.send_wake_messages();
         let (want, timeout) = match wait {
-            Wait::Pass if self.queue_polls.are_overdue() => (1, Some(Duration::ZERO)),
+            // As many completions as are never there, so that the enter polls before it returns.
+            _ if self.queue_polls.are_overdue() => (COMPLETIONS, Some(SHORT_SLEEP)),
             Wait::Pass => (0, None),
             // An enter between the turns has completed the poll of the epoll instance.
             Wait::Park(_) if self.epoll_ready.get() => (0, None),
@@ -71,7 +71,13 @@ impl UringDriver {
         let mut outcome = WaitOutcome::default();
         match want {
             1 if self.queue_polls.are_timed() => self.enter_timed(timeout, &mut outcome)?,
-            _ => outcome.calls = self.enter(want, timeout)?,
+            _ => {
+                if want == COMPLETIONS {
+                    self.queue_polls.polled.set(monotonic_nanos());
+                }
+                (outcome.looked, outcome.look_budget) = (self.queue_polls.polled.get(), LOOK_BUDGET);
+                outcome.calls = self.enter(want, timeout)?;
+            }
         }
         if self.epoll_ready.take() {
             self.epoll_watched.set(false);
@@ -83,7 +89,7 @@ impl UringDriver {
     }
 
     /// Makes enters poll a NAPI, or none (0). `interval`: how long an enter sleeps at most before the next polls, in timed mode; 0
-    /// in others. The queue has the values of the mode already.
+    /// in others. `watchdog`: after this time without a poll the kernel makes one. The queue has the values of the mode already.
     ///
     /// # Errors
     /// Those of `io_uring_register(2)`: before Linux 6.13 a NAPI can't be named.
@@ -91,24 +97,17 @@ impl UringDriver {
         &self,
         napi: u32,
         busy_poll: Duration,
-        interval: Duration,
+        (interval, watchdog): (Duration, Duration),
     ) -> io::Result<()> {
         let polls = &self.queue_polls;
         if polls.are_timed() && interval.is_zero() {
-            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later. An enter that finds
-            // a completion doesn't poll.
-            for _ in 0..LAST_POLL_ATTEMPTS {
-                self.has_completed.set(false);
-                self.enter(1, Some(Duration::ZERO))?;
-                if !self.has_completed.get() {
-                    break;
-                }
-            }
+            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later.
+            self.enter(COMPLETIONS, Some(SHORT_SLEEP))?;
         }
         if (polls.napi.get(), polls.busy_poll.get()) != (napi, busy_poll) {
             polls.register(&self.ring.borrow(), napi, busy_poll)?;
         }
-        polls.interval.set(interval.as_nanos() as u64);
+        polls.set_interval(interval, watchdog);
         Ok(())
     }
 
@@ -133,8 +132,11 @@ impl UringDriver {
         self.has_completed.set(false);
         loop {
             let looked = now;
-            polls.polled.set(looked);
-            outcome.looked = looked;
+            // With completions at hand an enter returns before it polls.
+            if !self.ring.borrow_mut().has_completions() {
+                polls.polled.set(looked);
+            }
+            outcome.looked = polls.polled.get();
             let sleep = interval.min(end.saturating_sub(looked));
             outcome.calls += self.enter(1, Some(Duration::from_nanos(sleep)))?;
             now = monotonic_nanos();
@@ -241,6 +243,8 @@ impl UringDriver {
         if self.closed.replace(true) {
             return;
         }
+        // The waits below don't keep a poll interval. The ring is closed anyway.
+        let _ = self.set_queue_polls(0, Duration::ZERO, (Duration::ZERO, Duration::ZERO));
         self.flush_wakes();
         for id in self.operations.borrow().incoming() {
             self.cancel(id);
