@@ -96,7 +96,7 @@ pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHook
     let queues = guard.plan().queues.clone();
     let affinity = state.config.affinity;
     let has_polling_threads = guard.plan().policy.has_polling_threads();
-    let (all, observed) = (Arc::clone(state), Arc::clone(state));
+    let (all, observed, polling) = (Arc::clone(state), Arc::clone(state), Arc::clone(state));
     let worker_of_queue = move |queue: u32| {
         let position = queues.iter().position(|own| *own == queue)?;
         all.workers.get(position % all.workers.len()).cloned()
@@ -124,6 +124,9 @@ pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHook
             && let Some(worker) = worker_of_queue(*queue)
         {
             worker.follow(*core);
+        }
+        if matches!(change, Change::LinkUp) {
+            polling.reread_napis();
         }
         if let Some(hook) = &mut on_change {
             hook(change);

@@ -43,6 +43,12 @@ pub(crate) struct HostState {
     pub(crate) requests: Option<Arc<QueueRequests>>,
 }
 
+/// This process's queues of an interface, each with its NAPI.
+fn read_queues(napis: &NapiMap, interface: Option<&str>) -> Option<Vec<(u32, u32)>> {
+    let interface = host::interface(interface?).ok()?;
+    Some(napis.own_queues(&interface))
+}
+
 impl RuntimeState {
     pub(crate) fn new(
         config: Config,
@@ -78,10 +84,14 @@ impl RuntimeState {
     /// The worker that serves the connections of a NAPI.
     pub(crate) fn worker_of_napi(&self, napi: u32) -> usize {
         let interface = self.config.interface.clone();
-        self.napis.owner(napi, &self.workers, move |napis| {
-            let interface = host::interface(interface.as_deref()?).ok()?;
-            Some(napis.own_queues(&interface))
-        })
+        self.napis.owner(napi, &self.workers, move |napis| read_queues(napis, interface.as_deref()))
+    }
+
+    /// Reads which NAPIs the queues have now: a link that was opened again may have others, and a ring polls by their ids.
+    pub(crate) fn reread_napis(&self) {
+        if let Some(queues) = read_queues(&self.napis, self.config.interface.as_deref()) {
+            self.napis.assign(&queues, &self.workers);
+        }
     }
 
     /// Stops all workers because one has failed.
