@@ -277,15 +277,17 @@ fn no_packet_is_stuck_while_the_mode_changes_often() {
                 } else {
                     load.off()
                 }
-                // 60 to 100 ms, so that a change meets every phase of the law.
-                let time = Duration::from_millis(60 + step * 13 % 41);
+                // 60 to 100 ms, so that a change meets every phase of the law; and without a load for a window of few packets
+                // longer.
+                let quiet = if step % 2 == 0 { 0 } else { 100 };
+                let time = Duration::from_millis(60 + step * 13 % 41 + quiet);
                 if ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
                     break;
                 }
             }
         });
         while start.elapsed() < TIME {
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(5));
             let sent = start.elapsed();
             let trip = probe.request();
             if trip > Duration::from_millis(15) {
