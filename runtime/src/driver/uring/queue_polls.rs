@@ -71,8 +71,12 @@ impl QueuePolls {
             .set_busy_poll_timeout(micros)
             .set_prefer_busy_poll(true)
             .set_tracking(types::NapiTracking::Static);
-        self.napi.set(0);
+        let before = self.napi.replace(0);
         if napi == 0 {
+            if before != 0 {
+                // Unregistering alone leaves the id in the ring's list, and each wait goes on polling it. Fails only if it is not there.
+                let _ = ring.submitter().register_napi_del_id(before);
+            }
             ring.submitter().unregister_napi(&mut settings)?;
         } else {
             ring.submitter().register_napi(&mut settings)?;
