@@ -37,7 +37,7 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn set(&self, awaited: Awaited) {
-        // Whoever asks for room again has waited all the time.
+        // A stream that asks for room again was waiting since its first request for it.
         if self.awaited.replace(awaited) != Awaited::OtherStreams || awaited != Awaited::OtherStreams {
             self.since.set(clock());
         }

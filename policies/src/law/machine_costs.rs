@@ -46,7 +46,7 @@ impl MachineCosts {
             blocks.push(this_thread_cpu_time().saturating_sub(cpu));
         }
         let timer_latency = median(latencies);
-        // Without a thread or a descriptor to spare the timer has to do.
+        // Falls back to the timer's latency where no thread or descriptor is left.
         let wake_latency = wake_latencies().map_or(timer_latency, median);
         Self { block: median(blocks), timer_latency, wake_latency }
     }

@@ -42,7 +42,7 @@ const BARRED: Duration = Duration::from_secs(8);
 const PEAK_DECAY: f64 = 0.99;
 /// How long a wait polls that never sleeps, until the law is asked again.
 const NEVER_SLEEPS: Duration = Duration::from_millis(1);
-/// As many events as a wait returns at most. The deferrals of grace mode last for so many.
+/// The events that one wait returns at most. The deferrals of grace mode last for a batch of them.
 const BATCH: f64 = 64.0;
 
 /// Chooses how one queue is driven, from the measurements of the worker that serves it.
@@ -79,7 +79,6 @@ pub struct PollingLaw {
     barred: Option<(Duration, Duration)>,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
-    trials: u64,
     /// Polling has failed, and is not tried again.
     has_failed: bool,
     /// Plain interrupts before the present trial, until it was judged.
@@ -112,7 +111,6 @@ impl PollingLaw {
             memory: LoadMemory::default(),
             barred: None,
             peak_rate: 0.0,
-            trials: 0,
             has_failed: false,
             before_trial: None,
         }
@@ -131,11 +129,6 @@ impl PollingLaw {
     /// The costs of a sleep that the law calculates with: the timer's latency as measured last.
     pub fn costs(&self) -> MachineCosts {
         self.costs
-    }
-
-    /// How many times polling was tried so far.
-    pub fn trials(&self) -> u64 {
-        self.trials
     }
 
     /// Goes on with the settings that are in effect, because others could not be set. Until [`PollingLaw::release`] it only
@@ -269,7 +262,6 @@ impl PollingLaw {
         match known.or_else(|| self.first_interval(&plain)) {
             None => Choice::Stay(Reason::CannotPay),
             Some(interval) => {
-                self.trials += 1;
                 self.before_trial = Some(plain);
                 Choice::Poll(interval, Reason::Tries)
             }

@@ -174,7 +174,7 @@ fn execute(
                     if step == SessionStep::Yield {
                         session.count_yield();
                     }
-                    // Whoever lets others run holds no replies meanwhile: all of them could.
+                    // A connection that yields holds no replies meanwhile, because all connections could.
                     replies.send(session, connection).await?;
                     pool_buffer(session.take_buffer());
                     match step {
