@@ -284,8 +284,7 @@ impl Attacher {
 
     fn attach_instance(&mut self, key: &InstanceKey, queue: QueueName) {
         if !self.queues.held.contains_key(&queue) {
-            let (budgets, journals) = (self.config.budgets, &self.config.journals);
-            match HeldQueue::take(&queue, budgets, self.costs, journals, self.events.sender.clone()) {
+            match HeldQueue::take(&queue, &self.config, self.costs, self.events.sender.clone()) {
                 Ok(held) => drop(self.queues.held.insert(queue.clone(), held)),
                 Err(error) => {
                     if self.queues.refused.insert(queue.clone(), Instant::now()).is_none() {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::event::{AttachEvent, InstanceName};
 use super::load::{Load, LoadMeter};
 use super::queue_map::QueueName;
+use super::target::AttachConfig;
 use super::watchdog::Watchdog;
 use crate::affinity::Affinity;
 use crate::apply::{Applied, EpollJournal, apply};
@@ -16,7 +17,7 @@ use crate::error::Error;
 use crate::grace_time::GraceTime;
 use crate::host::identity::ProcessIdentity;
 use crate::host::interface_by_index;
-use crate::journal::{JournalDir, Lifetime, RestoreOutcome};
+use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
 use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
 use crate::plan::{Plan, Settings};
@@ -66,11 +67,11 @@ impl HeldQueue {
     /// Takes the queue, at plain interrupts.
     pub(super) fn take(
         name: &QueueName,
-        budgets: Budgets,
+        config: &AttachConfig,
         costs: MachineCosts,
-        journals: &JournalDir,
         events: Sender<AttachEvent>,
     ) -> Result<Self, Error> {
+        let budgets = config.budgets;
         let refused = |reason: String| Error::NoTarget { target: name.to_string(), reason };
         let interface = interface_by_index(name.ifindex)?;
         let settings = Settings {
@@ -84,7 +85,7 @@ impl HeldQueue {
         if !plan.steps.iter().any(|step| suspends(&step.knob)) {
             return Err(refused("its NAPI has no suspend timeout (Linux 6.13)".to_owned()));
         }
-        let guard = apply(&plan, Lifetime::Process, journals)?;
+        let guard = apply(&plan, Lifetime::Process, &config.journals)?;
         if let Some(failed) = guard.applied().iter().find(|applied: &&Applied| !applied.outcome.is_ok()) {
             return Err(refused(failed.to_string()));
         }
@@ -104,6 +105,7 @@ impl HeldQueue {
         let limits = LawLimits {
             ring_slots: interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
             wakes: if is_threaded { 2 } else { 1 },
+            has_to_pay: !config.ignores_polling_costs,
             ..LawLimits::default()
         };
         let law = PollingLaw::new(budgets, costs, limits);

@@ -31,6 +31,10 @@ pub struct AttachConfig {
     pub steer: bool,
     /// Where the old values are journalled.
     pub journals: JournalDir,
+    /// Polls whenever packets come, also where that takes more CPU time or delays more than interrupts, for tests of what
+    /// polling does: what it costs depends on the machine and the moment.
+    #[doc(hidden)]
+    pub ignores_polling_costs: bool,
 }
 
 impl AttachConfig {
@@ -42,6 +46,7 @@ impl AttachConfig {
             budgets: Budgets::default(),
             steer: false,
             journals: JournalDir::default(),
+            ignores_polling_costs: false,
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use lab::testbed::{SERVER_INTERFACE, Testbed};
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Fitness, Target, observe};
 use policies::descriptors::{EpollParams, duplicate, stop_steering};
-use policies::law::{Budgets, CpuBudget, LatencyBudget};
 use policies::{Change, JournalDir, host};
 use serial_test::serial;
 use tests::isolated;
@@ -17,8 +16,6 @@ use tests::testbed::enter;
 use super::load::Load;
 use super::servers::{self, Server, serve_if_asked};
 
-/// The longest: grace mode then suits every load.
-const BUDGETS: Budgets = Budgets { latency: LatencyBudget::MAX, cpu: CpuBudget::ZERO };
 pub const CONNECTIONS: usize = 12;
 
 /// An attachment and what it has reported.
@@ -28,13 +25,15 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// Attaches, and polls whenever packets come.
     pub fn start(target: Target) -> Self {
-        Self::start_with(AttachConfig { budgets: BUDGETS, ..AttachConfig::new(target) })
+        Self::start_with(AttachConfig::new(target))
     }
 
     pub fn start_with(config: AttachConfig) -> Self {
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&events);
+        let config = AttachConfig { ignores_polling_costs: true, ..config };
         let on_event = move |event: &AttachEvent| {
             println!("{event}");
             seen.lock().unwrap().push(event.clone());
@@ -262,7 +261,7 @@ fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     };
     assert!(!is_steered());
     let target = Target::Process(server.pid());
-    let config = AttachConfig { budgets: BUDGETS, steer: true, ..AttachConfig::new(target) };
+    let config = AttachConfig { steer: true, ..AttachConfig::new(target) };
     let attached = Observed::start_with(config.clone());
     let steered = |event: &AttachEvent| matches!(event, AttachEvent::Steered { listeners: 2, .. });
     wait_until("the listeners are steered", || attached.count(steered) == 1);

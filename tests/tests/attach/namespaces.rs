@@ -35,7 +35,6 @@ fn a_server_in_another_network_namespace_is_attached_there_and_recovered_from_ou
     let observation = observe(&target, Some(SERVER_INTERFACE), &JournalDir::default()).unwrap();
     assert!(observation.is_aligned(), "{observation:?}");
     let attached = Observed::start_with(AttachConfig {
-        budgets: policies::law::Budgets { latency: policies::law::LatencyBudget::MAX, ..Default::default() },
         interface: Some(SERVER_INTERFACE.to_owned()),
         ..AttachConfig::new(target)
     });
