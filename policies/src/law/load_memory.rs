@@ -8,7 +8,8 @@ use super::measured::Measured;
 const PER_OCTAVE: f64 = 4.0;
 /// Up to 16 million events a second.
 const BUCKETS: usize = 96;
-/// How long polling is not tried again at a load after it did not pay; twice as long each time.
+/// How long polling is not tried again at a load after it did not pay, twice as long each time, or an interval after it exceeded a
+/// bound.
 const FIRST_PAUSE: Duration = Duration::from_secs(8);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// After this time measurements of interrupts are taken again: the machine may have changed.
@@ -29,6 +30,8 @@ pub(super) struct KnownLoad {
     /// so, but polling may let it.
     refused_saturated: bool,
     next_pause: Duration,
+    /// The interval that exceeded a bound last, and for how long it is not chosen.
+    barred: Option<(Duration, Duration)>,
 }
 
 impl KnownLoad {
@@ -54,6 +57,21 @@ impl KnownLoad {
         self.interval = Duration::ZERO;
     }
 
+    /// This interval exceeded a bound.
+    pub(super) fn bar(&mut self, interval: Duration) {
+        self.barred = Some((interval, FIRST_PAUSE));
+    }
+
+    pub(super) fn is_barred(&self, interval: Duration) -> bool {
+        self.barred.is_some_and(|(barred, _)| barred == interval)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.refused = self.refused.saturating_sub(time);
+        self.age = self.age.saturating_add(time);
+        self.barred = self.barred.and_then(|(interval, left)| Some((interval, left.checked_sub(time)?)));
+    }
+
     /// Polling pays with this interval.
     pub(super) fn accept(&mut self, interval: Duration) {
         (self.interval, self.next_pause) = (interval, FIRST_PAUSE);
@@ -74,14 +92,18 @@ impl LoadMemory {
     /// Lets time pass.
     pub(super) fn pass(&mut self, time: Duration) {
         for load in self.0.iter_mut() {
-            load.refused = load.refused.saturating_sub(time);
-            load.age = load.age.saturating_add(time);
+            load.pass(time);
         }
     }
 
     /// The load of so many events a second.
     pub(super) fn at(&mut self, rate: f64) -> &mut KnownLoad {
         &mut self.0[bucket(rate)]
+    }
+
+    /// What is known of it.
+    pub(super) fn known(&self, rate: f64) -> &KnownLoad {
+        &self.0[bucket(rate)]
     }
 
     /// Calls `change` for the loads of both rates, once if they are the same.
@@ -129,6 +151,18 @@ mod tests {
         assert!(!memory.at(50_000.0).is_refused(true), "it did not pay at less than saturation");
         memory.at(50_000.0).refuse(true);
         assert!(memory.at(50_000.0).is_refused(true));
+    }
+
+    #[test]
+    fn an_interval_that_exceeded_a_bound_is_barred_at_its_load_for_some_seconds() {
+        let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
+        memory.at(50_000.0).bar(interval);
+        let is_barred = |memory: &LoadMemory, rate| memory.known(rate).is_barred(interval);
+        assert!(is_barred(&memory, 50_000.0) && !is_barred(&memory, 100_000.0));
+        assert!(!memory.known(50_000.0).is_barred(interval * 2));
+        memory.pass(FIRST_PAUSE);
+        memory.pass(Duration::from_millis(1));
+        assert!(!is_barred(&memory, 50_000.0));
     }
 
     #[test]

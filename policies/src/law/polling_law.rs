@@ -36,8 +36,6 @@ const MOST_IDLE_DELAYS: f64 = 4.0;
 const SATURATED: f64 = 0.9;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
-/// For how long an interval that exceeded a bound is not chosen again at the same load.
-const BARRED: Duration = Duration::from_secs(8);
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
 const PEAK_DECAY: f64 = 0.99;
 /// How long a wait polls that never sleeps, until the law is asked again.
@@ -75,8 +73,6 @@ pub struct PollingLaw {
     present: Measured,
     since_change: Duration,
     memory: LoadMemory,
-    /// An interval that exceeded a bound, and for how long it is not chosen.
-    barred: Option<(Duration, Duration)>,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
     /// Polling has failed, and is not tried again.
@@ -109,7 +105,6 @@ impl PollingLaw {
             present: Measured::default(),
             since_change: Duration::ZERO,
             memory: LoadMemory::default(),
-            barred: None,
             peak_rate: 0.0,
             has_failed: false,
             before_trial: None,
@@ -208,10 +203,6 @@ impl PollingLaw {
             self.begin_measuring();
         }
         self.memory.pass(window.duration);
-        self.barred = self.barred.take().and_then(|(interval, left)| {
-            let left = left.saturating_sub(window.duration);
-            (!left.is_zero()).then_some((interval, left))
-        });
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         self.present.take(window);
         let (overslept, sleeps) = window.overslept;
@@ -373,7 +364,7 @@ impl PollingLaw {
             }
             Some(next) => {
                 if is_costly || is_late {
-                    self.barred = Some((now, BARRED));
+                    self.memory.each_at(rates, |load| load.bar(now));
                 }
                 Choice::Poll(next, Reason::Tries)
             }
@@ -401,8 +392,9 @@ impl PollingLaw {
         (!self.is_barred(next) && fits).then_some(next)
     }
 
+    /// Whether the interval has exceeded a bound at the present load.
     fn is_barred(&self, interval: Duration) -> bool {
-        self.barred.is_some_and(|(barred, _)| barred == interval)
+        self.memory.known(self.present.rate).is_barred(interval)
     }
 
     fn choose_polling_always(&self, window: &Epoch) -> Choice {
