@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use crate::cpus::Pid;
+use crate::host::scheduler::fifo_priority;
+
 /// The CPU time that a thread, of this or another process, has used. Takes a thread id.
 ///
 /// Source: the first field of `/proc/<tid>/schedstat`, in nanoseconds.
@@ -32,7 +35,11 @@ pub struct ThreadTimes {
 ///
 /// Source: `/proc/<tid>/schedstat`.
 #[derive(Debug)]
-pub struct AwakeTime(File);
+pub struct AwakeTime {
+    schedstat: File,
+    /// Whether somebody works for as long as the thread is ready.
+    works_while_ready: bool,
+}
 
 impl AwakeTime {
     /// Opens the file of a thread, of this or another process, by its id.
@@ -40,7 +47,21 @@ impl AwakeTime {
     /// # Errors
     /// `NotFound` if there is no such thread, or the kernel was built without `CONFIG_SCHED_INFO`.
     pub fn open(thread: i32) -> io::Result<Self> {
-        File::open(format!("/proc/{thread}/schedstat")).map(Self)
+        Ok(Self { schedstat: File::open(format!("/proc/{thread}/schedstat"))?, works_while_ready: false })
+    }
+
+    /// Opens the file of a kernel thread that polls a NAPI, by its id.
+    ///
+    /// A real-time thread takes its core as soon as it is woken, unless the thread there is in the kernel. What that thread
+    /// does until it leaves the kernel is counted for nobody if it goes to sleep there, and for the woken one otherwise
+    /// (`kernel/sched/core.c`, `rq_clock_skip_update`). So the time in which the woken thread is ready is part of
+    /// [`ThreadTimes::run`] here: without it a third of what a saturated core does is missing.
+    ///
+    /// # Errors
+    /// As [`AwakeTime::open`].
+    pub fn open_napi_thread(thread: i32) -> io::Result<Self> {
+        let is_real_time = Pid::from_raw(thread).is_some_and(|id| fifo_priority(id).is_ok_and(|it| it > 0));
+        Ok(Self { works_while_ready: is_real_time, ..Self::open(thread)? })
     }
 
     /// The times since the thread's start.
@@ -49,13 +70,16 @@ impl AwakeTime {
     /// If the thread has ended, or the file has another form.
     pub fn read(&self) -> io::Result<ThreadTimes> {
         let mut buffer = [0; 128];
-        let length = self.0.read_at(&mut buffer, 0)?;
+        let length = self.schedstat.read_at(&mut buffer, 0)?;
         let text = std::str::from_utf8(&buffer[..length]).map_err(io::Error::other)?;
         let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
         match (numbers.next(), numbers.next(), numbers.next()) {
             (Some(run), Some(ready), Some(turns)) => {
                 let (run, ready) = (Duration::from_nanos(run), Duration::from_nanos(ready));
-                Ok(ThreadTimes { run, ready, turns })
+                match self.works_while_ready {
+                    true => Ok(ThreadTimes { run: run + ready, ready: Duration::ZERO, turns }),
+                    false => Ok(ThreadTimes { run, ready, turns }),
+                }
             }
             _ => Err(io::ErrorKind::InvalidData.into()),
         }

@@ -174,7 +174,7 @@ impl LoadMeter {
     /// Names the kernel thread that polls the queue.
     pub(super) fn set_kernel_thread(&mut self, thread: Option<u32>) {
         let open = |thread: u32| {
-            let awake = AwakeTime::open(i32::try_from(thread).ok()?).ok()?;
+            let awake = AwakeTime::open_napi_thread(i32::try_from(thread).ok()?).ok()?;
             let times = awake.read().ok()?;
             Some((awake, times))
         };
@@ -216,7 +216,7 @@ impl LoadMeter {
             Some((now.run.saturating_sub(before.run), now.turns.saturating_sub(before.turns)))
         });
         // How long a packet takes through the kernel thread.
-        let receiving = in_kernel.map_or(Duration::ZERO, |(run, turns)| receiving_time(run, turns, duration));
+        let receiving = in_kernel.map_or(Duration::ZERO, |(run, turns)| receiving_time(run, turns, received));
         let in_kernel = in_kernel.map(|(run, _)| run);
         let run = Duration::from_nanos(total.run);
         let ready = Duration::from_nanos(total.ready);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::host::Interface;
 use crate::netlink::netdev::Netdev;
-use crate::thread_time::thread_cpu_time;
+use crate::thread_time::AwakeTime;
 
 /// What the kernel thread that polls a queue did between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -20,8 +20,9 @@ pub struct NapiThread {
     pub thread: i32,
     /// The CPU that it ran on last, if the kernel says.
     pub core: Option<u32>,
-    /// The CPU time that it used. Busy polls of the application are not part of it. A thread that polls all the
-    /// time uses all of its core.
+    /// The CPU time that it used, and for a real-time thread what others did in the kernel after it was woken
+    /// ([`AwakeTime::open_napi_thread`]). Busy polls of the application are not part of it. A thread that polls all the time uses
+    /// all of its core.
     pub cpu_time: Duration,
     /// How often it was woken: its voluntary context switches, as each wake-up ends with one.
     pub wakes: u64,
@@ -49,7 +50,7 @@ impl NapiThread {
             queue,
             thread,
             core: core.and_then(|core| u32::try_from(core).ok()),
-            cpu_time: thread_cpu_time(thread)?,
+            cpu_time: AwakeTime::open_napi_thread(thread)?.read()?.run,
             wakes: wakes.ok_or(io::ErrorKind::Unsupported)?,
         })
     }

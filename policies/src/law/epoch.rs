@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-/// Above this share of its core the wait for a kernel thread grows without a bound.
-const MOST_BUSY: f64 = 0.9;
-
 /// The measurements of one worker and its queue during some milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Epoch {
@@ -58,10 +55,26 @@ impl Epoch {
     }
 }
 
-/// How long a packet takes through the kernel thread that receives it, on average, if the thread has run for `run` and got its core
-/// `turns` times in `duration`. Packets that come while it runs wait for it, as at a server with a fixed service time (M/D/1).
-pub fn receiving_time(run: Duration, turns: u64, duration: Duration) -> Duration {
-    let turn = run / u32::try_from(turns).unwrap_or(u32::MAX).max(1);
-    let busy = (run.as_secs_f64() / duration.as_secs_f64().max(1e-9)).min(MOST_BUSY);
-    turn.mul_f64(1.0 + busy / 2.0 / (1.0 - busy))
+/// How long a packet takes through the kernel thread that receives it, on average, if the thread has run for `run`, got its core
+/// `turns` times, and received `packets`: the one that has woken it the whole turn, those that came during the turn half of it.
+///
+/// `run` begins when the thread is woken, as read by [`open_napi_thread`](crate::thread_time::AwakeTime::open_napi_thread).
+pub fn receiving_time(run: Duration, turns: u64, packets: u64) -> Duration {
+    let turns = turns.max(1).min(packets.max(1));
+    let turn = run / u32::try_from(turns).unwrap_or(u32::MAX);
+    turn.mul_f64((1.0 + turns as f64 / packets.max(1) as f64) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_come_during_a_turn_of_the_kernel_thread_wait_for_half_of_it() {
+        let micros = Duration::from_micros;
+        assert_eq!(receiving_time(micros(1_000), 100, 100), micros(10));
+        // One packet of five waits for 10 µs, four for 5.
+        assert_eq!(receiving_time(micros(1_000), 100, 500), micros(6));
+        assert_eq!(receiving_time(micros(1_000), 0, 0), micros(1_000));
+    }
 }

@@ -210,12 +210,16 @@ impl EpollDriver {
     /// Makes waits busy-poll the NAPI, or stops that. Stop it only after a wait that has returned no events: the kernel
     /// resumes the interrupts of a suspended queue in a poll that finds nothing, and without polls nobody does
     /// (`fs/eventpoll.c`, `ep_busy_loop`). `interval`: how long a wait sleeps at most before it polls again, in timed mode; 0 in
-    /// others.
-    pub(crate) fn set_polling(&self, params: Option<EpollParams>, interval: Duration) -> io::Result<()> {
+    /// others. `watchdog`: after this time without a poll the kernel makes one.
+    pub(crate) fn set_polling(
+        &self,
+        params: Option<EpollParams>,
+        (interval, watchdog): (Duration, Duration),
+    ) -> io::Result<()> {
         let polls = params.is_some();
         let params = params.unwrap_or_default();
         if let Some(timed) = &self.timed {
-            timed.set(interval, params)?;
+            timed.set((interval, watchdog), params)?;
         }
         params.write(self.polling.as_fd())?;
         self.polls.set(polls);

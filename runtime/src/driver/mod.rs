@@ -1,6 +1,7 @@
 //! Drivers: how a worker waits for the kernel.
 
 pub(crate) mod driver_kind;
+mod earlier_timer;
 pub(crate) mod epoll;
 pub(crate) mod epoll_sys;
 mod napi_poller;
@@ -121,7 +122,7 @@ impl Driver {
             Self::Epoll(epoll) => {
                 let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
                 let params = settings.polls().then(|| EpollParams::polling(micros, budget));
-                epoll.set_polling(params, settings.poll_interval)
+                epoll.set_polling(params, (settings.poll_interval, settings.grace_time))
             }
             Self::Uring(ring) => {
                 let napi = if settings.polls() { napi } else { 0 };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use policies::descriptors::EpollParams;
 
+use super::earlier_timer::EarlierTimer;
 use super::epoll_sys::{self, Event};
 use super::napi_poller::NapiPoller;
 use super::wait::{POLL_PASS, WaitOutcome};
@@ -26,6 +27,7 @@ pub(super) struct TimedPolls {
     polled: Cell<u64>,
     /// When the poller has polled last.
     poller_polled: Cell<u64>,
+    earlier_timer: EarlierTimer,
     /// Whether the poller has failed: it is said once.
     failed: Cell<bool>,
     /// Whether the last wait brought network events, so that the waiting instance knows its NAPI, and polls before it sleeps.
@@ -39,6 +41,7 @@ impl TimedPolls {
             interval: Cell::new(0),
             polled: Cell::new(0),
             poller_polled: Cell::new(0),
+            earlier_timer: EarlierTimer::default(),
             failed: Cell::new(false),
             knows_napi: Cell::new(false),
         })
@@ -63,14 +66,19 @@ impl TimedPolls {
         self.failed.get()
     }
 
-    /// Sets the poll interval, 0 in other modes than timed, and how one poll is made. The queue has the values of the mode
-    /// already.
-    pub(super) fn set(&self, interval: Duration, params: EpollParams) -> io::Result<()> {
+    /// Sets the poll interval, 0 in other modes than timed, and how one poll is made. `watchdog`: after this time without a poll
+    /// the kernel makes one. The queue has the values of the mode already.
+    pub(super) fn set(
+        &self,
+        (interval, watchdog): (Duration, Duration),
+        params: EpollParams,
+    ) -> io::Result<()> {
         if self.are_on() && interval.is_zero() {
             // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later.
             self.poll();
         }
         self.poller.set_params(params)?;
+        self.earlier_timer.set(interval, if interval.is_zero() { Duration::ZERO } else { watchdog });
         self.interval.set(interval.as_nanos() as u64);
         self.knows_napi.set(false);
         Ok(())
@@ -116,6 +124,9 @@ impl TimedPolls {
             let since_poller = now.saturating_sub(self.poller_polled.get());
             let polls =
                 since >= interval && !self.knows_napi.get() || since_poller >= interval * MOST_INTERVALS;
+            if polls || self.knows_napi.get() {
+                self.earlier_timer.keep(now);
+            }
             if polls {
                 outcome.calls += self.poll();
             }

@@ -71,10 +71,10 @@ impl QueueTimes {
         Some((after.run.saturating_sub(before.run), after.turns.saturating_sub(before.turns)))
     }
 
-    /// How long a packet takes through the kernel thread, on average, in `duration`.
-    fn receiving_since(&self, before: &Self, duration: Duration) -> Duration {
+    /// How long each of so many packets took through the kernel thread, on average.
+    fn receiving_since(&self, before: &Self, packets: u64) -> Duration {
         let (run, turns) = self.received_since(before).unwrap_or_default();
-        receiving_time(run, turns, duration)
+        receiving_time(run, turns, packets)
     }
 }
 
@@ -154,7 +154,7 @@ impl QueueControl {
             law: RefCell::new(law),
             busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
-            napi_thread: napi_thread.and_then(|thread| AwakeTime::open(thread).ok()),
+            napi_thread: napi_thread.and_then(|thread| AwakeTime::open_napi_thread(thread).ok()),
             last: Cell::new(Reading { time: now, received_bytes: 0, sent_bytes: 0, threads: None }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
             waits: Cell::new(Waits { last: (now, 0), ..Waits::default() }),
@@ -318,7 +318,7 @@ impl QueueControl {
         let sleeps = waits.sleeps.into();
         let Waits { mut delay, wakes, overslept, .. } = waits;
         if let Some((before, after)) = last.threads.zip(reading.threads).filter(|_| !is_timed) {
-            delay += after.receiving_since(&before, duration) * u32::try_from(events).unwrap_or(u32::MAX);
+            delay += after.receiving_since(&before, events) * u32::try_from(events).unwrap_or(u32::MAX);
         }
         self.rate.set(events as f64 / duration.as_secs_f64().max(1e-9));
         Epoch { duration, events, packets, cpu, waiting, sleeps, delay, wakes, overslept }

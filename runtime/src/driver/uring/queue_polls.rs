@@ -11,6 +11,7 @@ use std::time::Duration;
 use io_uring::types;
 
 use super::ring::Ring;
+use crate::driver::earlier_timer::EarlierTimer;
 use crate::timers::clock::monotonic_nanos;
 
 /// The longest time for which the kernel polls within an enter (`io_uring/napi.c`). Kernels with CVE-2026-53321 don't enforce it.
@@ -37,6 +38,7 @@ pub(super) struct QueuePolls {
     pub(super) interval: Cell<u64>,
     /// For how many nanoseconds the queue may be left alone.
     pub(super) most: Cell<u64>,
+    pub(super) earlier_timer: EarlierTimer,
     /// When an enter last polled, on the monotonic clock.
     pub(super) polled: Cell<u64>,
 }
@@ -59,6 +61,8 @@ impl QueuePolls {
 
     /// Sets timed mode, or ends it if the interval is 0. `watchdog`: after this time without a poll the kernel makes one.
     pub(super) fn set_interval(&self, interval: Duration, watchdog: Duration) {
+        let sleep = interval.saturating_sub(self.busy_poll.get());
+        self.earlier_timer.set(sleep, if interval.is_zero() { Duration::ZERO } else { watchdog });
         let (interval, watchdog) = (interval.as_nanos() as u64, watchdog.as_nanos() as u64);
         self.interval.set(interval);
         self.most.set((interval * MOST_INTERVALS).min(watchdog / WATCHDOG_PART));

@@ -73,7 +73,9 @@ impl UringDriver {
             1 if self.queue_polls.are_timed() => self.enter_timed(timeout, &mut outcome)?,
             _ => {
                 if want == COMPLETIONS {
-                    self.queue_polls.polled.set(monotonic_nanos());
+                    let now = monotonic_nanos();
+                    self.queue_polls.earlier_timer.keep(now);
+                    self.queue_polls.polled.set(now);
                 }
                 (outcome.looked, outcome.look_budget) = (self.queue_polls.polled.get(), LOOK_BUDGET);
                 outcome.calls = self.enter(want, timeout)?;
@@ -134,6 +136,7 @@ impl UringDriver {
             let looked = now;
             // With completions at hand an enter returns before it polls.
             if !self.ring.borrow_mut().has_completions() {
+                polls.earlier_timer.keep(looked);
                 polls.polled.set(looked);
             }
             outcome.looked = polls.polled.get();
