@@ -22,8 +22,8 @@ pub(super) struct KnownLoad {
     pub(super) plain: Option<Measured>,
     /// How long ago that was.
     age: Duration,
-    /// The poll interval that was in effect last; zero if none was.
-    pub(super) interval: Duration,
+    /// The poll interval that has paid last, unless polling was refused since. Zero: a wait that never sleeps.
+    pub(super) interval: Option<Duration>,
     /// For how long polling is not tried.
     refused: Duration,
     /// Whether interrupts saturated the core when it did not pay. A saturated server takes no more events than one that is nearly
@@ -54,7 +54,7 @@ impl KnownLoad {
         self.refused_saturated = saturated;
         self.refused = self.next_pause.max(FIRST_PAUSE);
         self.next_pause = (self.refused * 2).min(LONGEST_PAUSE);
-        self.interval = Duration::ZERO;
+        self.interval = None;
     }
 
     /// This interval exceeded a bound.
@@ -74,7 +74,7 @@ impl KnownLoad {
 
     /// Polling pays with this interval.
     pub(super) fn accept(&mut self, interval: Duration) {
-        (self.interval, self.next_pause) = (interval, FIRST_PAUSE);
+        (self.interval, self.next_pause) = (Some(interval), FIRST_PAUSE);
     }
 }
 

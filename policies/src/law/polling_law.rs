@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::budget::{Budgets, LatencyBudget};
 use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
-use super::load_memory::{KnownLoad, LoadMemory};
+use super::load_memory::LoadMemory;
 use super::machine_costs::MachineCosts;
 use super::measured::Measured;
 use super::queue_settings::{QueueMode, QueueSettings};
@@ -240,16 +240,19 @@ impl PollingLaw {
         if window.events < FEW_EVENTS {
             return Choice::Stay(Reason::Idle);
         }
+        let load = self.memory.known(self.present.rate);
+        let known = load.interval.filter(|interval| !load.is_barred(*interval));
+        if let Some(interval) = known.filter(|_| !load.is_stale()) {
+            return Choice::Poll(interval, Reason::Tries);
+        }
         if !self.is_measured() {
             return Choice::Stay(self.settings.why);
         }
         let (plain, load) = (self.present, self.memory.at(self.present.rate));
         load.set_plain(plain);
-        let KnownLoad { interval, .. } = *load;
         if load.is_refused(plain.busy > SATURATED) {
             return Choice::Stay(self.settings.why);
         }
-        let known = (!interval.is_zero() && !self.is_barred(interval)).then_some(interval);
         match known.or_else(|| self.first_interval(&plain)) {
             None => Choice::Stay(Reason::CannotPay),
             Some(interval) => {

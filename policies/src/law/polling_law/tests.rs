@@ -132,6 +132,21 @@ fn a_larger_latency_budget_never_costs_more_cpu_time_and_is_kept() {
 }
 
 #[test]
+fn a_load_that_returns_is_polled_at_once_with_the_interval_that_has_paid() {
+    let ms = Duration::from_millis;
+    for (latency, cpu) in [(0, 0), (50, 0), (0, 200)] {
+        let mut server = Server::new(latency, cpu);
+        server.run(90_000.0, ms(2_000));
+        let settled = *server.law.settings();
+        assert_eq!(server.run(0.0, ms(300)).mode(), QueueMode::Plain);
+        server.run(90_000.0, ms(20));
+        assert!(server.law.settings().equals_but_reason(&settled), "{latency} µs, {cpu} %: {settled:?}");
+        assert_eq!(server.run(0.0, ms(31_000)).mode(), QueueMode::Plain);
+        assert_eq!(server.run(90_000.0, ms(20)).mode(), QueueMode::Plain, "it is measured again");
+    }
+}
+
+#[test]
 fn a_cpu_budget_buys_less_delay_and_is_kept() {
     for rate in RATES {
         let mut last = f64::INFINITY;
