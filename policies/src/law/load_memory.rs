@@ -8,11 +8,11 @@ use super::measured::Measured;
 const PER_OCTAVE: f64 = 4.0;
 /// Up to 16 million events a second.
 const BUCKETS: usize = 96;
-/// How long polling is not tried again at a load after it did not pay, twice as long each time, or an interval after it exceeded a
-/// bound.
+/// How long polling is not tried again at a load after it did not pay; twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(8);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// After this time measurements of interrupts are taken again: the machine may have changed.
+/// After this time measurements of interrupts are taken again, and an interval that exceeded a bound may be chosen: the machine may
+/// have changed.
 const MOST_AGE: Duration = Duration::from_secs(30);
 
 /// What is known of a load.
@@ -59,7 +59,7 @@ impl KnownLoad {
 
     /// This interval exceeded a bound.
     pub(super) fn bar(&mut self, interval: Duration) {
-        self.barred = Some((interval, FIRST_PAUSE));
+        self.barred = Some((interval, MOST_AGE));
     }
 
     pub(super) fn is_barred(&self, interval: Duration) -> bool {
@@ -154,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_exceeded_a_bound_is_barred_at_its_load_for_some_seconds() {
+    fn an_interval_that_exceeded_a_bound_is_barred_at_its_load_for_half_a_minute() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
         memory.at(50_000.0).bar(interval);
         let is_barred = |memory: &LoadMemory, rate| memory.known(rate).is_barred(interval);
         assert!(is_barred(&memory, 50_000.0) && !is_barred(&memory, 100_000.0));
         assert!(!memory.known(50_000.0).is_barred(interval * 2));
-        memory.pass(FIRST_PAUSE);
+        memory.pass(MOST_AGE);
         memory.pass(Duration::from_millis(1));
         assert!(!is_barred(&memory, 50_000.0));
     }

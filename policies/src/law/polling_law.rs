@@ -31,8 +31,8 @@ const PREDICTION_ERROR: f64 = 0.15;
 /// Before any budget an interval is made longer until requests wait for this number of times what a request at an idle server waits,
 /// also where interrupts would make them wait for longer. Beyond that a longer interval saves little CPU time.
 const MOST_IDLE_DELAYS: f64 = 4.0;
-/// The share of the core above which plain interrupts are taken for saturated: delays have no bound then, and measuring them would
-/// make requests pile up.
+/// The share of the core above which plain interrupts are taken for saturated: what waits longest waits where no measurement sees
+/// it, so delays don't speak against polling, and measuring interrupts again would make requests pile up.
 const SATURATED: f64 = 0.9;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
@@ -226,9 +226,10 @@ impl PollingLaw {
     fn delay_bounds(&self, plain: &Measured) -> (f64, f64) {
         let has_cpu_budget = self.budgets.cpu.share() > 0.0;
         let budget = if has_cpu_budget { 0.0 } else { self.budgets.latency.delay().as_secs_f64() };
-        let delay = if plain.busy > SATURATED { f64::INFINITY } else { plain.delay(self.wake()) };
-        let preferred = delay.min(MOST_IDLE_DELAYS * (self.wake() + plain.cost));
-        (preferred + budget, delay + budget)
+        let delay = plain.delay(self.wake());
+        let idle = MOST_IDLE_DELAYS * (self.wake() + plain.cost);
+        let most = if plain.busy > SATURATED { delay.max(idle) } else { delay };
+        (most.min(idle) + budget, most + budget)
     }
 
     /// The CPU time that an event may take, in seconds.
@@ -341,12 +342,13 @@ impl PollingLaw {
             cpu: percent(present.cost / plain.cost),
             delay: percent(delay / plain.delay(self.wake()).max(1e-9)),
         };
+        let saturated = plain.busy > SATURATED;
         let is_costly = present.cost > most_cost * TOLERANCE;
         let is_late = delay > most_delay * TOLERANCE;
         let next = match (is_costly, is_late) {
-            (true, true) => None,
-            (true, false) => self.longer(now, delay, most_delay),
-            (false, true) => self.shorter(now, plain, most_cost),
+            (true, true) if !saturated => None,
+            (true, _) => self.longer(now, delay, if saturated { f64::INFINITY } else { most_delay }),
+            (false, true) => self.shorter(now, plain, most_cost).or(saturated.then_some(now)),
             (false, false) => {
                 let better = match self.budgets.cpu.share() > 0.0 {
                     true => self.shorter(now, plain, most_cost),
@@ -358,7 +360,7 @@ impl PollingLaw {
         let rates = [present.rate, plain.rate];
         match next {
             None => {
-                self.memory.each_at(rates, |load| load.refuse(plain.busy > SATURATED));
+                self.memory.each_at(rates, |load| load.refuse(saturated));
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
