@@ -16,37 +16,38 @@ use rustix::time::{
 /// The timer is set to three quarters of the watchdog's time, and moved when less than a quarter is left: moving it programs the
 /// device twice.
 const PARTS: u64 = 4;
-/// With fewer polls than this in the watchdog's time the timer costs more than it saves.
+/// With fewer polls than this in the watchdog's time the timer would cost more than it saves.
 const FEWEST_POLLS: u64 = 8;
 
 #[derive(Default)]
 pub(super) struct EarlierTimer {
     /// `None` if the kernel had no descriptor for it: then polls cost more.
     timer: OnceCell<Option<OwnedFd>>,
-    /// The watchdog's time in nanoseconds; 0 if the timer is not used.
+    /// The watchdog's time in nanoseconds; 0 if there is none.
     watchdog: Cell<u64>,
-    /// When the timer is due, on the monotonic clock.
+    /// When the timer is due, and when the last poll was, on the monotonic clock.
     due: Cell<u64>,
+    polled: Cell<u64>,
 }
 
 impl EarlierTimer {
-    /// Uses the timer where that saves something. `sleep`: how long the worker sleeps at most before it polls again. `watchdog`: 0
-    /// stops the timer.
-    pub(super) fn set(&self, sleep: Duration, watchdog: Duration) {
-        let (sleep, watchdog) = (sleep.as_nanos() as u64, watchdog.as_nanos() as u64);
-        let saves = watchdog > 0 && watchdog / FEWEST_POLLS >= sleep;
-        self.watchdog.set(if saves { watchdog } else { 0 });
-        if !saves && self.due.replace(0) > 0 {
+    /// Sets the watchdog's time; 0 stops the timer.
+    pub(super) fn set(&self, watchdog: Duration) {
+        self.watchdog.set(watchdog.as_nanos() as u64);
+        if watchdog.is_zero() && self.due.replace(0) > 0 {
             self.start(0);
         }
     }
 
-    /// Moves the timer if it is due soon. Called at `now`, before each poll.
+    /// Moves the timer if it is due soon, and polls are frequent. Called at `now`, before each poll.
     pub(super) fn keep(&self, now: u64) {
-        let part = self.watchdog.get() / PARTS;
-        if part > 0 && self.due.get() < now + part {
-            self.start(part * (PARTS - 1));
-            self.due.set(now + part * (PARTS - 1));
+        let watchdog = self.watchdog.get();
+        let since = now.saturating_sub(self.polled.replace(now));
+        let is_due = self.due.get() < now + watchdog / PARTS;
+        if watchdog > 0 && is_due && since <= watchdog / FEWEST_POLLS {
+            let time = watchdog / PARTS * (PARTS - 1);
+            self.start(time);
+            self.due.set(now + time);
         }
     }
 
@@ -79,12 +80,12 @@ mod tests {
 
     #[test]
     fn it_is_due_before_the_watchdog_and_moved_once_in_many_polls() {
-        let timer = EarlierTimer::default();
-        let (micros, start) = (Duration::from_micros, monotonic_nanos());
+        let (timer, start) = (EarlierTimer::default(), monotonic_nanos());
         timer.keep(start);
+        timer.keep(start + 1);
         assert!(timer.timer.get().is_none(), "no queue is in timed mode");
-        timer.set(micros(20_000), micros(400_000));
-        timer.keep(start);
+        timer.set(Duration::from_millis(400));
+        timer.keep(start + 2);
         assert!(left(&timer).is_some_and(|left| left <= 300_000_000));
         let mut moved = 0;
         for poll in 1..=40 {
@@ -96,15 +97,17 @@ mod tests {
             moved += u32::from(timer.due.get() != before);
         }
         assert_eq!(moved, 3);
-        timer.set(Duration::ZERO, Duration::ZERO);
+        timer.set(Duration::ZERO);
         assert_eq!(left(&timer), None);
     }
 
     #[test]
-    fn it_is_not_used_where_a_queue_is_polled_a_few_times_in_the_watchdogs_time() {
-        let timer = EarlierTimer::default();
-        timer.set(Duration::from_micros(500), Duration::from_millis(2));
-        timer.keep(monotonic_nanos());
+    fn it_is_not_moved_while_a_queue_is_polled_a_few_times_in_the_watchdogs_time() {
+        let (timer, start) = (EarlierTimer::default(), monotonic_nanos());
+        timer.set(Duration::from_millis(2));
+        (0..10).for_each(|poll| timer.keep(start + poll * 500_000));
         assert!(timer.timer.get().is_none());
+        timer.keep(start + 4_600_000);
+        assert!(left(&timer).is_some());
     }
 }

@@ -78,7 +78,7 @@ impl TimedPolls {
             self.poll();
         }
         self.poller.set_params(params)?;
-        self.earlier_timer.set(interval, if interval.is_zero() { Duration::ZERO } else { watchdog });
+        self.earlier_timer.set(if interval.is_zero() { Duration::ZERO } else { watchdog });
         self.interval.set(interval.as_nanos() as u64);
         self.knows_napi.set(false);
         Ok(())

@@ -61,8 +61,7 @@ impl QueuePolls {
 
     /// Sets timed mode, or ends it if the interval is 0. `watchdog`: after this time without a poll the kernel makes one.
     pub(super) fn set_interval(&self, interval: Duration, watchdog: Duration) {
-        let sleep = interval.saturating_sub(self.busy_poll.get());
-        self.earlier_timer.set(sleep, if interval.is_zero() { Duration::ZERO } else { watchdog });
+        self.earlier_timer.set(if interval.is_zero() { Duration::ZERO } else { watchdog });
         let (interval, watchdog) = (interval.as_nanos() as u64, watchdog.as_nanos() as u64);
         self.interval.set(interval);
         self.most.set((interval * MOST_INTERVALS).min(watchdog / WATCHDOG_PART));
