@@ -20,7 +20,8 @@ const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 pub(super) const LOOK_BUDGET: u32 = 16;
 /// A wait in timed mode returns after this time also without events, so that the law can end the polls.
 pub(super) const LONGEST_WAIT: u64 = 10_000_000;
-/// A worker whose enters find completions at once, and so don't poll, makes a poll after this many intervals without one...
+/// A worker whose enters don't poll, because they find completions at once or tasks are ready, makes a poll after this many
+/// intervals without one...
 const MOST_INTERVALS: u64 = 4;
 /// ...or after this part of the watchdog's time, if that is shorter. Such a poll may cost a sleep.
 const WATCHDOG_PART: u64 = 2;
