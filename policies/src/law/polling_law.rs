@@ -343,7 +343,9 @@ impl PollingLaw {
             delay: percent(delay / plain.delay(self.wake()).max(1e-9)),
         };
         let saturated = plain.busy > SATURATED;
-        let is_costly = present.cost > most_cost * TOLERANCE;
+        // At saturation a cost that is wrong by some percent is throughput lost, so there the gain has to be clear.
+        let tolerated = if saturated { 1.0 / TOLERANCE } else { TOLERANCE };
+        let is_costly = present.cost > most_cost * tolerated;
         let is_late = delay > most_delay * TOLERANCE;
         let next = match (is_costly, is_late) {
             (true, true) if !saturated => None,
@@ -440,7 +442,8 @@ impl PollingLaw {
         match settings.mode {
             QueueMode::Plain => settings,
             QueueMode::Timed => {
-                let grace_time = settings.grace_time.min(within.max(settings.poll_interval * 2));
+                let sleep = if settings.never_sleeps() { Duration::ZERO } else { settings.poll_interval };
+                let grace_time = settings.grace_time.min(within.max(sleep * 2));
                 QueueSettings { grace_time, ..settings }
             }
             QueueMode::InterruptFirst | QueueMode::Grace => {

@@ -137,10 +137,10 @@ fn a_load_that_returns_is_polled_at_once_with_the_interval_that_has_paid() {
     for (latency, cpu) in [(0, 0), (50, 0), (0, 200)] {
         let mut server = Server::new(latency, cpu);
         server.run(90_000.0, ms(2_000));
-        let settled = *server.law.settings();
+        let settled = interval(server.law.settings());
         assert_eq!(server.run(0.0, ms(300)).mode(), QueueMode::Plain);
-        server.run(90_000.0, ms(20));
-        assert!(server.law.settings().equals_but_reason(&settled), "{latency} µs, {cpu} %: {settled:?}");
+        assert_eq!(server.run(90_000.0, ms(20)).mode(), QueueMode::Timed);
+        assert_eq!(interval(server.law.settings()), settled, "{latency} µs, {cpu} %");
         assert_eq!(server.run(0.0, ms(31_000)).mode(), QueueMode::Plain);
         assert_eq!(server.run(90_000.0, ms(20)).mode(), QueueMode::Plain, "it is measured again");
     }
