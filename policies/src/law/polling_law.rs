@@ -227,9 +227,8 @@ impl PollingLaw {
         let has_cpu_budget = self.budgets.cpu.share() > 0.0;
         let budget = if has_cpu_budget { 0.0 } else { self.budgets.latency.delay().as_secs_f64() };
         let delay = plain.delay(self.wake());
-        let idle = MOST_IDLE_DELAYS * (self.wake() + plain.cost);
-        let most = if plain.busy > SATURATED { delay.max(idle) } else { delay };
-        (most.min(idle) + budget, most + budget)
+        let preferred = delay.min(MOST_IDLE_DELAYS * (self.wake() + plain.cost));
+        (preferred + budget, delay + budget)
     }
 
     /// The CPU time that an event may take, in seconds.
