@@ -7,20 +7,37 @@ use super::settings::Settings;
 use super::{Plan, Step};
 use crate::grace_time::{GraceTime, nanos};
 use crate::host::device::Device;
-use crate::host::{Interface, RxQueue, TxQueue};
+use crate::host::{HostFacts, Interface, Recording, RxQueue, TxQueue};
 use crate::knob::permission::may_set_on;
 use crate::knob::{Knob, Value};
 use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
-use crate::netlink::netdev::Netdev;
 use crate::policy::{Policy, WorkerWait};
 
 impl Plan {
     /// Plans a policy for an interface. Reads the host, changes nothing.
     pub fn new(policy: Policy, interface: &Interface, settings: &Settings) -> Self {
+        let device = Device::new(&interface.name, interface.index);
+        Self::on(Source::Device(&device), &HostFacts::read(), policy, interface, settings)
+    }
+
+    /// Plans a policy for a recorded interface. The steps say nothing of what this process may set.
+    pub fn for_recording(policy: Policy, recording: &Recording, settings: &Settings) -> Self {
+        let interface = recording.interface();
+        Self::on(Source::Recorded(&interface), &recording.host, policy, &interface, settings)
+    }
+
+    fn on(
+        source: Source<'_>,
+        host: &HostFacts,
+        policy: Policy,
+        interface: &Interface,
+        settings: &Settings,
+    ) -> Self {
         let selected = |index: u32| settings.queues.as_ref().is_none_or(|queues| queues.contains(&index));
         let mut planner = Planner {
-            device: Device::new(&interface.name, interface.index),
+            source,
+            host,
             policy,
             settings,
             rx: interface.queues.iter().filter(|queue| selected(queue.index)).collect(),
@@ -41,9 +58,34 @@ impl Plan {
     }
 }
 
+/// Where the present values of knobs are from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Device(&'a Device),
+    Recorded(&'a Interface),
+}
+
+impl Source<'_> {
+    fn read(self, knob: &Knob) -> Option<Value> {
+        match self {
+            Self::Device(device) => knob.read(device).ok(),
+            Self::Recorded(interface) => knob.recorded(interface),
+        }
+    }
+
+    /// Why a knob can't be set. What another process than that of a recording may do is not known.
+    fn forbids(self, knob: &Knob) -> Option<String> {
+        match self {
+            Self::Device(device) => may_set_on(knob, device).err().map(|reason| reason.to_string()),
+            Self::Recorded(interface) => knob.managed_irq(interface).map(|reason| reason.to_string()),
+        }
+    }
+}
+
 /// Collects the steps of a plan.
 pub(super) struct Planner<'a> {
-    device: Device,
+    source: Source<'a>,
+    pub(super) host: &'a HostFacts,
     pub(super) policy: Policy,
     pub(super) settings: &'a Settings,
     /// The receive queues that the plan is for.
@@ -57,8 +99,7 @@ pub(super) struct Planner<'a> {
 impl Planner<'_> {
     /// Adds a step that sets `knob` to `target`.
     pub(super) fn set(&mut self, knob: Knob, target: Value, purpose: &'static str) {
-        let current = knob.read(&self.device).ok();
-        let forbidden = may_set_on(&knob, &self.device).err().map(|reason| reason.to_string());
+        let (current, forbidden) = (self.source.read(&knob), self.source.forbids(&knob));
         self.steps.push(Step { knob, current, target, purpose, forbidden });
     }
 
@@ -229,7 +270,7 @@ impl Planner<'_> {
     /// A process that adapts a value but may not set it keeps the present one: `policies apply` may have
     /// prepared the queue.
     fn target(&self, knob: &Knob, wanted: u64, present: Option<u64>) -> Value {
-        let keeps = self.adapts() && may_set_on(knob, &self.device).is_err();
+        let keeps = self.adapts() && self.source.forbids(knob).is_some();
         Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
     }
 
@@ -247,12 +288,10 @@ impl Planner<'_> {
         let per_napi =
             |queue: &RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.defer_hard_irqs.is_some());
         if !self.rx.iter().any(|queue| per_napi(queue)) {
-            let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || Netdev::open().is_err();
-            if device_wide && Knob::DeferHardIrqs.read(&self.device).is_ok() {
-                let present = |knob: &Knob| match knob.read(&self.device) {
-                    Ok(Value::Number(number)) => Some(number),
-                    _ => None,
-                };
+            // Without the netdev family no NAPI is known.
+            let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || !self.host.has_netdev;
+            if device_wide && self.source.read(&Knob::DeferHardIrqs).is_some() {
+                let present = |knob: &Knob| self.source.read(knob)?.number();
                 // Device-wide values affect other processes, so nobody adapts them.
                 let wanted = if adapts { QueueSettings::fixed(self.settings.latency_budget) } else { wanted };
                 let purposes = Purposes::of(wanted.mode);
