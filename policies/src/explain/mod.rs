@@ -166,6 +166,15 @@ impl FindingList {
             return;
         }
         let napis = interface.napi_ids().len();
+        let below = interface.lower.iter().map(|lower| format!("policies explain {lower}"));
+        let below = below.collect::<Vec<_>>().join("; ");
+        if let Some(note) = interface.note_on_lower() {
+            let severity = if napis == 0 { Severity::Prevents } else { Severity::Degrades };
+            self.add_problem(severity, format!("{note}."), below);
+        }
+        if napis == 0 && !interface.lower.is_empty() {
+            return;
+        }
         if napis == 0 && driver == "veth" {
             self.add_problem(
                 Severity::Prevents,

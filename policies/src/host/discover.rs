@@ -61,8 +61,8 @@ pub(crate) fn wait_for_queues(ifindex: u32, count: Option<u64>) -> Result<Interf
     }
 }
 
-/// The interface that has a local address. For the unspecified address: the only interface besides
-/// loopback that is up, or `None` if there are several.
+/// The interface that has a local address, or the one below by which that receives (the interface of a VLAN). For the
+/// unspecified address: the only interface besides loopback that is up, or `None` if there are several.
 ///
 /// # Errors
 /// [`Error::Kernel`] if rtnetlink can't list the interfaces or addresses.
@@ -81,7 +81,15 @@ pub fn interface_of_address(address: IpAddr) -> Result<Option<Interface>, Error>
             .find(|(_, candidate)| *candidate == address)
             .and_then(|(index, _)| links.into_iter().find(|link| link.index == index))
     };
-    Ok(found.map(|link| inspect(link, &mut Netdev::open())))
+    Ok(found.map(|link| receiver(inspect(link, &mut Netdev::open()))))
+}
+
+/// The interface itself, or the only one below it if that has the queues.
+fn receiver(upper: Interface) -> Interface {
+    match upper.lower.as_slice() {
+        [only] if upper.napi_ids().is_empty() => interface(only).map_or(upper, receiver),
+        _ => upper,
+    }
 }
 
 fn links() -> Result<Vec<Link>, Error> {

@@ -131,6 +131,18 @@ impl Interface {
         queue.irq.is_none() && self.device.is_some()
     }
 
+    /// Which interfaces below receive for it; `None` if none does.
+    pub(crate) fn note_on_lower(&self) -> Option<String> {
+        let lower = self.lower.join(", ");
+        match (self.lower.is_empty(), self.napi_ids().is_empty()) {
+            (true, _) => None,
+            (false, true) => Some(format!("{} has no queues of its own: it receives by {lower}", self.name)),
+            (false, false) => {
+                Some(format!("{} has queues of its own, and receives by {lower} as well", self.name))
+            }
+        }
+    }
+
     /// The NAPI ids in queue order, without queues whose NAPI is unknown.
     pub fn napi_ids(&self) -> Vec<u32> {
         self.queues.iter().filter_map(|queue| Some(queue.napi.as_ref()?.id)).collect()

@@ -14,7 +14,7 @@ pub mod irqbalance;
 mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;
-mod process_stat;
+pub(crate) mod process_stat;
 mod recording;
 pub mod scheduler;
 

@@ -105,6 +105,18 @@ impl EpollEntry {
         }
     }
 
+    /// What [`EpollEntry::restore`] would do.
+    pub(super) fn preview(&self) -> RestoreOutcome {
+        match self.process.state() {
+            ProcessState::Running if self.is_set() => {
+                RestoreOutcome::WouldRestore { now: "polls".to_owned(), old: format!("{:?}", self.old) }
+            }
+            ProcessState::Running => RestoreOutcome::Restored,
+            ProcessState::Ended => RestoreOutcome::Gone,
+            ProcessState::Hidden => RestoreOutcome::of_hidden_process(),
+        }
+    }
+
     fn try_restore(&self) -> io::Result<RestoreOutcome> {
         let epoll = match duplicate(self.process.pid, self.descriptor) {
             Ok(epoll) => epoll,
@@ -139,6 +151,18 @@ pub(crate) struct ListenerEntry {
 }
 
 impl ListenerEntry {
+    /// What [`ListenerEntry::restore`] would do. Whether the group has a program is not known without removing it.
+    pub(super) fn preview(&self) -> RestoreOutcome {
+        match self.process.state() {
+            ProcessState::Running => RestoreOutcome::WouldRestore {
+                now: "steered".to_owned(),
+                old: "chosen by the hash".to_owned(),
+            },
+            ProcessState::Ended => RestoreOutcome::Gone,
+            ProcessState::Hidden => RestoreOutcome::of_hidden_process(),
+        }
+    }
+
     /// Removes the program. The group chooses by the connection's hash again.
     pub(crate) fn restore(&self) -> RestoreOutcome {
         match self.process.state() {
@@ -174,6 +198,13 @@ impl fmt::Display for ListenerEntry {
 pub enum RestoreOutcome {
     /// The knob has its old value.
     Restored,
+    /// Of a preview: the old value would be written.
+    WouldRestore {
+        /// The present value.
+        now: String,
+        /// The old one.
+        old: String,
+    },
     /// Another process set the knob in the meantime, and its value was kept.
     ChangedMeanwhile {
         /// The present value.
@@ -204,6 +235,7 @@ impl fmt::Display for RestoreOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RestoreOutcome::Restored => write!(f, "restored"),
+            RestoreOutcome::WouldRestore { now, old } => write!(f, "would be restored from {now} to {old}"),
             RestoreOutcome::Gone => write!(f, "gone, nothing to restore"),
             RestoreOutcome::ChangedMeanwhile { value } => {
                 write!(f, "left alone, another process has set it to {value} meanwhile")

@@ -90,12 +90,12 @@ impl Planner<'_> {
         let queues: Vec<&RxQueue> = self.rx.iter().copied().filter(can_have_thread).collect();
         if queues.is_empty() {
             if self.rx.iter().any(|queue| queue.napi.is_some()) {
-                self.notes.push(NEEDS_LINUX_6_19.to_owned());
+                self.prevent(NEEDS_LINUX_6_19.to_owned());
             }
             return None;
         }
         if self.host.has_polling_threads == Some(false) {
-            self.notes.push(NEEDS_LINUX_6_19.to_owned());
+            self.prevent(NEEDS_LINUX_6_19.to_owned());
         }
         let cores = self.packing_cores(interface, queues.len());
         self.note_shared_cores(&cores, queues.len());

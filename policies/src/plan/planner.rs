@@ -44,6 +44,7 @@ impl Plan {
             tx: interface.tx_queues.iter().filter(|queue| selected(queue.index)).collect(),
             steps: Vec::new(),
             notes: interface.notes.clone(),
+            is_prevented: false,
         };
         planner.add_all(interface);
         Self {
@@ -54,6 +55,7 @@ impl Plan {
             settings: settings.clone(),
             steps: planner.steps,
             notes: planner.notes,
+            is_prevented: planner.is_prevented,
         }
     }
 }
@@ -94,9 +96,16 @@ pub(super) struct Planner<'a> {
     pub(super) tx: Vec<&'a TxQueue>,
     steps: Vec<Step>,
     pub(super) notes: Vec<String>,
+    is_prevented: bool,
 }
 
 impl Planner<'_> {
+    /// Notes what keeps the policy from running in full.
+    pub(super) fn prevent(&mut self, note: String) {
+        self.notes.push(note);
+        self.is_prevented = true;
+    }
+
     /// Adds a step that sets `knob` to `target`.
     pub(super) fn set(&mut self, knob: Knob, target: Value, purpose: &'static str) {
         let (current, forbidden) = (self.source.read(&knob), self.source.forbids(&knob));
@@ -109,11 +118,13 @@ impl Planner<'_> {
     fn add_all(&mut self, interface: &Interface) {
         let policy = self.policy;
         if self.rx.iter().all(|queue| queue.napi.is_none()) && policy != Policy::Vanilla {
-            self.notes.push(format!(
+            self.prevent(format!(
                 "{} has no NAPI that can be configured, so {policy} has nothing to poll or defer",
                 interface.name
             ));
         }
+        self.notes.extend(interface.note_on_lower());
+        self.note_more_queues_than_workers(interface);
         for queue in self.settings.queues.iter().flatten() {
             if !interface.queues.iter().any(|found| found.index == *queue) {
                 self.notes.push(format!("{} has no queue {queue}", interface.name));
@@ -130,6 +141,25 @@ impl Planner<'_> {
         if policy.busy_polls() {
             self.set_deferral(interface);
         }
+    }
+
+    fn note_more_queues_than_workers(&mut self, interface: &Interface) {
+        let workers = self.settings.worker_cores.len();
+        let queues = self.settings.channels.map_or(self.rx.len(), |count| count as usize);
+        if workers == 0 || queues <= workers {
+            return;
+        }
+        let polls = if self.policy.busy_polls() { "; a worker polls one queue" } else { "" };
+        let remedy = match interface.channels {
+            Some(channels) if channels.max as usize >= workers && self.settings.queues.is_none() => {
+                format!("; --channels {workers} leaves a queue for each worker")
+            }
+            _ => String::new(),
+        };
+        self.notes.push(format!(
+            "{queues} queues and {workers} workers: each worker's core receives for up to {} queues{polls}{remedy}",
+            queues.div_ceil(workers)
+        ));
     }
 
     fn set_queue_count(&mut self, interface: &Interface) {
@@ -300,10 +330,12 @@ impl Planner<'_> {
                 let grace_target = self.target(&grace, nanos(wanted.grace_time), present(&grace));
                 self.set(defer, defer_target, purposes.defer);
                 self.set(grace, grace_target, purposes.grace);
-                self.notes.push(
-                    "this kernel defers interrupts for the whole device; per-NAPI deferral needs Linux 6.13"
-                        .to_owned(),
-                );
+                let note =
+                    "this kernel defers interrupts for the whole device; per-NAPI deferral needs Linux 6.13";
+                match self.policy.suspends_interrupts() {
+                    true => self.prevent(format!("{note}, and so does suspension")),
+                    false => self.notes.push(note.to_owned()),
+                }
             }
             return;
         }
@@ -338,7 +370,7 @@ impl Planner<'_> {
                     },
                 );
             } else if polling {
-                self.notes.push(format!(
+                self.prevent(format!(
                     "rx-{index}: this kernel has no irq-suspend-timeout (it needs Linux 6.13)"
                 ));
             }

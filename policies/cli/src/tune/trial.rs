@@ -30,7 +30,7 @@ pub fn measure(
     if let Some(report) = guard.restore() {
         let report = report?;
         if report.failed() {
-            print_restore_reports(&[report]);
+            print_restore_reports(&[report], false);
         }
     }
     Ok(delta)
