@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
 use crate::host::identity::network_namespace;
 use crate::host::irqbalance::Irqbalance;
-use crate::host::{HostFacts, Interface, Recording, RxQueue};
+use crate::host::{Driver, HostFacts, Interface, Recording, RxQueue};
 use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
 use crate::supervise::status;
@@ -195,6 +195,11 @@ impl FindingList {
                 "{name} (driver {driver}) has {}; {able} can be configured individually.",
                 plural(napis, "NAPI")
             ));
+        }
+        if let Some(known) = Driver::find(driver) {
+            self.add_ok(format!("Known of the driver {driver}: {}.", known.describe()));
+        } else {
+            self.add_ok(format!("Nothing is known here of the driver {driver}."));
         }
         self.check_interrupts(interface);
         if napis > 0 && !interface.has_interrupts() && interface.device.is_none() {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::drivers::{Driver, Since};
 use crate::cpus::Cpus;
 use crate::netlink::ethtool::{Channels, Coalescing, RxRing};
 use crate::netlink::netdev::Napi;
@@ -97,27 +98,11 @@ pub struct NapiThreadSettings {
     pub fifo_priority: Option<u32>,
 }
 
-/// Drivers whose NAPIs keep their ids and settings while the link is down (`netif_napi_add_config`, Linux 6.13 or later). No
-/// interface of the kernel tells it.
-const PERSISTENT_NAPIS: [&str; 12] = [
-    "ena",
-    "bnxt_en",
-    "iavf",
-    "ice",
-    "idpf",
-    "igb",
-    "mlx4_core",
-    "mlx4_en",
-    "mlx5_core",
-    "fbnic",
-    "virtio_net",
-    "netdevsim",
-];
-
 impl Interface {
     /// Whether the settings of its NAPIs survive that its link goes down and up, by what is known of its driver.
     pub fn keeps_napi_settings(&self) -> bool {
-        self.driver.as_deref().is_some_and(|driver| PERSISTENT_NAPIS.contains(&driver))
+        let known = self.driver.as_deref().and_then(Driver::find);
+        known.is_some_and(|driver| driver.keeps_settings != Since::Never)
     }
 
     /// Whether any receive queue's interrupt is known. A veth has none: its packets arrive on the sender's

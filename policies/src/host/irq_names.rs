@@ -13,7 +13,7 @@ enum Use {
 }
 
 /// The words that drivers have before the number, and the directions that the interrupt is for.
-const WORDS: [(&str, bool, bool); 11] = [
+const WORDS: [(&str, bool, bool); 12] = [
     ("tx-rx", true, true),
     ("txrx", true, true),
     ("rxtx", true, true),
@@ -21,6 +21,8 @@ const WORDS: [(&str, bool, bool); 11] = [
     ("comp", true, true),
     // mana: `mana_q0@pci:7870:00:00.0`
     ("_q", true, true),
+    // mana of newer kernels, where number 0 is not a queue's.
+    ("_msi", true, true),
     ("fp", true, true),
     ("input", true, false),
     ("rx", true, false),
@@ -120,6 +122,7 @@ mod tests {
             ["ena-mgmnt@pci:0000:00:05.0", "eth0-Tx-Rx-0", "eth0-Tx-Rx-1"],
             ["i40e-0000:3b:00.0:misc", "i40e-eth0-TxRx-0", "i40e-eth0-TxRx-1"],
             ["mana_hwc@pci:7870:00:00.0", "mana_q0@pci:7870:00:00.0", "mana_q1@pci:7870:00:00.0"],
+            ["mana_hwc@pci:7870:00:00.0", "mana_msi1@pci:7870:00:00.0", "mana_msi2@pci:7870:00:00.0"],
             ["mlx5_async0@pci:0000:08:00.0", "mlx5_comp0@pci:0000:08:00.0", "mlx5_comp1@pci:0000:08:00.0"],
             ["eth0-event-2", "eth0-rxtx-0", "eth0-rxtx-1"],
             ["bnx2x", "eth0-fp-0", "eth0-fp-1"],

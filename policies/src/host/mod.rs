@@ -4,6 +4,7 @@
 pub(crate) mod capabilities;
 pub(crate) mod device;
 mod discover;
+mod drivers;
 mod facts;
 mod host_facts;
 pub(crate) mod identity;
@@ -21,6 +22,7 @@ pub mod scheduler;
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};
 pub use discover::{interface, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
+pub use drivers::{DRIVERS, Driver, Evidence, Since, drivers_as_markdown};
 pub(crate) use host_facts::HostFacts;
 pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};

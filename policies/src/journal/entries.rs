@@ -6,7 +6,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::descriptors::{EpollParams, duplicate, stop_steering};
+use crate::descriptors::{Descriptors, EpollParams, stop_steering};
 use crate::host::identity::{ProcessIdentity, ProcessState};
 use crate::knob::{Knob, Value};
 
@@ -86,7 +86,7 @@ impl EpollEntry {
 
     /// Whether the instance has parameters that the journal's writer has set.
     pub(super) fn is_set(&self) -> bool {
-        let now = || EpollParams::read(duplicate(self.process.pid, self.descriptor)?);
+        let now = || EpollParams::read(Descriptors::of(&self.process)?.duplicate(self.descriptor)?);
         self.process.is_alive() && now().is_ok_and(|now| now != self.old && self.owns(now))
     }
 
@@ -118,7 +118,7 @@ impl EpollEntry {
     }
 
     fn try_restore(&self) -> io::Result<RestoreOutcome> {
-        let epoll = match duplicate(self.process.pid, self.descriptor) {
+        let epoll = match Descriptors::of(&self.process)?.duplicate(self.descriptor) {
             Ok(epoll) => epoll,
             // The process has closed it, or this number belongs to something else now.
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => return Ok(RestoreOutcome::Gone),
@@ -170,7 +170,8 @@ impl ListenerEntry {
             ProcessState::Ended => return RestoreOutcome::Gone,
             ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
         }
-        let result = duplicate(self.process.pid, self.descriptor).and_then(|socket| stop_steering(&socket));
+        let listener = Descriptors::of(&self.process).and_then(|process| process.duplicate(self.descriptor));
+        let result = listener.and_then(|socket| stop_steering(&socket));
         match result.map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) => RestoreOutcome::Restored,
             // It was not set yet, or removed by somebody else.
