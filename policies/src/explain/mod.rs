@@ -197,7 +197,7 @@ impl FindingList {
             ));
         }
         if let Some(known) = Driver::find(driver) {
-            self.add_ok(format!("Known of the driver {driver}: {}.", known.describe()));
+            self.add_ok(format!("Of the driver {driver} is known: {}.", known.describe()));
         } else {
             self.add_ok(format!("Nothing is known here of the driver {driver}."));
         }

@@ -272,18 +272,13 @@ impl Driver {
 
     /// The row in a sentence.
     pub(crate) fn describe(&self) -> String {
-        let since = |since: Since| match since {
-            Since::Never => "no".to_owned(),
-            _ => format!("in Linux {since}"),
-        };
-        let remark = if self.remark.is_empty() { String::new() } else { format!(". {}", self.remark) };
+        let remark = if self.remark.is_empty() { String::new() } else { format!("; {}", self.remark) };
         format!(
-            "reports the NAPIs of queues: {}, the interrupts of NAPIs: {}; calls interrupts {}; NAPIs keep their settings: {}; \
-             coalesces per queue: {}{remark}; {}",
-            since(self.links_queues),
-            since(self.reports_irqs),
+            "queue to NAPI {}, NAPI to interrupt {}, interrupts {}, settings stay {}, coalescing per queue {}{remark}; {}",
+            self.links_queues,
+            self.reports_irqs,
             self.irq_names,
-            since(self.keeps_settings),
+            self.keeps_settings,
             if self.per_queue_coalescing { "yes" } else { "no" },
             self.evidence
         )
@@ -320,9 +315,7 @@ mod tests {
     fn drivers_are_in_order_and_found_by_the_name_in_sysfs() {
         assert!(DRIVERS.windows(2).all(|pair| pair[0].name < pair[1].name));
         assert_eq!(Driver::find("mlx4_core").unwrap().name, "mlx4_en");
-        assert!(
-            Driver::find("gve").unwrap().describe().starts_with("reports the NAPIs of queues: in Linux 7.3")
-        );
+        assert!(Driver::find("gve").unwrap().describe().starts_with("queue to NAPI 7.3"));
         assert!(Driver::find("unknown").is_none());
     }
 }

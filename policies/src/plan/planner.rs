@@ -12,7 +12,7 @@ use crate::knob::permission::may_set_on;
 use crate::knob::{Knob, Value};
 use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
-use crate::policy::{Policy, WorkerWait};
+use crate::policy::{Policy, Processing, WorkerWait};
 
 impl Plan {
     /// Plans a policy for an interface. Reads the host, changes nothing.
@@ -146,7 +146,8 @@ impl Planner<'_> {
     fn note_more_queues_than_workers(&mut self, interface: &Interface) {
         let workers = self.settings.worker_cores.len();
         let queues = self.settings.channels.map_or(self.rx.len(), |count| count as usize);
-        if workers == 0 || queues <= workers {
+        let on_workers = self.policy.processing() == Processing::WorkerCores;
+        if !on_workers || workers == 0 || queues <= workers {
             return;
         }
         let polls = if self.policy.busy_polls() { "; a worker polls one queue" } else { "" };
@@ -157,7 +158,8 @@ impl Planner<'_> {
             _ => String::new(),
         };
         self.notes.push(format!(
-            "{queues} queues and {workers} workers: each worker's core receives for up to {} queues{polls}{remedy}",
+            "{queues} queues for {workers} worker{}: a worker's core receives for up to {} queues{polls}{remedy}",
+            if workers == 1 { "" } else { "s" },
             queues.div_ceil(workers)
         ));
     }
