@@ -1,6 +1,7 @@
 //! Policies on devices that interrupt, in a guest under software emulation.
 
 mod clocks;
+mod devices;
 mod driving_loops;
 mod eight_queues;
 mod event_histograms;
@@ -121,7 +122,7 @@ fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
                     assert!(per_interrupt(3) >= 10.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
                 // A guest that lacks a core polls late, and virtio has two queues: mostly it is 10, too.
-                Nic::Virtio => {
+                Nic::Virtio | Nic::Vmxnet3 => {
                     assert!(per_interrupt(3) >= 4.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
             }
