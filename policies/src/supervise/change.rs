@@ -70,7 +70,7 @@ impl fmt::Display for Change {
         match self {
             Change::LinkDown => write!(f, "the link is down"),
             Change::LinkUp => write!(f, "the link is up"),
-            Change::InterfaceGone => write!(f, "the interface is gone; it gets its policy when it is back"),
+            Change::InterfaceGone => write!(f, "the interface is gone"),
             Change::InterfaceBack(name) => write!(f, "the interface is back as {name}, and has its policy"),
             Change::NotAppliedAgain { interface, reason } => {
                 write!(f, "the interface is back as {interface}, without its policy: {reason}")

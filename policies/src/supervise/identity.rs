@@ -24,15 +24,17 @@ impl InterfaceIdentity {
         }
     }
 
-    /// By the permanent address, which a card keeps in another slot; by the place of a device without one (a VF with a random
-    /// address); by the name of a virtual device. The driver as well: a netvsc and its VF have the same address.
+    /// By the permanent address, which a card keeps in another slot; by the place of a device, as a VF may get a random address
+    /// each time (igb); by the name of a virtual device. The driver as well: a netvsc and its VF have the same address.
     pub(super) fn is_same(&self, other: &Self) -> bool {
+        fn are_equal<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
+            one.is_some() && one == other
+        }
+        let is_virtual = self.device.is_none() && other.device.is_none();
         self.driver == other.driver
-            && match (&self.permanent_address, &self.device) {
-                (Some(_), _) => self.permanent_address == other.permanent_address,
-                (None, Some(_)) => self.device == other.device,
-                (None, None) => other.device.is_none() && self.name == other.name,
-            }
+            && (are_equal(self.permanent_address.as_ref(), other.permanent_address.as_ref())
+                || are_equal(self.device.as_ref(), other.device.as_ref())
+                || is_virtual && self.name == other.name)
     }
 }
 
@@ -53,7 +55,8 @@ mod tests {
     fn an_interface_is_known_by_its_address_else_its_place_else_its_name() {
         let vf = identity("enP1s1", "mlx5_core", Some(1), Some("0001:00:02.0"));
         assert!(vf.is_same(&identity("enP2s1", "mlx5_core", Some(1), Some("0002:00:02.0"))));
-        assert!(!vf.is_same(&identity("enP1s1", "mlx5_core", Some(2), Some("0001:00:02.0"))));
+        assert!(vf.is_same(&identity("enP1s1", "mlx5_core", Some(2), Some("0001:00:02.0"))));
+        assert!(!vf.is_same(&identity("enP1s1", "mlx5_core", Some(2), Some("0002:00:02.0"))));
         assert!(!vf.is_same(&identity("eth0", "hv_netvsc", Some(1), Some("f8615163"))), "its netvsc");
         let random = identity("eth1", "igbvf", None, Some("0000:01:10.0"));
         assert!(random.is_same(&identity("eth2", "igbvf", None, Some("0000:01:10.0"))));

@@ -65,6 +65,29 @@ impl Supervisor {
         on_change: impl FnMut(&Change) + Send + 'static,
         hooks: SupervisorHooks,
     ) -> io::Result<Self> {
+        Self::start_as(guard, affinity, on_change, hooks, true)
+    }
+
+    /// As [`Supervisor::start`], for who holds single queues and takes those of an interface that is back by itself.
+    ///
+    /// # Errors
+    /// As [`Supervisor::start`].
+    #[cfg(feature = "tools")]
+    pub(crate) fn start_until_gone(
+        guard: Guard,
+        on_change: impl FnMut(&Change) + Send + 'static,
+        hooks: SupervisorHooks,
+    ) -> io::Result<Self> {
+        Self::start_as(guard, Affinity::None, on_change, hooks, false)
+    }
+
+    fn start_as(
+        guard: Guard,
+        affinity: Affinity,
+        on_change: impl FnMut(&Change) + Send + 'static,
+        hooks: SupervisorHooks,
+        takes_back: bool,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
         let SupervisorHooks { requests, delegate, mut on_tick } = hooks;
@@ -79,6 +102,7 @@ impl Supervisor {
             delegate,
             is_up: true,
             is_gone: false,
+            takes_back,
             identity: None,
             irq_cores: BTreeMap::new(),
             reported_failures: BTreeMap::new(),
@@ -125,6 +149,8 @@ struct SupervisedInterface {
     delegate: Option<Box<QueueDelegate>>,
     is_up: bool,
     is_gone: bool,
+    /// Whether the policy is applied again when the interface is back.
+    takes_back: bool,
     /// By what the interface is recognised after it was gone; `None` until it was seen.
     identity: Option<InterfaceIdentity>,
     /// The core that each queue's interrupt went to at the last check.
@@ -218,7 +244,7 @@ impl SupervisedInterface {
     /// Applies the policy again if the interface is back. It is another one for the kernel, with its own index, queues and
     /// interrupts, so the plan is made anew.
     fn take_back(&mut self, links: &[Link]) {
-        let Some(known) = &self.identity else { return };
+        let Some(known) = self.identity.as_ref().filter(|_| self.takes_back) else { return };
         let back = links.iter().filter(|link| link.up).find_map(|link| {
             let interface = interface_by_index(link.index).ok()?;
             let identity = InterfaceIdentity::of(link, &interface);
