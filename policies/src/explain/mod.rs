@@ -201,6 +201,13 @@ impl FindingList {
         } else {
             self.add_ok(format!("Nothing is known here of the driver {driver}."));
         }
+        if interface.hides_napis() {
+            self.add_problem(
+                Severity::Prevents,
+                format!("While {name} joins packets itself (large receive offload), {driver} gives sockets no NAPI to poll."),
+                format!("ethtool -K {name} lro off"),
+            );
+        }
         self.check_interrupts(interface);
         if napis > 0 && !interface.has_interrupts() && interface.device.is_none() {
             self.add_ok(format!(

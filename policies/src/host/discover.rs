@@ -173,6 +173,7 @@ impl Interface {
             coalescing: facts.coalescing.clone(),
             channels: facts.channels,
             rx_ring: facts.rx_ring,
+            lro: facts.lro,
             defer_hard_irqs: facts.defer_hard_irqs,
             gro_flush_timeout: facts.gro_flush_timeout,
             notes,

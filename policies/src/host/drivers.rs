@@ -40,6 +40,8 @@ pub struct Driver {
     pub keeps_settings: Since,
     /// Whether it coalesces each queue by its own values (`ethtool --per-queue`).
     pub per_queue_coalescing: bool,
+    /// Whether with large receive offload it hands packets on without their NAPI (`netif_receive_skb`).
+    pub lro_hides_napis: bool,
     /// What else matters; may be empty.
     pub remark: &'static str,
     /// The device and kernel on which it was tried, or the files below `drivers/net` that were read.
@@ -75,6 +77,7 @@ const ROW: Driver = Driver {
     irq_names: NONE,
     keeps_settings: Since::Never,
     per_queue_coalescing: false,
+    lro_hides_napis: false,
     remark: "",
     evidence: Evidence::Read(""),
 };
@@ -256,7 +259,9 @@ pub const DRIVERS: [Driver; 21] = [
     Driver {
         name: "vmxnet3",
         irq_names: "`eth0-rxtx-0`, or `eth0-rx-1`, numbered by vector",
-        remark: "queues and NAPIs are matched by order",
+        lro_hides_napis: true,
+        remark: "queues and NAPIs are matched by order; sockets get no NAPI while large receive offload is on: \
+                 `ethtool -K eth0 lro off`",
         evidence: Evidence::Tried("QEMU, Linux 7.3"),
         ..ROW
     },

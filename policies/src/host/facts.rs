@@ -44,6 +44,8 @@ pub(crate) struct InterfaceFacts {
     pub(crate) coalescing: Vec<(Coalescing, u32)>,
     pub(crate) channels: Option<Channels>,
     pub(crate) rx_ring: Option<RxRing>,
+    /// Whether the device joins received packets itself (large receive offload).
+    pub(crate) lro: Option<bool>,
     /// `napi_defer_hard_irqs` of the device.
     pub(crate) defer_hard_irqs: Option<u64>,
     /// `gro_flush_timeout` of the device.
@@ -108,6 +110,7 @@ impl InterfaceFacts {
             interrupts,
             coalescing: ask.as_mut().and_then(|it| it.coalescing(link.index).ok()).unwrap_or_default(),
             channels: ask.as_mut().and_then(|it| it.channels(link.index).ok()),
+            lro: ask.as_mut().and_then(|it| it.has_feature(link.index, "rx-lro").ok()),
             rx_ring: ask.as_mut().and_then(|it| it.rx_ring(link.index).ok()),
             defer_hard_irqs: read_number(&sysfs::class_net(name).join("napi_defer_hard_irqs")),
             gro_flush_timeout: read_number(&sysfs::class_net(name).join("gro_flush_timeout")),

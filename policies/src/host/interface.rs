@@ -37,6 +37,8 @@ pub struct Interface {
     pub channels: Option<Channels>,
     /// The size of the receive rings, present and maximal, if the driver reports it.
     pub rx_ring: Option<RxRing>,
+    /// Whether the device joins received packets itself (large receive offload); `None` if that can't be read.
+    pub lro: Option<bool>,
     /// `napi_defer_hard_irqs`, which is of all queues.
     pub defer_hard_irqs: Option<u64>,
     /// `gro_flush_timeout`, which is of all queues, in nanoseconds.
@@ -114,6 +116,12 @@ impl Interface {
     /// Whether the queue may have an interrupt that was not found. Nothing stands in for it then.
     pub fn irq_is_unknown(&self, queue: &RxQueue) -> bool {
         queue.irq.is_none() && self.device.is_some()
+    }
+
+    /// Whether sockets get no NAPI id from the driver as it is set, so that nobody can poll for them.
+    pub(crate) fn hides_napis(&self) -> bool {
+        let known = self.driver.as_deref().and_then(Driver::find);
+        self.lro == Some(true) && known.is_some_and(|driver| driver.lro_hides_napis)
     }
 
     /// Which interfaces below receive for it; `None` if none does.

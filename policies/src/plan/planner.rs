@@ -123,6 +123,12 @@ impl Planner<'_> {
                 interface.name
             ));
         }
+        if interface.hides_napis() && policy.suspends_interrupts() {
+            self.prevent(format!(
+                "sockets get no NAPI to poll while {0} joins packets itself: ethtool -K {0} lro off",
+                interface.name
+            ));
+        }
         self.notes.extend(interface.note_on_lower());
         self.note_more_queues_than_workers(interface);
         for queue in self.settings.queues.iter().flatten() {
@@ -264,6 +270,12 @@ impl Planner<'_> {
             self.notes.push(format!(
                 "{0} adapts the delay of its interrupts (adaptive-rx), which adds to the latency at low load; \
                  `ethtool -C {0} adaptive-rx off rx-usecs 0` turns that off for the whole device",
+                interface.name
+            ));
+        } else if let Some(delay) = value(Coalescing::RxUsecs).filter(|delay| *delay > 0) {
+            self.notes.push(format!(
+                "each interrupt of {0} waits for up to {delay} µs (rx-usecs), which adds to the latency at low load; \
+                 `ethtool -C {0} rx-usecs 0` turns that off for the whole device",
                 interface.name
             ));
         }
