@@ -125,7 +125,7 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Tune(arguments) => tune::run(arguments, &journals),
+        Command::Tune(arguments) => tune::run(arguments, &journals, cli.format),
         Command::Restore { interface, ended, dry_run } => {
             let restore = if *ended { policies::restore_ended } else { policies::restore_all };
             let recovery = match dry_run {

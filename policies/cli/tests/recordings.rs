@@ -75,6 +75,23 @@ fn what_prevents_a_policy_has_an_exit_code_of_its_own() {
     assert_eq!(vanilla.status.code(), Some(0), "nothing prevents vanilla");
 }
 
+/// As of virtio on MMIO.
+#[test]
+fn an_interrupt_that_queues_share_is_placed_once() {
+    let whole = fs::read_to_string(folder().join("virtio_net.json")).unwrap();
+    let mut recording: serde_json::Value = serde_json::from_str(&whole).unwrap();
+    let mut shared = recording["interface"]["interrupts"][1].clone();
+    shared["actions"] = serde_json::json!([recording["interface"]["device"]]);
+    recording["interface"]["interrupts"] = serde_json::json!([shared]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), recording.to_string()).unwrap();
+    let output = policies("plan --policy vanilla --worker-cores 1-2", file.path());
+    let plan = String::from_utf8(output.stdout).unwrap();
+    let placed: Vec<&str> = plan.lines().filter(|line| line.contains(" affinity ")).collect();
+    assert!(placed.len() == 1 && placed[0].starts_with(" rx-0 irq"), "{plan}");
+    assert!(plan.contains("4 receive queues share one interrupt"), "{plan}");
+}
+
 /// A queue whose interrupt is not known gets nothing in its place.
 #[test]
 fn no_thread_is_started_for_a_queue_of_a_device() {

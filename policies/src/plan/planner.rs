@@ -274,7 +274,7 @@ impl Planner<'_> {
             ));
         } else if let Some(delay) = value(Coalescing::RxUsecs).filter(|delay| *delay > 0) {
             self.notes.push(format!(
-                "each interrupt of {0} waits for up to {delay} µs (rx-usecs), which adds to the latency at low load; \
+                "{0} delays its interrupts (rx-usecs {delay}), which adds to the latency at low load; \
                  `ethtool -C {0} rx-usecs 0` turns that off for the whole device",
                 interface.name
             ));
