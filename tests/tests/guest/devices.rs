@@ -154,7 +154,7 @@ fn a_vf_that_is_taken_away_under_load_and_given_back_gets_its_policy_again() {
     let before = guest.settings(&interface);
     guest.run(&format!(
         "memcached -v -u root --policy kernel-polling --gro-flush-timeout 200 -t 1 --cores 1 --interface {interface} \
-         -l 0.0.0.0 >/tmp/memcached 2>&1 &"
+         -l {address} >/tmp/memcached 2>&1 &"
     ));
     std::thread::sleep(std::time::Duration::from_secs(3));
     println!("{}", guest.ask("cat /tmp/memcached; ip addr; ls /sys/class/net").text);
