@@ -208,6 +208,16 @@ impl FindingList {
                 format!("ethtool -K {name} lro off"),
             );
         }
+        if interface.ignores_deferral() {
+            self.add_problem(
+                Severity::Prevents,
+                format!(
+                    "The driver {driver} enables a queue's interrupt after each poll, also while it is deferred or suspended: \
+                     no policy keeps interrupts away by that."
+                ),
+                "use the device's coalescing (ethtool -C), or the policy kernel-thread or packing",
+            );
+        }
         self.check_interrupts(interface);
         if napis > 0 && !interface.has_interrupts() && interface.device.is_none() {
             self.add_ok(format!(

@@ -40,6 +40,9 @@ pub struct Driver {
     pub keeps_settings: Since,
     /// Whether it coalesces each queue by its own values (`ethtool --per-queue`).
     pub per_queue_coalescing: bool,
+    /// Whether it leaves a queue's interrupt masked while deferral or suspension say so (`napi_complete_done` returns `false`).
+    /// Without that neither keeps interrupts away.
+    pub honours_deferral: bool,
     /// Whether with large receive offload it hands packets on without their NAPI (`netif_receive_skb`).
     pub lro_hides_napis: bool,
     /// What else matters; may be empty.
@@ -77,6 +80,7 @@ const ROW: Driver = Driver {
     irq_names: NONE,
     keeps_settings: Since::Never,
     per_queue_coalescing: false,
+    honours_deferral: true,
     lro_hides_napis: false,
     remark: "",
     evidence: Evidence::Read(""),
@@ -202,6 +206,7 @@ pub const DRIVERS: [Driver; 21] = [
     Driver {
         name: "mana",
         irq_names: "`mana_q0@pci:…` (6.12), `mana_msi1@pci:…` (7.3)",
+        honours_deferral: false,
         remark: "queues and NAPIs are matched by order",
         evidence: Evidence::Read("ethernet/microsoft/mana/gdma_main.c"),
         ..ROW
@@ -259,6 +264,7 @@ pub const DRIVERS: [Driver; 21] = [
     Driver {
         name: "vmxnet3",
         irq_names: "`eth0-rxtx-0`, or `eth0-rx-1`, numbered by vector",
+        honours_deferral: false,
         lro_hides_napis: true,
         remark: "queues and NAPIs are matched by order; sockets get no NAPI while large receive offload is on: \
                  `ethtool -K eth0 lro off`",
@@ -279,32 +285,38 @@ impl Driver {
     pub(crate) fn describe(&self) -> String {
         let remark = if self.remark.is_empty() { String::new() } else { format!("; {}", self.remark) };
         format!(
-            "queue to NAPI {}, NAPI to interrupt {}, interrupts {}, settings stay {}, coalescing per queue {}{remark}; {}",
+            "queue to NAPI {}, NAPI to interrupt {}, interrupts {}, settings stay {}, coalescing per queue {}, deferral {}{remark}; {}",
             self.links_queues,
             self.reports_irqs,
             self.irq_names,
             self.keeps_settings,
-            if self.per_queue_coalescing { "yes" } else { "no" },
+            yes_or_no(self.per_queue_coalescing),
+            yes_or_no(self.honours_deferral),
             self.evidence
         )
         .replace('`', "")
     }
 }
 
+fn yes_or_no(it: bool) -> &'static str {
+    if it { "yes" } else { "no" }
+}
+
 /// The rows as a table in Markdown.
 pub fn drivers_as_markdown() -> String {
-    let mut text = "| Driver | Queue to NAPI | NAPI to interrupt | Interrupts | Settings stay | Coalescing per queue | Known from | |\n\
-                    |---|---|---|---|---|---|---|---|\n"
+    let mut text = "| Driver | Queue to NAPI | NAPI to interrupt | Interrupts | Settings stay | Coalescing per queue | Deferral | Known from | |\n\
+                    |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for driver in DRIVERS {
         text.push_str(&format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             driver.name,
             driver.links_queues,
             driver.reports_irqs,
             driver.irq_names,
             driver.keeps_settings,
-            if driver.per_queue_coalescing { "yes" } else { "no" },
+            yes_or_no(driver.per_queue_coalescing),
+            yes_or_no(driver.honours_deferral),
             driver.evidence,
             driver.remark
         ));

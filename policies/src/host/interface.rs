@@ -124,6 +124,12 @@ impl Interface {
         self.lro == Some(true) && known.is_some_and(|driver| driver.lro_hides_napis)
     }
 
+    /// Whether its driver enables a queue's interrupt after each poll, whatever deferral and suspension say.
+    pub(crate) fn ignores_deferral(&self) -> bool {
+        let known = self.driver.as_deref().and_then(Driver::find);
+        known.is_some_and(|driver| !driver.honours_deferral)
+    }
+
     /// Which interfaces below receive for it; `None` if none does.
     pub(crate) fn note_on_lower(&self) -> Option<String> {
         let lower = self.lower.join(", ");

@@ -129,6 +129,17 @@ impl Planner<'_> {
                 interface.name
             ));
         }
+        if interface.ignores_deferral() && policy.busy_polls() {
+            let driver = interface.driver.as_deref().unwrap_or_default();
+            let note = format!(
+                "the driver {driver} enables a queue's interrupt after each poll, also while it is deferred or suspended"
+            );
+            match policy.suspends_interrupts() {
+                true => self.prevent(note),
+                // The device's coalescing is left.
+                false => self.notes.push(note),
+            }
+        }
         self.notes.extend(interface.note_on_lower());
         self.note_more_queues_than_workers(interface);
         for queue in self.settings.queues.iter().flatten() {

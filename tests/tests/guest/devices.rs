@@ -86,8 +86,12 @@ fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
             let before = guest.settings(&interface);
             let flags = format!("{interface} --policy {policy} --workers all");
             let explained = guest.ask(&format!("policies explain {interface}"));
-            assert_eq!(explained.status, 0, "{}", explained.text);
-            assert_eq!(guest.ask(&format!("policies plan {flags}")).status, 0);
+            // Its driver enables interrupts after each poll.
+            let ignores_deferral = kind == Nic::Vmxnet3;
+            assert_eq!(explained.status, if ignores_deferral { 3 } else { 0 }, "{}", explained.text);
+            let is_prevented = ignores_deferral && policy == "kernel-polling";
+            let planned = guest.ask(&format!("policies plan {flags}"));
+            assert_eq!(planned.status, if is_prevented { 3 } else { 0 }, "{}", planned.text);
             // A device may take less than was asked for, which is not a failure.
             let applied = guest.ask(&format!("policies apply {flags}"));
             assert!(!applied.text.contains("NOT"), "{kind:?}, {policy}: {applied:?}");
@@ -156,8 +160,6 @@ fn a_vf_that_is_taken_away_under_load_and_given_back_gets_its_policy_again() {
         "memcached -v -u root --policy kernel-polling --gro-flush-timeout 200 -t 1 --cores 1 --interface {interface} \
          -l {address} >/tmp/memcached 2>&1 &"
     ));
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    println!("{}", guest.ask("cat /tmp/memcached; ip addr; ls /sys/class/net").text);
     guest.wait_for("grep -q 'listening on' /tmp/memcached");
     let applied = guest.settings(&interface);
     assert_ne!(applied, before);
