@@ -41,8 +41,8 @@ pub struct Driver {
     /// Whether it coalesces each queue by its own values (`ethtool --per-queue`).
     pub per_queue_coalescing: bool,
     /// Whether it leaves a queue's interrupt masked while deferral or suspension say so (`napi_complete_done` returns `false`).
-    /// Without that neither keeps interrupts away.
-    pub honours_deferral: bool,
+    /// Without that neither keeps interrupts away. `None`: not known.
+    pub honours_deferral: Option<bool>,
     /// Whether with large receive offload it hands packets on without their NAPI (`netif_receive_skb`).
     pub lro_hides_napis: bool,
     /// What else matters; may be empty.
@@ -80,7 +80,7 @@ const ROW: Driver = Driver {
     irq_names: NONE,
     keeps_settings: Since::Never,
     per_queue_coalescing: false,
-    honours_deferral: true,
+    honours_deferral: Some(true),
     lro_hides_napis: false,
     remark: "",
     evidence: Evidence::Read(""),
@@ -206,7 +206,7 @@ pub const DRIVERS: [Driver; 21] = [
     Driver {
         name: "mana",
         irq_names: "`mana_q0@pci:…` (6.12), `mana_msi1@pci:…` (7.3)",
-        honours_deferral: false,
+        honours_deferral: Some(false),
         remark: "queues and NAPIs are matched by order",
         evidence: Evidence::Read("ethernet/microsoft/mana/gdma_main.c"),
         ..ROW
@@ -235,12 +235,14 @@ pub const DRIVERS: [Driver; 21] = [
         name: "netdevsim",
         keeps_settings: Since::Linux7_3,
         links_queues: Since::Linux7_3,
+        honours_deferral: None,
         remark: "for tests of the kernel",
         evidence: Evidence::Read("netdevsim/netdev.c"),
         ..ROW
     },
     Driver {
         name: "tun",
+        honours_deferral: None,
         remark: "its NAPIs can't be polled by applications (`netif_napi_add_tx`)",
         evidence: Evidence::Read("tun.c"),
         ..ROW
@@ -264,7 +266,7 @@ pub const DRIVERS: [Driver; 21] = [
     Driver {
         name: "vmxnet3",
         irq_names: "`eth0-rxtx-0`, or `eth0-rx-1`, numbered by vector",
-        honours_deferral: false,
+        honours_deferral: Some(false),
         lro_hides_napis: true,
         remark: "queues and NAPIs are matched by order; sockets get no NAPI while large receive offload is on: \
                  `ethtool -K eth0 lro off`",
@@ -290,7 +292,7 @@ impl Driver {
             self.reports_irqs,
             self.irq_names,
             self.keeps_settings,
-            yes_or_no(self.per_queue_coalescing),
+            yes_or_no(Some(self.per_queue_coalescing)),
             yes_or_no(self.honours_deferral),
             self.evidence
         )
@@ -298,8 +300,12 @@ impl Driver {
     }
 }
 
-fn yes_or_no(it: bool) -> &'static str {
-    if it { "yes" } else { "no" }
+fn yes_or_no(it: Option<bool>) -> &'static str {
+    match it {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "not known",
+    }
 }
 
 /// The rows as a table in Markdown.
@@ -315,7 +321,7 @@ pub fn drivers_as_markdown() -> String {
             driver.reports_irqs,
             driver.irq_names,
             driver.keeps_settings,
-            yes_or_no(driver.per_queue_coalescing),
+            yes_or_no(Some(driver.per_queue_coalescing)),
             yes_or_no(driver.honours_deferral),
             driver.evidence,
             driver.remark

@@ -127,7 +127,7 @@ impl Interface {
     /// Whether its driver enables a queue's interrupt after each poll, whatever deferral and suspension say.
     pub(crate) fn ignores_deferral(&self) -> bool {
         let known = self.driver.as_deref().and_then(Driver::find);
-        known.is_some_and(|driver| !driver.honours_deferral)
+        known.is_some_and(|driver| driver.honours_deferral == Some(false))
     }
 
     /// Which interfaces below receive for it; `None` if none does.
