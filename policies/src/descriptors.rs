@@ -6,8 +6,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
+
+use crate::host::identity::ProcessIdentity;
 
 /// `struct epoll_params` of `linux/eventpoll.h` (Linux 6.9): how one epoll instance busy-polls.
 #[doc(alias = "epoll_params")]
@@ -158,9 +161,34 @@ pub fn stop_steering(socket: &impl AsFd) -> io::Result<()> {
 /// `ESRCH` if there is no such process, `EBADF` if it has no such descriptor, `EPERM` without `CAP_SYS_PTRACE` over it,
 /// `ENOSYS` on older kernels.
 pub fn duplicate(pid: u32, descriptor: i32) -> io::Result<OwnedFd> {
+    Descriptors(open_process(pid)?).duplicate(descriptor)
+}
+
+fn open_process(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    Ok(pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty())?)
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// The descriptors of one process, and never of a later one with its id.
+#[derive(Debug)]
+pub(crate) struct Descriptors(OwnedFd);
+
+impl Descriptors {
+    /// # Errors
+    /// `ESRCH` if the process has ended.
+    pub(crate) fn of(process: &ProcessIdentity) -> io::Result<Self> {
+        let opened = open_process(process.pid)?;
+        // Looked at after it was opened: what was opened is the process, or had ended before.
+        match process.is_alive() {
+            true => Ok(Self(opened)),
+            false => Err(Errno::SRCH.into()),
+        }
+    }
+
+    /// As [`duplicate`].
+    pub(crate) fn duplicate(&self, descriptor: i32) -> io::Result<OwnedFd> {
+        Ok(pidfd_getfd(&self.0, descriptor, PidfdGetfdFlags::empty())?)
+    }
 }
 
 #[cfg(test)]
@@ -193,5 +221,17 @@ mod tests {
         assert_eq!(events(&instance), [7]);
         drop(duplicate);
         assert!(events(&instance).is_empty());
+    }
+
+    #[test]
+    fn a_later_process_with_the_same_id_is_not_the_one_whose_descriptors_were_meant() {
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let own = ProcessIdentity::current();
+        assert!(Descriptors::of(&own).unwrap().duplicate(socket.as_raw_fd()).is_ok());
+        let mut earlier = serde_json::to_value(&own).unwrap();
+        earlier["start"] = 1.into();
+        let earlier: ProcessIdentity = serde_json::from_value(earlier).unwrap();
+        let error = Descriptors::of(&earlier).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
     }
 }

@@ -1,10 +1,13 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use policies::counters::{RxPackets, Snapshot};
+use policies::host::Recording;
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
@@ -16,7 +19,11 @@ use crate::watch::WatchArguments;
 
 /// Network polling policies: show, plan, apply and restore what they set on the host
 #[derive(Parser)]
-#[command(name = "policies", version)]
+#[command(
+    name = "policies",
+    version,
+    after_help = "Exit codes: 0 success; 1 the command failed, or a value could not be set or restored; 2 invalid arguments; 3 `explain` or `plan`: something prevents the policy"
+)]
 pub struct Cli {
     /// Output format
     #[arg(long, global = true, value_enum, default_value_t)]
@@ -37,6 +44,8 @@ pub enum Command {
     /// Show what a policy would set, without changing anything
     Plan {
         #[command(flatten)]
+        interface: InterfaceOrRecording,
+        #[command(flatten)]
         plan: PlanArguments,
         /// Print shell commands that do the same: ethtool, ynl, sysfs
         #[arg(long)]
@@ -44,6 +53,8 @@ pub enum Command {
     },
     /// Apply a policy until `restore` or a reboot
     Apply {
+        /// Interface, for example eth0
+        interface: String,
         #[command(flatten)]
         plan: PlanArguments,
         /// Keep a running irqbalance from moving the interface's interrupts until `restore`
@@ -57,6 +68,17 @@ pub enum Command {
         /// Restore only what programs that have ended left; what `apply` has set stays
         #[arg(long)]
         ended: bool,
+        /// Show what would be restored, without changing anything
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show who has set what since when: the journals, their processes, and the modes of their queues
+    Status,
+    /// Print everything that is read of an interface, without addresses, for `explain --from` and `plan --from` on another
+    /// machine
+    Record {
+        /// Interface, for example eth0
+        interface: String,
     },
     /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that, and what a latency
     /// budget buys by the last result of lab
@@ -64,8 +86,11 @@ pub enum Command {
     /// With --pid, --unit or --cgroup: whether a server can be attached to
     Explain {
         /// Interface, for example eth0
-        #[arg(required_unless_present_any = ["pid", "unit", "cgroup"])]
+        #[arg(required_unless_present_any = ["pid", "unit", "cgroup", "from"])]
         interface: Option<String>,
+        /// Explain a recorded interface (`policies record`)
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "pid", "unit", "cgroup"])]
+        from: Option<PathBuf>,
         #[command(flatten)]
         target: Option<TargetArguments>,
     },
@@ -78,6 +103,72 @@ pub enum Command {
     /// Find a policy's values under the present load
     #[command(subcommand)]
     Tune(Tune),
+    /// Print shell completions
+    Completions { shell: Shell },
+    /// Print the man page of all commands
+    Man,
+}
+
+#[derive(Args)]
+pub struct InterfaceOrRecording {
+    /// Interface, for example eth0
+    #[arg(required_unless_present = "from")]
+    interface: Option<String>,
+    /// Plan for a recorded interface (`policies record`)
+    #[arg(long, value_name = "FILE", conflicts_with = "interface")]
+    from: Option<PathBuf>,
+}
+
+/// What a plan is made for.
+pub enum Subject {
+    Host(Interface),
+    Recording(Interface, Box<Recording>),
+}
+
+impl InterfaceOrRecording {
+    pub fn read(&self) -> Result<Subject, CommandError> {
+        match (&self.from, &self.interface) {
+            (Some(file), _) => {
+                let recording = Recording::read(file)?;
+                Ok(Subject::Recording(recording.interface(), Box::new(recording)))
+            }
+            // The command line has one of them.
+            (None, interface) => {
+                Ok(Subject::Host(host::interface(interface.as_deref().unwrap_or_default())?))
+            }
+        }
+    }
+}
+
+impl Subject {
+    pub fn interface(&self) -> &Interface {
+        match self {
+            Self::Host(interface) | Self::Recording(interface, _) => interface,
+        }
+    }
+
+    fn nearest_cores(&self, count: usize) -> Result<Vec<u32>, CommandError> {
+        match self {
+            Self::Host(interface) => nearest_cores(interface, count).map_err(CommandError::Affinity),
+            Self::Recording(_, recording) => Ok(recording.nearest_cores(count)),
+        }
+    }
+}
+
+/// The number of workers.
+#[derive(Debug, Clone, Copy)]
+enum Workers {
+    /// One for each queue, on as many cores as there are.
+    All,
+    Count(u16),
+}
+
+fn parse_workers(text: &str) -> Result<Workers, String> {
+    match (text, text.parse()) {
+        ("all", _) => Ok(Workers::All),
+        (_, Ok(count @ 1..)) => Ok(Workers::Count(count)),
+        _ => Err("expected a number from 1 to 65535, or all".to_owned()),
+    }
 }
 
 /// What a queue is expected to receive at most: about what one core serves of small requests.
@@ -85,17 +176,15 @@ const PEAK_PACKET_RATE: u32 = 100_000;
 
 #[derive(Args)]
 pub struct PlanArguments {
-    /// Interface, for example eth0
-    interface: String,
     #[arg(long, help = Policy::names())]
     policy: Policy,
     /// Cores of the application's workers, for example 0-3; queue i belongs to the i-th core
     #[arg(long, default_value = "", hide_default_value = true, conflicts_with = "workers")]
     worker_cores: Cpus,
     /// Number of workers, on the cores nearest to the device (its NUMA node first, second hardware
-    /// threads of a core last)
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
-    workers: Option<u16>,
+    /// threads of a core last); all: one for each queue, at most one for each core
+    #[arg(long, value_name = "COUNT", value_parser = parse_workers)]
+    workers: Option<Workers>,
     /// Cores that run network processing under packing, and the polling threads of kernel-thread
     #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
@@ -130,13 +219,11 @@ pub struct PlanArguments {
 }
 
 impl PlanArguments {
-    pub fn interface(&self) -> Result<Interface, CommandError> {
-        Ok(host::interface(&self.interface)?)
-    }
-
-    pub fn plan(&self, interface: &Interface, ban_irqbalance: bool) -> Result<Plan, CommandError> {
+    pub fn plan(&self, subject: &Subject, ban_irqbalance: bool) -> Result<Plan, CommandError> {
+        let interface = subject.interface();
         let worker_cores = match self.workers {
-            Some(count) => nearest_cores(interface, count.into()).map_err(CommandError::Affinity)?,
+            Some(Workers::All) => subject.nearest_cores(self.planned_queues(interface))?,
+            Some(Workers::Count(count)) => subject.nearest_cores(count.into())?,
             None => self.worker_cores.iter().collect(),
         };
         let values = self.deferral();
@@ -150,22 +237,32 @@ impl PlanArguments {
             defer_hard_irqs: values.defer_hard_irqs,
             gro_flush_timeout: GraceTime::Fixed(values.grace_time),
             latency_budget: self.latency_budget,
-            peak_packet_rate: self.peak_packet_rate(interface),
+            peak_packet_rate: self.peak_packet_rate(subject),
             suppression: SuppressionValues { rx_usecs: self.rx_usecs, ..SuppressionValues::default() },
             ..Settings::default()
         };
-        Ok(Plan::new(self.policy, interface, &settings))
+        Ok(match subject {
+            Subject::Host(interface) => Plan::new(self.policy, interface, &settings),
+            Subject::Recording(_, recording) => Plan::for_recording(self.policy, recording, &settings),
+        })
+    }
+
+    /// The number of receive queues that the plan is for.
+    fn planned_queues(&self, interface: &Interface) -> usize {
+        let all = self.channels.map_or(interface.queues.len(), |count| count as usize);
+        self.queues.as_ref().map_or(all, Cpus::len).max(1)
     }
 
     /// The packet rate for which the suspend timeout is bounded.
-    fn peak_packet_rate(&self, interface: &Interface) -> Option<u32> {
-        match self.peak_packet_rate {
-            Some(given) => Some(given),
-            None if self.policy.suspends_interrupts() => {
+    fn peak_packet_rate(&self, subject: &Subject) -> Option<u32> {
+        match (self.peak_packet_rate, subject) {
+            (Some(given), _) => Some(given),
+            (None, _) if !self.policy.suspends_interrupts() => None,
+            (None, Subject::Recording(..)) => Some(PEAK_PACKET_RATE),
+            (None, Subject::Host(interface)) => {
                 let is_ours = |queue| self.queues.as_ref().is_none_or(|queues| queues.contains(queue));
                 Some(PEAK_PACKET_RATE.max(highest_packet_rate(interface, is_ours)))
             }
-            None => None,
         }
     }
 

@@ -5,27 +5,29 @@
 mod arguments;
 mod attach;
 mod error;
+mod man;
 mod measured;
 mod output;
 mod prometheus;
 mod shell;
+mod status;
 mod tune;
 mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use policies::explain::Explanation;
 use policies::explain::measured::Measured;
-use policies::host::Machine;
+use policies::host::{Machine, Recording};
 use policies::{JournalDir, Knob, Lifetime, Plan, host};
 use serde_json::json;
 
-use arguments::{Cli, Command};
+use arguments::{Cli, Command, Subject};
 use error::CommandError;
 use output::{
-    Format, list_table, print_explanation, print_interface, print_left_journals, print_line, print_plan,
-    print_restore_reports,
+    Format, PREVENTED, list_table, print_explanation, print_interface, print_left_journals, print_line,
+    print_plan, print_restore_reports,
 };
 
 fn main() -> ExitCode {
@@ -51,7 +53,8 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
     match &cli.command {
         Command::List => {
             let interfaces = host::interfaces()?;
-            cli.format.print(&json!(interfaces), || print_line!("{}", list_table(&interfaces)));
+            cli.format
+                .print(&json!({ "interfaces": interfaces }), || print_line!("{}", list_table(&interfaces)));
             Ok(ExitCode::SUCCESS)
         }
         Command::Show { interface } => {
@@ -59,23 +62,30 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             cli.format.print(&json!(interface), || print_interface(&interface));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Plan { plan: arguments, shell } => {
-            let interface = arguments.interface()?;
-            let plan = arguments.plan(&interface, false)?;
+        Command::Plan { interface, plan: arguments, shell } => {
+            let subject = interface.read()?;
+            let plan = arguments.plan(&subject, false)?;
             if *shell {
-                print_line!("{}", shell::commands(&plan, &interface).trim_end());
+                print_line!("{}", shell::commands(&plan, subject.interface()).trim_end());
             } else {
                 cli.format.print(&json!(plan), || print_plan(&plan));
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(if plan.is_prevented { PREVENTED.into() } else { ExitCode::SUCCESS })
         }
-        Command::Apply { plan, ban_irqbalance } => {
-            apply(&plan.plan(&plan.interface()?, *ban_irqbalance)?, &journals, cli.format)
+        Command::Apply { interface, plan, ban_irqbalance } => {
+            let subject = Subject::Host(host::interface(interface)?);
+            apply(&plan.plan(&subject, *ban_irqbalance)?, &journals, cli.format)
         }
-        Command::Explain { interface, target: Some(target) } => {
+        Command::Explain { interface, target: Some(target), .. } => {
             attach::explain(target.into(), interface.as_deref(), &journals, cli.format)
         }
-        Command::Explain { interface, target: None } => {
+        Command::Explain { from: Some(file), .. } => {
+            let explanation = Explanation::of_recording(&Recording::read(file)?);
+            let json = json!({ "verdict": explanation.verdict(), "findings": explanation.findings });
+            cli.format.print(&json, || print_explanation(&explanation));
+            Ok(code_of(&explanation))
+        }
+        Command::Explain { interface, target: None, from: None } => {
             let interface = interface.as_deref().unwrap_or_default();
             let explanation = Explanation::of(&host::interface(interface)?, &journals)?;
             let last = Measured::last();
@@ -88,8 +98,21 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
                 print_explanation(&explanation);
                 print_line!("{}", measured::to_text(&last, &Machine::read()));
             });
+            Ok(code_of(&explanation))
+        }
+        Command::Record { interface } => {
+            print_line!("{:#}", json!(Recording::of(interface)?));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Status => status::print(&journals, cli.format),
+        Command::Completions { shell } => {
+            // Into memory first: clap_complete panics on write errors.
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "policies", &mut script);
+            print_line!("{}", String::from_utf8_lossy(&script).trim_end());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man => man::print(),
         Command::Attach(arguments) => attach::attach(arguments, &journals, cli.format),
         Command::Run(arguments) => attach::run(arguments, &journals),
         Command::Watch(arguments) => {
@@ -102,15 +125,24 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Tune(arguments) => tune::run(arguments, &journals),
-        Command::Restore { interface, ended } => {
+        Command::Tune(arguments) => tune::run(arguments, &journals, cli.format),
+        Command::Restore { interface, ended, dry_run } => {
             let restore = if *ended { policies::restore_ended } else { policies::restore_all };
-            let recovery = restore(&journals, interface.as_deref())?;
-            cli.format.print(&json!(recovery.reports), || print_restore_reports(&recovery.reports));
+            let recovery = match dry_run {
+                true => policies::restore_preview(&journals, interface.as_deref(), *ended)?,
+                false => restore(&journals, interface.as_deref())?,
+            };
+            cli.format.print(&json!({ "reports": recovery.reports }), || {
+                print_restore_reports(&recovery.reports, *dry_run)
+            });
             print_left_journals(&recovery);
             Ok(if recovery.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
     }
+}
+
+fn code_of(explanation: &Explanation) -> ExitCode {
+    if explanation.prevents() { PREVENTED.into() } else { ExitCode::SUCCESS }
 }
 
 /// Nothing of `apply` stays to ask it again.

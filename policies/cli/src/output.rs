@@ -43,11 +43,25 @@ impl Format {
     /// Prints `json` or calls `print_table`.
     pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
         match self {
-            Format::Json => print_line!("{json:#}"),
+            Format::Json => print_line!("{:#}", with_schema(json.clone())),
             // `main` accepts Prometheus for `watch` only, which does not call this.
             Format::Table | Format::Prometheus => print_table(),
         }
     }
+}
+
+/// The exit code of `explain` and `plan` if something prevents the policy.
+pub const PREVENTED: u8 = 3;
+
+/// The version of what JSON contains. It is raised when a field is removed or gets another meaning.
+const SCHEMA: u32 = 1;
+
+/// An object with the version of its schema.
+pub fn with_schema(mut json: serde_json::Value) -> serde_json::Value {
+    if let Some(object) = json.as_object_mut() {
+        object.insert("schema".to_owned(), SCHEMA.into());
+    }
+    json
 }
 
 /// Whether output was lost.
@@ -181,12 +195,13 @@ pub fn print_plan(plan: &Plan) {
     }
 }
 
-pub fn print_restore_reports(reports: &[RestoreReport]) {
+pub fn print_restore_reports(reports: &[RestoreReport], dry_run: bool) {
     if reports.is_empty() {
         print_line!("nothing to restore");
     }
+    let what = if dry_run { "would be removed" } else { "removed" };
     for report in reports {
-        print_line!("{}: {} removed", report.interface, report.policy);
+        print_line!("{}: {} {what}", report.interface, report.policy);
         for (other, outcome) in &report.others {
             print_line!("  {other}: {outcome}");
         }

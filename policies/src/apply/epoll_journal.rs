@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::guard::Guard;
 use super::undo::{Undo, lock};
-use crate::descriptors::{EpollParams, duplicate};
+use crate::descriptors::{Descriptors, EpollParams};
 use crate::host::identity::ProcessIdentity;
 use crate::journal::{EpollEntry, JournalDir, RestoreOutcome};
 
@@ -61,7 +61,7 @@ impl EpollJournal {
         let entry = entries
             .find(|entry| (&entry.process, entry.descriptor) == (process, descriptor))
             .ok_or_else(|| io::Error::other("the epoll instance is not in the journal"))?;
-        let epoll = duplicate(process.pid, descriptor)?;
+        let epoll = Descriptors::of(process)?.duplicate(descriptor)?;
         let now = EpollParams::read(&epoll)?;
         if now != entry.old && !entry.owns(now) {
             return Ok(false);

@@ -40,6 +40,15 @@ impl Guard {
         &self.plan
     }
 
+    /// Restores what is left of the old values, and removes the journal.
+    pub(crate) fn restore_now(&self) {
+        restore_or_log(&self.directory, &self.undo);
+    }
+
+    pub(crate) fn directory(&self) -> &JournalDir {
+        &self.directory
+    }
+
     /// Keeps the host as it is. The journal stays, for `policies restore`.
     pub fn keep(mut self) -> Vec<Applied> {
         if let Some(file) = lock(&self.undo).take().and_then(|undo| undo.file) {

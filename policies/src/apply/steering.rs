@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::undo::{Undo, lock, restore_or_log};
-use crate::descriptors::{duplicate, steer_by_queue};
+use crate::descriptors::{Descriptors, steer_by_queue};
 use crate::error::Error;
 use crate::host::Interface;
 use crate::host::identity::ProcessIdentity;
@@ -57,7 +57,7 @@ impl Steering {
             undo.journal.listeners.pop();
             return Err(io::Error::other(error));
         }
-        steer_by_queue(&duplicate(process.pid, descriptor)?, &[], listeners)
+        steer_by_queue(&Descriptors::of(process)?.duplicate(descriptor)?, &[], listeners)
     }
 }
 

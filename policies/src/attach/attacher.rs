@@ -73,13 +73,13 @@ impl Queues {
         }
     }
 
-    /// Reads which NAPIs the queues have now, and which kernel threads poll those.
+    /// Reads which NAPIs the queues have now, and what else of the card the law has to know.
     fn reread_napis(&mut self) {
         self.reread_map();
         for (name, queue) in &mut self.held {
-            let interface = self.map.interface(name);
-            let found = interface.and_then(|it| it.queues.iter().find(|it| it.index == name.queue));
-            queue.meter.set_kernel_thread(found.and_then(|queue| queue.napi.as_ref()?.pid));
+            if let Some(interface) = self.map.interface(name) {
+                queue.reread(interface);
+            }
         }
     }
 }

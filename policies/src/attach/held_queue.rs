@@ -10,13 +10,12 @@ use super::load::{Load, LoadMeter};
 use super::queue_map::QueueName;
 use super::target::AttachConfig;
 use super::watchdog::Watchdog;
-use crate::affinity::Affinity;
 use crate::apply::{Applied, EpollJournal, apply};
 use crate::descriptors::EpollParams;
 use crate::error::Error;
 use crate::grace_time::GraceTime;
 use crate::host::identity::ProcessIdentity;
-use crate::host::interface_by_index;
+use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
 use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
@@ -98,16 +97,10 @@ impl HeldQueue {
             // The attachment may have ended.
             let _ = events.send(AttachEvent::Queue { queue: queue.clone(), change: change.clone() });
         };
-        let supervisor = Supervisor::start(guard, Affinity::None, on_change, hooks)
+        let supervisor = Supervisor::start_until_gone(guard, on_change, hooks)
             .map_err(Error::kernel("start a supervisor"))?;
-        let napi = interface.queues.iter().find(|it| it.index == name.queue).and_then(|it| it.napi.as_ref());
-        let is_threaded = napi.is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0));
-        let limits = LawLimits {
-            ring_slots: interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
-            wakes: if is_threaded { 2 } else { 1 },
-            has_to_pay: !config.ignores_polling_costs,
-            ..LawLimits::default()
-        };
+        let limits =
+            LawLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface, name.queue) };
         let law = PollingLaw::new(budgets, costs, limits);
         Ok(Self {
             name: name.clone(),
@@ -124,6 +117,19 @@ impl HeldQueue {
             watchdog: Watchdog::new(),
             _supervisor: supervisor,
         })
+    }
+
+    /// Follows what the device has become: a reopened link may have another ring, and a kernel thread or none.
+    pub(super) fn reread(&mut self, interface: &Interface) {
+        let queue = interface.queues.iter().find(|queue| queue.index == self.name.queue);
+        self.meter.set_kernel_thread(queue.and_then(|queue| queue.napi.as_ref()?.pid));
+        let limits =
+            LawLimits { has_to_pay: self.limits.has_to_pay, ..limits_of(interface, self.name.queue) };
+        if limits != self.limits {
+            self.limits = limits;
+            // What was measured under the old ones holds no longer.
+            self.hold_back(Duration::ZERO);
+        }
     }
 
     /// The settings with which the queue is driven, and the budgets.
@@ -292,6 +298,17 @@ impl HeldQueue {
             instance.leaving.get_or_insert(reason);
         }
         if settings.polls() { Vec::new() } else { self.release_leaving(|_| true) }
+    }
+}
+
+/// What a queue's ring and thread allow the law.
+fn limits_of(interface: &Interface, queue: u32) -> LawLimits {
+    let napi = interface.queues.iter().find(|it| it.index == queue).and_then(|it| it.napi.as_ref());
+    let is_threaded = napi.is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0));
+    LawLimits {
+        ring_slots: interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
+        wakes: if is_threaded { 2 } else { 1 },
+        ..LawLimits::default()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use super::process::{EpollReader, HeldSocket};
 use super::queue_map::{QueueMap, QueueName};
-use crate::descriptors::{EpollParams, duplicate, incoming_napi_id};
+use crate::descriptors::{Descriptors, EpollParams, incoming_napi_id};
 use crate::host::identity::ProcessIdentity;
 
 /// How many sockets are looked at at once. Each is duplicated for some microseconds, in which the process's closing it
@@ -54,9 +54,9 @@ impl Instance {
     /// Its parameters now.
     ///
     /// # Errors
-    /// As [`duplicate`] and [`EpollParams::read`].
+    /// As [`duplicate`](crate::descriptors::duplicate) and [`EpollParams::read`].
     pub(super) fn params(&self) -> io::Result<EpollParams> {
-        EpollParams::read(duplicate(self.process.pid, self.descriptor)?)
+        EpollParams::read(Descriptors::of(&self.process)?.duplicate(self.descriptor)?)
     }
 
     /// How many sockets it holds, and for how many of them a queue is known.
@@ -71,6 +71,7 @@ impl Instance {
     /// `NotFound` if the instance was closed.
     pub(super) fn read_sockets(&mut self, reader: &EpollReader) -> io::Result<()> {
         let present = reader.sockets(self.process.pid, self.descriptor)?;
+        let descriptors = Descriptors::of(&self.process)?;
         self.scans += 1;
         let mut seen = BTreeMap::new();
         let mut looks_left = LOOKS;
@@ -90,7 +91,7 @@ impl Instance {
             }
             looks_left -= 1;
             // It may have been closed meanwhile.
-            let Ok(duplicate) = duplicate(self.process.pid, socket.descriptor) else { continue };
+            let Ok(duplicate) = descriptors.duplicate(socket.descriptor) else { continue };
             let napi = incoming_napi_id(&duplicate);
             drop(duplicate);
             if again && !is_new {

@@ -8,7 +8,7 @@ use rustix::net::{getsockname, sockopt};
 use super::event::AttachEvent;
 use super::process::EpollReader;
 use crate::apply::Steering;
-use crate::descriptors::duplicate;
+use crate::descriptors::Descriptors;
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
 use crate::host::{Interface, interface, interface_of_address};
@@ -79,13 +79,14 @@ impl Steerer {
         let mut groups = Groups::new();
         let mut others = BTreeSet::new();
         for (process, epoll) in epolls {
+            let Ok(descriptors) = Descriptors::of(process) else { continue };
             for socket in reader.sockets(process.pid, *epoll).unwrap_or_default() {
                 if self.others.contains(&socket.inode) {
                     others.insert(socket.inode);
                     continue;
                 }
                 // It may have been closed.
-                let Ok(duplicate) = duplicate(process.pid, socket.descriptor) else { continue };
+                let Ok(duplicate) = descriptors.duplicate(socket.descriptor) else { continue };
                 let listens = sockopt::socket_acceptconn(&duplicate).unwrap_or(false)
                     && sockopt::socket_reuseport(&duplicate).unwrap_or(false);
                 let address = getsockname(&duplicate).ok().and_then(|address| address.try_into().ok());

@@ -27,9 +27,10 @@ use crate::error::Error;
 use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
 use crate::host::identity::network_namespace;
 use crate::host::irqbalance::Irqbalance;
-use crate::host::{Cpus, Interface, RxQueue};
+use crate::host::{Driver, HostFacts, Interface, Recording, RxQueue};
 use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
+use crate::supervise::status;
 
 /// How much a finding affects kernel polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -75,19 +76,42 @@ impl Explanation {
     /// # Errors
     /// [`Error::Journal`] if the directory of journals can't be read, [`Error::Kernel`] if the counters can't be read.
     pub fn of(interface: &Interface, journals: &JournalDir) -> Result<Self, Error> {
+        let host = HostFacts::read();
         let mut findings = FindingList(Vec::new());
-        findings.check_kernel();
+        findings.check_kernel(&host);
         findings.check_device(interface);
-        findings.check_permission(interface);
-        findings.check_queues(interface);
-        findings.check_nearness(interface, journals);
+        findings.check_permission(interface, &host);
+        findings.check_queues(interface, &host);
+        findings.check_nearness(interface, &host, status::workers(journals, interface.index));
         findings.check_steering(interface);
         findings.check_other_processes(interface, journals)?;
-        findings.check_settings(interface);
+        findings.check_settings(interface, &host);
         if interface.up {
             findings.check_traffic(interface)?;
         }
         Ok(Self { interface: interface.name.clone(), findings: findings.0 })
+    }
+
+    /// Explains a recorded interface: without permissions, other processes and traffic.
+    pub fn of_recording(recording: &Recording) -> Self {
+        let (interface, host) = (recording.interface(), &recording.host);
+        let mut findings = FindingList(Vec::new());
+        findings.check_kernel(host);
+        findings.check_device(&interface);
+        findings.check_queues(&interface, host);
+        findings.check_nearness(&interface, host, Vec::new());
+        findings.check_steering(&interface);
+        findings.check_settings(&interface, host);
+        let origin = &recording.origin;
+        findings.add_ok(format!(
+            "This is a recording ({origin}): permissions, other processes and traffic are not in it."
+        ));
+        Self { interface: interface.name, findings: findings.0 }
+    }
+
+    /// Whether kernel polling does not work in full.
+    pub fn prevents(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Prevents)
     }
 
     /// The conclusion in a sentence.
@@ -117,11 +141,10 @@ impl FindingList {
         self.0.push(Finding { severity, summary, remedy: Some(remedy.into()) });
     }
 
-    fn check_kernel(&mut self) {
-        let release = procfs::sys::kernel::Version::current();
-        let Ok(version) = release else { return };
-        let name = format!("Linux {}.{}", version.major, version.minor);
-        if (version.major, version.minor) >= (6, 13) {
+    fn check_kernel(&mut self, host: &HostFacts) {
+        let Some((major, minor)) = host.kernel_version() else { return };
+        let name = format!("Linux {major}.{minor}");
+        if (major, minor) >= (6, 13) {
             self.add_ok(format!("{name} can suspend a queue's interrupts (since 6.13)."));
         } else {
             self.add_problem(
@@ -143,6 +166,15 @@ impl FindingList {
             return;
         }
         let napis = interface.napi_ids().len();
+        let below = interface.lower.iter().map(|lower| format!("policies explain {lower}"));
+        let below = below.collect::<Vec<_>>().join("; ");
+        if let Some(note) = interface.note_on_lower() {
+            let severity = if napis == 0 { Severity::Prevents } else { Severity::Degrades };
+            self.add_problem(severity, format!("{note}."), below);
+        }
+        if napis == 0 && !interface.lower.is_empty() {
+            return;
+        }
         if napis == 0 && driver == "veth" {
             self.add_problem(
                 Severity::Prevents,
@@ -164,7 +196,30 @@ impl FindingList {
                 plural(napis, "NAPI")
             ));
         }
-        if napis > 0 && !interface.has_interrupts() {
+        if let Some(known) = Driver::find(driver) {
+            self.add_ok(format!("Of the driver {driver} is known: {}.", known.describe()));
+        } else {
+            self.add_ok(format!("Nothing is known here of the driver {driver}."));
+        }
+        if interface.hides_napis() {
+            self.add_problem(
+                Severity::Prevents,
+                format!("While {name} joins packets itself (large receive offload), {driver} gives sockets no NAPI to poll."),
+                format!("ethtool -K {name} lro off"),
+            );
+        }
+        if interface.ignores_deferral() {
+            self.add_problem(
+                Severity::Prevents,
+                format!(
+                    "The driver {driver} enables a queue's interrupt after each poll, also while it is deferred or suspended: \
+                     no policy keeps interrupts away by that."
+                ),
+                "use the device's coalescing (ethtool -C), or the policy kernel-thread or packing",
+            );
+        }
+        self.check_interrupts(interface);
+        if napis > 0 && !interface.has_interrupts() && interface.device.is_none() {
             self.add_ok(format!(
                 "{name} has no interrupts, so the sender's core polls its queues. A policy gives each queue a \
                  real-time kernel thread in place of an interrupt; kernel polling suspends its wake-ups."
@@ -182,7 +237,35 @@ impl FindingList {
         }
     }
 
-    fn check_permission(&mut self, interface: &Interface) {
+    /// What could not be found is unknown, and not absent.
+    fn check_interrupts(&mut self, interface: &Interface) {
+        let unknown: Vec<String> = interface
+            .queues
+            .iter()
+            .filter(|queue| queue.napi.is_some() && interface.irq_is_unknown(queue))
+            .map(|queue| format!("rx-{}", queue.index))
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let (name, queues) = (&interface.name, unknown.join(", "));
+        let names = &interface.interrupt_names;
+        self.add_problem(
+            Severity::Degrades,
+            if names.is_empty() {
+                format!("The interrupts of {queues} were not found, so a policy leaves them where they are.")
+            } else {
+                format!(
+                    "Which interrupt is whose of {queues} was not found, so a policy leaves them where they are. The \
+                     device has {}.",
+                    names.join(", ")
+                )
+            },
+            format!("find them in /proc/interrupts while {name} receives, and set /proc/irq/N/smp_affinity_list"),
+        );
+    }
+
+    fn check_permission(&mut self, interface: &Interface, host: &HostFacts) {
         let name = &interface.name;
         if has_net_admin() && in_initial_user_namespace() {
             self.add_ok("This process may change all settings (CAP_NET_ADMIN).".to_owned());
@@ -199,14 +282,14 @@ impl FindingList {
             why.to_owned(),
             format!(
                 "sudo policies apply {name} --policy kernel-polling --workers {}",
-                worker_count(interface)
+                worker_count(interface, host)
             ),
         );
     }
 
-    fn check_queues(&mut self, interface: &Interface) {
+    fn check_queues(&mut self, interface: &Interface, host: &HostFacts) {
         let (name, count) = (&interface.name, interface.queues.len());
-        let cores = Cpus::allowed().map_or(1, |cpus| cpus.len());
+        let cores = host.allowed.len().max(1);
         if interface.napi_ids().is_empty() {
             return;
         }
@@ -335,7 +418,7 @@ impl FindingList {
         Ok(())
     }
 
-    fn check_settings(&mut self, interface: &Interface) {
+    fn check_settings(&mut self, interface: &Interface, host: &HostFacts) {
         let is_configured = |queue: &&RxQueue| {
             queue.napi.as_ref().is_some_and(|napi| {
                 let set = |value: Option<u64>| value.is_some_and(|value| value > 0);
@@ -355,7 +438,7 @@ impl FindingList {
                  `policies restore`.",
                 plural(all, "queue"),
                 interface.name,
-                worker_count(interface)
+                worker_count(interface, host)
             ));
         }
     }
@@ -392,9 +475,8 @@ fn plural(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-fn worker_count(interface: &Interface) -> usize {
-    let cores = Cpus::allowed().map_or(1, |cpus| cpus.len());
-    interface.queues.len().clamp(1, cores)
+fn worker_count(interface: &Interface, host: &HostFacts) -> usize {
+    interface.queues.len().clamp(1, host.allowed.len().max(1))
 }
 
 /// The journals that can't be read, and may be of the interface with an index.

@@ -1,9 +1,8 @@
 //! What is far from a device: workers and interrupts on cores of other NUMA nodes.
 
 use super::{Finding, FindingList, Severity};
-use crate::host::{Cpus, Interface, Pid, RxQueue, numa};
-use crate::journal::JournalDir;
-use crate::supervise::status;
+use crate::host::{Cpus, HostFacts, Interface, Pid, RxQueue};
+use crate::worker_status::WorkerStatus;
 
 /// An interface's device, and the cores of what receives for it.
 struct Nearness<'a> {
@@ -21,14 +20,18 @@ struct Nearness<'a> {
 
 impl FindingList {
     /// Nothing on a machine with one node, or if the device belongs to none.
-    pub(super) fn check_nearness(&mut self, interface: &Interface, journals: &JournalDir) {
+    pub(super) fn check_nearness(
+        &mut self,
+        interface: &Interface,
+        host: &HostFacts,
+        workers: Vec<WorkerStatus>,
+    ) {
         let Some(node) = interface.numa_node else { return };
-        let near = numa::node_cpus(node);
-        let online = Cpus::online().unwrap_or_default();
-        if near.is_empty() || online.iter().all(|core| near.contains(core)) {
+        let near = host.topology.node_cpus(Some(node));
+        if near.is_empty() || host.online.iter().all(|core| near.contains(core)) {
             return;
         }
-        let workers = status::workers(journals, interface.index).into_iter();
+        let workers = workers.into_iter();
         let cores_of = |thread: i32| Cpus::of_thread(Some(Pid::from_raw(thread)?)).ok();
         let workers =
             workers.filter_map(|worker| Some((worker.worker, worker.thread, cores_of(worker.thread)?)));
@@ -37,7 +40,7 @@ impl FindingList {
             interface: &interface.name,
             node,
             near,
-            allowed: Cpus::allowed().unwrap_or_default(),
+            allowed: host.allowed.clone(),
             workers: workers.collect(),
             interrupts: interrupts.collect(),
         };

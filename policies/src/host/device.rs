@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::io;
 
-use super::discover::{self, interface_by_index};
+use super::discover::interface_by_index;
+use super::facts;
 use super::interface::Interface;
 use super::irq::Direction;
 use crate::cpus::Pid;
@@ -31,7 +32,7 @@ impl Device {
 
     /// The name of its driver; `None` for a virtual device.
     pub(crate) fn driver(&self) -> Option<String> {
-        discover::driver(&self.name)
+        facts::driver(&self.name)
     }
 
     /// The interface's index, if the index still has the expected name.

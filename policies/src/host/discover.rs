@@ -1,16 +1,14 @@
-//! Reads interfaces from rtnetlink, netdev and ethtool netlink, sysfs and `/proc`.
+//! Finds interfaces, and which NAPI and interrupt is whose.
 
-use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::interface::{Interface, RxQueue, TxQueue, sysfs};
-use super::irq::{self, Direction};
-use crate::cpus::Cpus;
+use super::facts::InterfaceFacts;
+use super::interface::{Interface, RxQueue, TxQueue};
+use super::irq::Direction;
+use super::irq_names;
 use crate::error::Error;
-use crate::netlink::ethtool::Ethtool;
 use crate::netlink::netdev::{Napi, Netdev, ReportedQueue};
 use crate::netlink::route::{self, Link};
 
@@ -31,13 +29,14 @@ pub fn interfaces() -> Result<Vec<Interface>, Error> {
 /// [`Error::NoInterface`] if it does not exist, with the names that do; [`Error::Kernel`] if rtnetlink
 /// can't list the interfaces.
 pub fn interface(name: &str) -> Result<Interface, Error> {
+    Ok(inspect(link(name)?, &mut Netdev::open()))
+}
+
+fn link(name: &str) -> Result<Link, Error> {
     let links = links()?;
     let available = links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
-    let link = links
-        .into_iter()
-        .find(|link| link.name == name)
-        .ok_or_else(|| Error::NoInterface { name: name.to_owned(), available })?;
-    Ok(inspect(link, &mut Netdev::open()))
+    let found = links.into_iter().find(|link| link.name == name);
+    found.ok_or_else(|| Error::NoInterface { name: name.to_owned(), available })
 }
 
 pub(crate) fn interface_by_index(index: u32) -> Result<Interface, Error> {
@@ -62,8 +61,8 @@ pub(crate) fn wait_for_queues(ifindex: u32, count: Option<u64>) -> Result<Interf
     }
 }
 
-/// The interface that has a local address. For the unspecified address: the only interface besides
-/// loopback that is up, or `None` if there are several.
+/// The interface that has a local address, or the one below by which that receives (the interface of a VLAN). For the
+/// unspecified address: the only interface besides loopback that is up, or `None` if there are several.
 ///
 /// # Errors
 /// [`Error::Kernel`] if rtnetlink can't list the interfaces or addresses.
@@ -82,7 +81,15 @@ pub fn interface_of_address(address: IpAddr) -> Result<Option<Interface>, Error>
             .find(|(_, candidate)| *candidate == address)
             .and_then(|(index, _)| links.into_iter().find(|link| link.index == index))
     };
-    Ok(found.map(|link| inspect(link, &mut Netdev::open())))
+    Ok(found.map(|link| receiver(inspect(link, &mut Netdev::open()))))
+}
+
+/// The interface itself, or the only one below it if that has the queues.
+fn receiver(upper: Interface) -> Interface {
+    match upper.lower.as_slice() {
+        [only] if upper.napi_ids().is_empty() => interface(only).map_or(upper, receiver),
+        _ => upper,
+    }
 }
 
 fn links() -> Result<Vec<Link>, Error> {
@@ -90,143 +97,139 @@ fn links() -> Result<Vec<Link>, Error> {
 }
 
 fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
-    let mut notes = Vec::new();
-    let driver = driver(&link.name).or_else(|| link.kind.clone());
-    let (reported, reported_tx, napis) = match netdev {
-        Ok(netdev) => {
-            let (queues, tx_queues) = netdev.queues(link.index).unwrap_or_else(|error| {
-                notes.push(format!("cannot list queues over netdev netlink: {error}"));
-                Default::default()
-            });
-            let napis = netdev.napis(link.index).unwrap_or_else(|error| {
-                notes.push(format!("cannot list NAPIs over netdev netlink: {error}"));
-                Vec::new()
-            });
-            (queues, tx_queues, napis)
+    Interface::from_facts(&InterfaceFacts::read(link, netdev))
+}
+
+/// The facts about one interface.
+pub(super) fn facts(name: &str) -> Result<InterfaceFacts, Error> {
+    Ok(InterfaceFacts::read(link(name)?, &mut Netdev::open()))
+}
+
+impl Interface {
+    pub(super) fn from_facts(facts: &InterfaceFacts) -> Self {
+        let InterfaceFacts { napis, interrupts, .. } = facts;
+        let mut notes = facts.unread.clone();
+        let reported: Vec<u32> = facts.reported_rx.iter().map(|queue| queue.index).collect();
+        let listed = facts.rx_queues.iter().map(|queue| queue.index);
+        let indices = if reported.is_empty() { listed.collect() } else { reported };
+        if !facts.up && facts.name != "lo" {
+            notes.push(
+                "the link is down; most drivers have NAPIs and interrupts only while it is up".to_owned(),
+            );
         }
-        Err(error) => {
+        // veth and vmxnet3 link no queue to its NAPI, but add their NAPIs in queue order, with ascending ids. If the
+        // counts differ (drivers with NAPIs for transmit), the order is not usable.
+        let any_link = facts.reported_rx.iter().any(|queue| queue.napi.is_some());
+        let by_order = !any_link && !napis.is_empty() && napis.len() == indices.len();
+        if !any_link && !napis.is_empty() && !by_order {
             notes.push(format!(
-                "netdev netlink is not available, so NAPIs can be neither read nor set: {error}"
+                "{} NAPIs and {} receive queues, and the driver does not report which NAPI polls which queue",
+                napis.len(),
+                indices.len()
             ));
-            Default::default()
         }
-    };
-    let indices = queue_numbers(&link.name, "rx", &reported);
-    if !link.up && link.name != "lo" {
-        notes.push("the link is down; most drivers have NAPIs and interrupts only while it is up".to_owned());
-    }
-    // veth links no queue to its NAPI, but adds its NAPIs in queue order, with ascending ids. If the
-    // counts differ (drivers with NAPIs for transmit), the order is not usable.
-    let any_link = reported.iter().any(|queue| queue.napi.is_some());
-    let by_order = !any_link && !napis.is_empty() && napis.len() == indices.len();
-    if !any_link && !napis.is_empty() && !by_order {
-        notes.push(format!(
-            "{} NAPIs and {} receive queues, and the driver does not report which NAPI polls which queue",
-            napis.len(),
-            indices.len()
-        ));
-    }
-    if link.up && napis.is_empty() && link.name != "lo" {
-        notes.push("no NAPI: the driver uses none, or (veth) generic receive offload is off".to_owned());
-    }
-    let named_irqs = irq::irqs_by_name(&link.name, Direction::Rx);
-    let queues = indices
-        .iter()
-        .enumerate()
-        .map(|(position, &index)| {
+        if facts.up && napis.is_empty() && facts.name != "lo" {
+            notes.push("no NAPI: the driver uses none, or (veth) generic receive offload is off".to_owned());
+        }
+        let names = [facts.name.as_str(), facts.device.as_deref().unwrap_or_default()];
+        let named = irq_names::by_name(interrupts, &names, Direction::Rx, indices.len());
+        let queue = |(position, &index): (usize, &u32)| {
             let napi = if by_order {
                 napis.get(position).cloned()
             } else {
-                let id = reported.iter().find(|queue| queue.index == index).and_then(|queue| queue.napi);
-                napis.iter().find(|napi| Some(napi.id) == id).cloned()
+                napi_of(index, &facts.reported_rx, napis).cloned()
             };
-            let irq_by_name = (named_irqs.len() == indices.len()).then(|| named_irqs[position]);
-            let irq = napi.as_ref().and_then(|napi| napi.irq).or(irq_by_name);
+            let irq = napi.as_ref().and_then(|napi| napi.irq).or(named[position]);
+            let interrupt = irq.and_then(|irq| interrupts.iter().find(|found| found.number == irq));
+            let listed = facts.rx_queues.iter().find(|queue| queue.index == index);
+            let thread = napi.as_ref().and_then(|napi| napi.pid);
             RxQueue {
                 index,
                 napi_reported: napi.is_some() && !by_order,
-                napi,
                 irq,
-                irq_affinity: irq.and_then(|irq| irq::affinity(irq).ok()),
-                irq_effective: irq.and_then(|irq| irq::effective_affinity(irq).ok()),
-                irq_managed: irq.is_some_and(irq::is_managed),
-                rps_cpus: read_cpus(&sysfs::rps_cpus(&link.name, index)),
-                rps_flow_count: read_number(&sysfs::rps_flow_count(&link.name, index)),
+                irq_affinity: interrupt.and_then(|found| found.affinity.clone()),
+                irq_effective: interrupt.and_then(|found| found.effective.clone()),
+                irq_managed: interrupt.is_some_and(|found| found.managed),
+                napi_thread: thread
+                    .and_then(|id| facts.napi_threads.iter().find(|(found, _)| *found == id))
+                    .map(|(_, settings)| settings.clone()),
+                napi,
+                rps_cpus: listed.and_then(|queue| queue.rps_cpus.clone()),
+                rps_flow_count: listed.and_then(|queue| queue.rps_flow_count),
             }
-        })
-        .collect();
-    let tx_queues = tx_queues(&link.name, &reported_tx, &napis);
-    let mut ethtool = Ethtool::open();
-    let coalescing = ethtool.as_mut().ok().and_then(|ethtool| ethtool.coalescing(link.index).ok());
-    let channels = ethtool.as_mut().ok().and_then(|ethtool| ethtool.channels(link.index).ok());
-    let rx_ring = ethtool.as_mut().ok().and_then(|ethtool| ethtool.rx_ring(link.index).ok());
-    let numa_node = numa_node(&link.name);
-    Interface {
-        name: link.name,
-        index: link.index,
-        up: link.up,
-        driver,
-        numa_node,
-        queues,
-        tx_queues,
-        coalescing: coalescing.unwrap_or_default(),
-        channels,
-        rx_ring,
-        notes,
+        };
+        let queues = indices.iter().enumerate().map(queue).collect();
+        let interface = Self {
+            name: facts.name.clone(),
+            index: facts.index,
+            up: facts.up,
+            driver: facts.driver.clone().or_else(|| facts.kind.clone()),
+            device: facts.device.clone(),
+            lower: facts.lower.clone(),
+            numa_node: facts.numa_node,
+            queues,
+            tx_queues: tx_queues(facts),
+            interrupt_names: interrupts.iter().flat_map(|irq| irq.actions.clone()).collect(),
+            coalescing: facts.coalescing.clone(),
+            channels: facts.channels,
+            rx_ring: facts.rx_ring,
+            lro: facts.lro,
+            defer_hard_irqs: facts.defer_hard_irqs,
+            gro_flush_timeout: facts.gro_flush_timeout,
+            notes,
+        };
+        interface.with_note_on_interrupts()
+    }
+
+    /// Says which interrupts were not found.
+    fn with_note_on_interrupts(mut self) -> Self {
+        let unknown: Vec<String> = self
+            .queues
+            .iter()
+            .filter(|queue| queue.napi.is_some() && self.irq_is_unknown(queue))
+            .map(|queue| format!("rx-{}", queue.index))
+            .collect();
+        if !unknown.is_empty() {
+            self.notes.push(format!(
+                "the interrupts of {} were not found: the driver reports none for their NAPIs, and {}. They stay where they \
+                 are; look at /proc/interrupts, and at /proc/irq/N/smp_affinity_list",
+                unknown.join(", "),
+                match self.interrupt_names.as_slice() {
+                    [] => format!("none is of {} by its name", self.device.as_deref().unwrap_or(&self.name)),
+                    names => format!("the names of the device's interrupts don't tell the queue ({})", names.join(", ")),
+                }
+            ));
+        }
+        self
     }
 }
 
-fn tx_queues(interface: &str, reported: &[ReportedQueue], napis: &[Napi]) -> Vec<TxQueue> {
-    let indices = queue_numbers(interface, "tx", reported);
-    let named_irqs = irq::irqs_by_name(interface, Direction::Tx);
+/// The NAPI that the driver reports for a queue.
+fn napi_of<'a>(index: u32, reported: &[ReportedQueue], napis: &'a [Napi]) -> Option<&'a Napi> {
+    let id = reported.iter().find(|queue| queue.index == index)?.napi?;
+    napis.iter().find(|napi| napi.id == id)
+}
+
+fn tx_queues(facts: &InterfaceFacts) -> Vec<TxQueue> {
+    let reported: Vec<u32> = facts.reported_tx.iter().map(|queue| queue.index).collect();
+    let listed = facts.tx_queues.iter().map(|queue| queue.index);
+    let indices: Vec<u32> = if reported.is_empty() { listed.collect() } else { reported };
+    let names = [facts.name.as_str(), facts.device.as_deref().unwrap_or_default()];
+    let named = irq_names::by_name(&facts.interrupts, &names, Direction::Tx, indices.len());
     let describe = |(position, &index): (usize, &u32)| {
-        let id = reported.iter().find(|queue| queue.index == index).and_then(|queue| queue.napi);
-        let napi = napis.iter().find(|napi| Some(napi.id) == id);
-        let irq_by_name = (named_irqs.len() == indices.len()).then(|| named_irqs[position]);
+        let napi = napi_of(index, &facts.reported_tx, &facts.napis);
+        let irq = napi.and_then(|napi| napi.irq).or(named[position]);
+        let interrupt = irq.and_then(|irq| facts.interrupts.iter().find(|found| found.number == irq));
+        let listed = facts.tx_queues.iter().find(|queue| queue.index == index);
         TxQueue {
             index,
-            irq: napi.and_then(|napi| napi.irq).or(irq_by_name),
-            xps_cpus: read_cpus(&sysfs::xps_cpus(interface, index)),
+            irq,
+            irq_affinity: interrupt.and_then(|found| found.affinity.clone()),
+            irq_managed: interrupt.is_some_and(|found| found.managed),
+            xps_cpus: listed.and_then(|queue| queue.xps_cpus.clone()),
         }
     };
     indices.iter().enumerate().map(describe).collect()
-}
-
-/// `None` if the file says -1: the machine has one node, or the device belongs to none.
-fn numa_node(interface: &str) -> Option<u32> {
-    let device = sysfs::class_net(interface).join("device");
-    // A virtio device has no such file; the PCI device that it is a part of has.
-    let files = ["numa_node", "../numa_node"].map(|file| device.join(file));
-    files.iter().find_map(|file| fs::read_to_string(file).ok())?.trim().parse().ok()
-}
-
-/// The name of the interface's driver; `None` for a virtual device.
-pub(super) fn driver(interface: &str) -> Option<String> {
-    let link = fs::read_link(sysfs::class_net(interface).join("device/driver")).ok()?;
-    Some(link.file_name()?.to_str()?.to_owned())
-}
-
-fn queue_numbers(interface: &str, kind: &str, reported: &[ReportedQueue]) -> Vec<u32> {
-    if !reported.is_empty() {
-        return reported.iter().map(|queue| queue.index).collect();
-    }
-    let mut queues: Vec<u32> = fs::read_dir(sysfs::class_net(interface).join("queues"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            entry.ok()?.file_name().to_str()?.strip_prefix(kind)?.strip_prefix('-')?.parse().ok()
-        })
-        .collect();
-    queues.sort_unstable();
-    queues
-}
-
-fn read_cpus(mask: &Path) -> Option<Cpus> {
-    Cpus::from_mask(&fs::read_to_string(mask).ok()?).ok()
-}
-
-fn read_number(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Interfaces and queues as data, and their paths in sysfs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::drivers::{Driver, Since};
 use crate::cpus::Cpus;
 use crate::netlink::ethtool::{Channels, Coalescing, RxRing};
 use crate::netlink::netdev::Napi;
@@ -18,18 +19,30 @@ pub struct Interface {
     pub up: bool,
     /// The driver (`ena`, `virtio_net`, …), or the kind of a virtual device (`veth`, …).
     pub driver: Option<String>,
+    /// Its device on a bus (`0000:00:03.0`, `virtio0`); `None` for a virtual device, which has no interrupts.
+    pub device: Option<String>,
+    /// The interfaces below it, whose queues receive for it: a bond's ports, the interface of a VLAN, the VF of a netvsc.
+    pub lower: Vec<String>,
     /// The device's NUMA node; `None` on a machine with one node.
     pub numa_node: Option<u32>,
     /// Receive queues by number.
     pub queues: Vec<RxQueue>,
     /// Transmit queues by number.
     pub tx_queues: Vec<TxQueue>,
+    /// The names of the interrupts that may be of its queues.
+    pub interrupt_names: Vec<String>,
     /// Interrupt coalescing parameters that the device supports, with their values.
     pub coalescing: Vec<(Coalescing, u32)>,
     /// The number of queues, present and maximal, if the driver supports ethtool channels.
     pub channels: Option<Channels>,
     /// The size of the receive rings, present and maximal, if the driver reports it.
     pub rx_ring: Option<RxRing>,
+    /// Whether the device joins received packets itself (large receive offload); `None` if that can't be read.
+    pub lro: Option<bool>,
+    /// `napi_defer_hard_irqs`, which is of all queues.
+    pub defer_hard_irqs: Option<u64>,
+    /// `gro_flush_timeout`, which is of all queues, in nanoseconds.
+    pub gro_flush_timeout: Option<u64>,
     /// What could not be read, and why.
     pub notes: Vec<String>,
 }
@@ -44,7 +57,8 @@ pub struct RxQueue {
     pub napi: Option<Napi>,
     /// Whether the driver reported the NAPI; if `false`, queues and NAPIs were matched by order.
     pub napi_reported: bool,
-    /// The interrupt's number, if the device has interrupts.
+    /// The interrupt's number. `None` if the interface has no interrupts, or if it is not known
+    /// ([`Interface::irq_is_unknown`]).
     pub irq: Option<u32>,
     /// The CPUs that the interrupt may go to (`smp_affinity_list`).
     pub irq_affinity: Option<Cpus>,
@@ -52,6 +66,8 @@ pub struct RxQueue {
     pub irq_effective: Option<Cpus>,
     /// Whether the kernel manages the interrupt's affinity, so that user space can't set it.
     pub irq_managed: bool,
+    /// The settings of the kernel thread that polls the NAPI, if there is one.
+    pub napi_thread: Option<NapiThreadSettings>,
     /// The CPUs of receive packet steering (`rps_cpus`); empty if it is off.
     pub rps_cpus: Option<Cpus>,
     /// The size of the queue's flow table for receive flow steering (`rps_flow_cnt`); 0 if it is off.
@@ -66,37 +82,64 @@ pub struct TxQueue {
     pub index: u32,
     /// The interrupt's number; equal to that of a receive queue if they share one.
     pub irq: Option<u32>,
+    /// The CPUs that the interrupt may go to (`smp_affinity_list`).
+    pub irq_affinity: Option<Cpus>,
+    /// Whether the kernel manages the interrupt's affinity.
+    pub irq_managed: bool,
     /// The CPUs that send through this queue (`xps_cpus`); empty if the kernel chooses by flow.
     pub xps_cpus: Option<Cpus>,
 }
 
-/// Drivers whose NAPIs keep their ids and settings while the link is down (`netif_napi_add_config`, Linux 6.13 or later). No
-/// interface of the kernel tells it.
-const PERSISTENT_NAPIS: [&str; 12] = [
-    "ena",
-    "bnxt_en",
-    "iavf",
-    "ice",
-    "idpf",
-    "igb",
-    "mlx4_core",
-    "mlx4_en",
-    "mlx5_core",
-    "fbnic",
-    "virtio_net",
-    "netdevsim",
-];
+/// The settings of a kernel thread that polls a NAPI.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NapiThreadSettings {
+    /// The CPUs that it may run on.
+    pub cpus: Cpus,
+    /// Its `SCHED_FIFO` priority, 0 for an ordinary thread; `None` for another scheduling class.
+    pub fifo_priority: Option<u32>,
+}
 
 impl Interface {
     /// Whether the settings of its NAPIs survive that its link goes down and up, by what is known of its driver.
     pub fn keeps_napi_settings(&self) -> bool {
-        self.driver.as_deref().is_some_and(|driver| PERSISTENT_NAPIS.contains(&driver))
+        let known = self.driver.as_deref().and_then(Driver::find);
+        known.is_some_and(|driver| driver.keeps_settings != Since::Never)
     }
 
-    /// Whether any receive queue has an interrupt. A veth has none: its packets arrive on the sender's
+    /// Whether any receive queue's interrupt is known. A veth has none: its packets arrive on the sender's
     /// CPU.
     pub fn has_interrupts(&self) -> bool {
         self.queues.iter().any(|queue| queue.irq.is_some())
+    }
+
+    /// Whether the queue may have an interrupt that was not found. Nothing stands in for it then.
+    pub fn irq_is_unknown(&self, queue: &RxQueue) -> bool {
+        queue.irq.is_none() && self.device.is_some()
+    }
+
+    /// Whether sockets get no NAPI id from the driver as it is set, so that nobody can poll for them.
+    pub(crate) fn hides_napis(&self) -> bool {
+        let known = self.driver.as_deref().and_then(Driver::find);
+        self.lro == Some(true) && known.is_some_and(|driver| driver.lro_hides_napis)
+    }
+
+    /// Whether its driver enables a queue's interrupt after each poll, whatever deferral and suspension say.
+    pub(crate) fn ignores_deferral(&self) -> bool {
+        let known = self.driver.as_deref().and_then(Driver::find);
+        known.is_some_and(|driver| driver.honours_deferral == Some(false))
+    }
+
+    /// Which interfaces below receive for it; `None` if none does.
+    pub(crate) fn note_on_lower(&self) -> Option<String> {
+        let lower = self.lower.join(", ");
+        match (self.lower.is_empty(), self.napi_ids().is_empty()) {
+            (true, _) => None,
+            (false, true) => Some(format!("{} has no queues of its own: it receives by {lower}", self.name)),
+            (false, false) => {
+                Some(format!("{} has queues of its own, and receives by {lower} as well", self.name))
+            }
+        }
     }
 
     /// The NAPI ids in queue order, without queues whose NAPI is unknown.

@@ -4,21 +4,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::interface::Interface;
 use crate::cpus::Cpus;
-
-/// The CPUs of a NUMA node; empty if there is no such node.
-pub(crate) fn node_cpus(node: u32) -> Cpus {
-    fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"))
-        .ok()
-        .and_then(|list| list.parse().ok())
-        .unwrap_or_default()
-}
-
-/// The CPUs of the device's NUMA node; empty if it has none.
-pub(crate) fn device_cpus(interface: &Interface) -> Cpus {
-    interface.numa_node.map(node_cpus).unwrap_or_default()
-}
 
 /// Picks up to `count` CPUs of the calling thread's affinity mask for the workers of an interface: those of the device's
 /// NUMA node first, because a packet that is processed on another node crosses the interconnect; and hardware threads of
@@ -27,13 +16,14 @@ pub(crate) fn device_cpus(interface: &Interface) -> Cpus {
 /// # Errors
 /// The error of `sched_getaffinity(2)`.
 pub fn nearest_cores(interface: &Interface, count: usize) -> io::Result<Vec<u32>> {
-    let mut cores = Topology::read().nearest_first(&Cpus::allowed()?, &device_cpus(interface));
+    let topology = Topology::read();
+    let mut cores = topology.nearest_first(&Cpus::allowed()?, &topology.node_cpus(interface.numa_node));
     cores.truncate(count);
     Ok(cores)
 }
 
 /// The CPUs of a NUMA node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NumaNode {
     /// The kernel's number of the node.
@@ -43,7 +33,7 @@ pub struct NumaNode {
 }
 
 /// Which CPUs are of one NUMA node, and which are hardware threads of one core.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Topology {
     /// The nodes by number. Empty on a kernel without `CONFIG_NUMA`.
@@ -75,6 +65,12 @@ impl Topology {
         Self { nodes, cores }
     }
 
+    /// The CPUs of a node; empty without one.
+    pub(crate) fn node_cpus(&self, node: Option<u32>) -> Cpus {
+        let found = self.nodes.iter().find(|found| Some(found.number) == node);
+        found.map(|node| node.cpus.clone()).unwrap_or_default()
+    }
+
     /// One CPU of each core of which some CPU is in `cpus`: the first one in there.
     pub fn one_per_core(&self, cpus: &Cpus) -> Cpus {
         cpus.iter().filter(|&cpu| !self.shares_a_core(cpu, cpus)).collect()
@@ -87,7 +83,7 @@ impl Topology {
     }
 
     /// `cpus` in the order in which workers take them.
-    fn nearest_first(&self, cpus: &Cpus, near: &Cpus) -> Vec<u32> {
+    pub(super) fn nearest_first(&self, cpus: &Cpus, near: &Cpus) -> Vec<u32> {
         let mut order: Vec<u32> = cpus.iter().collect();
         order.sort_by_key(|&cpu| (self.shares_a_core(cpu, cpus), !near.contains(cpu)));
         order

@@ -6,7 +6,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::descriptors::{EpollParams, duplicate, stop_steering};
+use crate::descriptors::{Descriptors, EpollParams, stop_steering};
 use crate::host::identity::{ProcessIdentity, ProcessState};
 use crate::knob::{Knob, Value};
 
@@ -86,7 +86,7 @@ impl EpollEntry {
 
     /// Whether the instance has parameters that the journal's writer has set.
     pub(super) fn is_set(&self) -> bool {
-        let now = || EpollParams::read(duplicate(self.process.pid, self.descriptor)?);
+        let now = || EpollParams::read(Descriptors::of(&self.process)?.duplicate(self.descriptor)?);
         self.process.is_alive() && now().is_ok_and(|now| now != self.old && self.owns(now))
     }
 
@@ -105,8 +105,20 @@ impl EpollEntry {
         }
     }
 
+    /// What [`EpollEntry::restore`] would do.
+    pub(super) fn preview(&self) -> RestoreOutcome {
+        match self.process.state() {
+            ProcessState::Running if self.is_set() => {
+                RestoreOutcome::WouldRestore { now: "polls".to_owned(), old: format!("{:?}", self.old) }
+            }
+            ProcessState::Running => RestoreOutcome::Restored,
+            ProcessState::Ended => RestoreOutcome::Gone,
+            ProcessState::Hidden => RestoreOutcome::of_hidden_process(),
+        }
+    }
+
     fn try_restore(&self) -> io::Result<RestoreOutcome> {
-        let epoll = match duplicate(self.process.pid, self.descriptor) {
+        let epoll = match Descriptors::of(&self.process)?.duplicate(self.descriptor) {
             Ok(epoll) => epoll,
             // The process has closed it, or this number belongs to something else now.
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => return Ok(RestoreOutcome::Gone),
@@ -139,6 +151,18 @@ pub(crate) struct ListenerEntry {
 }
 
 impl ListenerEntry {
+    /// What [`ListenerEntry::restore`] would do. Whether the group has a program is not known without removing it.
+    pub(super) fn preview(&self) -> RestoreOutcome {
+        match self.process.state() {
+            ProcessState::Running => RestoreOutcome::WouldRestore {
+                now: "steered".to_owned(),
+                old: "chosen by the hash".to_owned(),
+            },
+            ProcessState::Ended => RestoreOutcome::Gone,
+            ProcessState::Hidden => RestoreOutcome::of_hidden_process(),
+        }
+    }
+
     /// Removes the program. The group chooses by the connection's hash again.
     pub(crate) fn restore(&self) -> RestoreOutcome {
         match self.process.state() {
@@ -146,7 +170,8 @@ impl ListenerEntry {
             ProcessState::Ended => return RestoreOutcome::Gone,
             ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
         }
-        let result = duplicate(self.process.pid, self.descriptor).and_then(|socket| stop_steering(&socket));
+        let listener = Descriptors::of(&self.process).and_then(|process| process.duplicate(self.descriptor));
+        let result = listener.and_then(|socket| stop_steering(&socket));
         match result.map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) => RestoreOutcome::Restored,
             // It was not set yet, or removed by somebody else.
@@ -174,6 +199,13 @@ impl fmt::Display for ListenerEntry {
 pub enum RestoreOutcome {
     /// The knob has its old value.
     Restored,
+    /// Of a preview: the old value would be written.
+    WouldRestore {
+        /// The present value.
+        now: String,
+        /// The old one.
+        old: String,
+    },
     /// Another process set the knob in the meantime, and its value was kept.
     ChangedMeanwhile {
         /// The present value.
@@ -204,6 +236,7 @@ impl fmt::Display for RestoreOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RestoreOutcome::Restored => write!(f, "restored"),
+            RestoreOutcome::WouldRestore { now, old } => write!(f, "would be restored from {now} to {old}"),
             RestoreOutcome::Gone => write!(f, "gone, nothing to restore"),
             RestoreOutcome::ChangedMeanwhile { value } => {
                 write!(f, "left alone, another process has set it to {value} meanwhile")

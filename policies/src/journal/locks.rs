@@ -11,14 +11,22 @@ use std::cell::Cell;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::atomic_file::UNFINISHED;
 use crate::error::Error;
+
+/// How long the directory may be locked by another process. A policy is applied or restored within some 100 ms; a device that
+/// rebuilds its queues may take two seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 thread_local! {
     static HELD_BY_THIS_THREAD: Cell<bool> = const { Cell::new(false) };
@@ -34,10 +42,11 @@ pub(crate) struct JournalLock {
 }
 
 impl JournalLock {
-    /// Waits for the lock.
+    /// Waits for the lock, for at most some seconds.
     ///
     /// # Errors
-    /// If the directory can't be created or locked; then no journal can be written either.
+    /// If the directory can't be created or locked; then no journal can be written either. `TimedOut` if another process
+    /// keeps it locked: it is named.
     pub(super) fn acquire(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let file = if HELD_BY_THIS_THREAD.get() {
@@ -49,7 +58,7 @@ impl JournalLock {
                 .mode(0o755)
                 .create(directory)
                 .map_err(Error::journal(directory))?;
-            Some(lock_file(directory, &path).map_err(Error::journal(&path))?)
+            Some(lock_file(directory, &path, PATIENCE).map_err(Error::journal(&path))?)
         };
         let lock = Self { directory: directory.to_owned(), path, file };
         if lock.file.is_some() {
@@ -70,7 +79,8 @@ impl JournalLock {
     }
 }
 
-fn lock_file(directory: &Path, path: &Path) -> io::Result<File> {
+fn lock_file(directory: &Path, path: &Path, patience: Duration) -> io::Result<File> {
+    let deadline = Instant::now() + patience;
     loop {
         // Not the directory itself: any user could lock that for ever. The file belongs to its owner.
         let file = match File::options().write(true).create(true).truncate(false).mode(0o600).open(path) {
@@ -82,17 +92,37 @@ fn lock_file(directory: &Path, path: &Path) -> io::Result<File> {
             }
             Err(error) => return Err(error),
         };
-        match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::INTR) => continue,
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                thread::sleep(RETRY_INTERVAL);
+                continue;
+            }
+            Err(Errno::WOULDBLOCK) => return Err(is_kept(path)),
             Err(error) => return Err(without_locks(error.into())),
         }
         let inode = |data: fs::Metadata| data.ino();
         // The previous holder may have removed the file.
         if file.metadata().ok().map(inode) == fs::metadata(path).ok().map(inode) {
+            // For those that wait in vain. Without it they name nobody.
+            let _ = file.set_len(0).and_then(|()| file.write_all_at(process::id().to_string().as_bytes(), 0));
             return Ok(file);
         }
     }
+}
+
+/// The error of a lock that another process keeps.
+fn is_kept(path: &Path) -> io::Error {
+    let holder = fs::read_to_string(path).unwrap_or_default();
+    let message = match holder.trim().parse::<u32>() {
+        Ok(pid) => format!(
+            "process {pid} has kept it locked for {} s: it hangs or was stopped; let it go on (kill -CONT {pid}) or end it",
+            PATIENCE.as_secs()
+        ),
+        Err(_) => format!("another process has kept it locked for {} s", PATIENCE.as_secs()),
+    };
+    io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
 /// Adds what to do to an error of locking a file.
@@ -171,6 +201,19 @@ mod tests {
         assert!(!is_file_held(&reader).unwrap());
         hold_file(&other).unwrap();
         drop(path);
+    }
+
+    #[test]
+    fn a_directory_that_another_process_keeps_locked_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let patience = Duration::from_millis(30);
+        let kept = lock_file(folder.path(), &path, patience).unwrap();
+        let error = lock_file(folder.path(), &path, patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        assert!(error.to_string().contains(&format!("process {} has kept it", process::id())), "{error}");
+        drop(kept);
+        lock_file(folder.path(), &path, patience).unwrap();
     }
 
     #[test]

@@ -23,8 +23,10 @@ pub use entries::RestoreOutcome;
 pub(crate) use entries::{EpollEntry, ListenerEntry};
 pub(crate) use found::FoundJournal;
 pub use found::LeftJournal;
-pub use queue_holders::{JournalsOfProcess, QueueHolder, journals_of, queue_holders};
+pub use queue_holders::{
+    JournalSummary, JournalsOfProcess, QueueHolder, journals_of, queue_holders, summaries,
+};
 pub use record::Lifetime;
 pub(crate) use record::{Journal, Originals};
-pub use restore::{Recovery, RestoreReport, recover, restore_all, restore_ended};
+pub use restore::{Recovery, RestoreReport, recover, restore_all, restore_ended, restore_preview};
 pub(crate) use restore::{restore_journal, restore_where};

@@ -1,11 +1,15 @@
 //! The processes that hold queues of an interface, or have left settings of their own.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use super::directory::JournalDir;
+use super::found::{FoundJournal, LeftJournal};
 use super::record::Lifetime;
 use crate::error::Error;
 use crate::host::Cpus;
+use crate::host::process_stat::ProcessStat;
 use crate::policy::Policy;
 
 /// Queues of an interface on which a running process has applied a policy.
@@ -35,6 +39,65 @@ pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<Queue
             queues: journal.queues.iter().copied().collect(),
         })
         .collect())
+}
+
+/// A journal in short: who has set what since when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct JournalSummary {
+    /// The file.
+    pub path: PathBuf,
+    /// The interface's name when the policy was applied.
+    pub interface: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// The policy that was applied.
+    pub policy: Policy,
+    /// The receive queues.
+    pub queues: Cpus,
+    /// Until when it stays applied.
+    pub lifetime: Lifetime,
+    /// The process that applied it.
+    pub pid: u32,
+    /// Its name; `None` if it has ended, or can't be seen.
+    pub process: Option<String>,
+    /// Whether the process has ended without restoring what it had set for its own lifetime.
+    pub is_left: bool,
+    /// When it was applied, in seconds since 1970. `None` in journals of earlier versions.
+    pub since: Option<u64>,
+    /// The number of knobs whose old value it keeps.
+    pub knobs: usize,
+    /// The number of epoll instances and listeners of other processes that were set.
+    pub others: usize,
+}
+
+/// The journals of this network namespace, the newest first, and those that can't be read.
+///
+/// # Errors
+/// [`Error::Journal`] if the directory of journals can't be read.
+pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<LeftJournal>), Error> {
+    let contents = journals.read()?;
+    let summary = |found: &FoundJournal| {
+        let journal = &found.journal;
+        let pid = journal.writer.pid;
+        let running = journal.writer.is_alive().then(|| ProcessStat::read(pid).ok()).flatten();
+        JournalSummary {
+            path: found.path.clone(),
+            interface: journal.interface.clone(),
+            ifindex: journal.ifindex,
+            policy: journal.policy,
+            queues: journal.queues.iter().copied().collect(),
+            lifetime: journal.lifetime,
+            pid,
+            process: running.map(|stat| stat.name),
+            is_left: found.is_abandoned(),
+            since: journal.since,
+            knobs: journal.entries.len(),
+            others: journal.epolls.len() + journal.listeners.len(),
+        }
+    };
+    let unreadable = contents.unreadable.into_iter().map(|unreadable| unreadable.left);
+    Ok((contents.journals.iter().map(summary).collect(), unreadable.collect()))
 }
 
 /// The journals of processes with one id, in this network namespace, for settings of a process's own lifetime.

@@ -1,6 +1,7 @@
 //! The content of a journal: the policy on an interface, and the old value of each knob.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,9 @@ pub(crate) struct Journal {
     /// The receive queues that the writer holds.
     pub(crate) queues: Vec<u32>,
     pub(crate) writer: ProcessIdentity,
+    /// When the policy was applied, in seconds since 1970. Earlier versions did not record it.
+    #[serde(default)]
+    pub(super) since: Option<u64>,
     boot: String,
     /// The inode of the network namespace.
     pub(super) namespace: u64,
@@ -113,6 +117,7 @@ impl Journal {
             sequence: None,
             queues,
             writer: ProcessIdentity::current(),
+            since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs()),
             boot: boot_id(),
             namespace: network_namespace(),
             entries: Vec::new(),

@@ -98,15 +98,64 @@ pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Re
     restore_on(directory, interface, |found| found.journal.lifetime == Lifetime::Host || found.is_abandoned())
 }
 
+/// What [`restore_all`], or with `ended` [`restore_ended`], would do now in this network namespace. Changes nothing, and needs
+/// no privilege.
+///
+/// # Errors
+/// [`Error::Journal`] if the directory of journals can't be read.
+pub fn restore_preview(
+    directory: &JournalDir,
+    interface: Option<&str>,
+    ended: bool,
+) -> Result<Recovery, Error> {
+    let index = index_of(interface);
+    let contents = directory.read()?;
+    let is_selected = |found: &&FoundJournal| {
+        let journal = &found.journal;
+        let is_named =
+            interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex));
+        is_named && (found.is_abandoned() || !ended && journal.lifetime == Lifetime::Host)
+    };
+    let reports = contents.journals.iter().filter(is_selected).map(|found| preview(&found.journal));
+    let own = network_namespace();
+    let unreadable =
+        contents.unreadable.iter().filter(|it| it.is_held != Some(true) && it.may_concern(own, index));
+    Ok(Recovery {
+        reports: reports.collect(),
+        left: unreadable.map(|unreadable| unreadable.left.clone()).collect(),
+    })
+}
+
+fn preview(journal: &Journal) -> RestoreReport {
+    let (device, down) = device_of(journal);
+    let would = |entry: &Entry| match before_write(entry, &device, down) {
+        Ok((now, old)) => RestoreOutcome::WouldRestore { now: now.to_string(), old: old.to_string() },
+        Err(outcome) => outcome,
+    };
+    let knobs = journal.entries.iter().rev().map(|entry| (entry.knob.clone(), would(entry)));
+    let epolls = journal.epolls.iter().rev().map(|entry| (entry.to_string(), entry.preview()));
+    let listeners = journal.listeners.iter().rev().map(|entry| (entry.to_string(), entry.preview()));
+    RestoreReport {
+        interface: journal.interface.clone(),
+        policy: journal.policy,
+        knobs: knobs.collect(),
+        others: epolls.chain(listeners).collect(),
+    }
+}
+
+/// The index of the interface that has the name now.
+fn index_of(interface: Option<&str>) -> Option<u32> {
+    let name = interface?;
+    route::links().ok()?.into_iter().find(|link| link.name == name).map(|link| link.index)
+}
+
 fn restore_on(
     directory: &JournalDir,
     interface: Option<&str>,
     select: impl Fn(&FoundJournal) -> bool + Sync,
 ) -> Result<Recovery, Error> {
     // The interface may have been renamed since.
-    let index = interface
-        .and_then(|name| route::links().ok()?.into_iter().find(|link| link.name == name))
-        .map(|link| link.index);
+    let index = index_of(interface);
     restore_everywhere(directory, index, |found| {
         let journal = &found.journal;
         interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex))
@@ -220,12 +269,7 @@ pub(crate) fn restore_where(
 
 /// Restores a journal's settings. If some can't be restored, only their entries are left.
 pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
-    // By index: the interface may have been renamed since the journal was written.
-    let links = route::links().unwrap_or_default();
-    let link = links.into_iter().find(|link| link.index == journal.ifindex);
-    let down = link.as_ref().is_some_and(|link| !link.up);
-    let renamed = link.map(|link| link.name);
-    let device = Device::new(renamed.as_deref().unwrap_or(&journal.interface), journal.ifindex);
+    let (device, down) = device_of(journal);
     // In reverse order, except that what rebuilds the queues comes first: the other knobs may belong to queues that don't exist
     // before, or lose their values.
     let (rebuild, rest): (Vec<usize>, Vec<usize>) =
@@ -250,6 +294,15 @@ pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
         journal.entries.retain(|entry| failed.contains(&&entry.knob));
     }
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, others }
+}
+
+/// The journal's device, and whether its link is down. By index: it may have been renamed since the journal was written.
+fn device_of(journal: &Journal) -> (Device, bool) {
+    let links = route::links().unwrap_or_default();
+    let link = links.into_iter().find(|link| link.index == journal.ifindex);
+    let down = link.as_ref().is_some_and(|link| !link.up);
+    let renamed = link.map(|link| link.name);
+    (Device::new(renamed.as_deref().unwrap_or(&journal.interface), journal.ifindex), down)
 }
 
 /// Sets the deferrals that are adapted to 0. Returns the longest time for which a queue's interrupt stays masked: its suspend
@@ -306,37 +359,46 @@ fn wait_for_rebuilt_queues(knob: &Knob, old: &Value, device: &Device) {
     device.invalidate_queues();
 }
 
-fn restore_entry(entry: &mut Entry, device: &Device, down: bool) -> RestoreOutcome {
+/// The present value and the one to write, or the outcome of an entry that needs no write.
+fn before_write(entry: &Entry, device: &Device, down: bool) -> Result<(Value, Value), RestoreOutcome> {
     let now = match entry.knob.read(device) {
         Ok(now) => now,
         // While the link is down there are no NAPIs, but the driver may keep their settings.
         Err(error) if error.kind() == io::ErrorKind::NotFound && down && entry.knob.queue().is_some() => {
-            return RestoreOutcome::Failed {
+            return Err(RestoreOutcome::Failed {
                 reason: "the link is down; restore again when it is up".to_owned(),
-            };
+            });
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return RestoreOutcome::Gone,
-        Err(error) => return RestoreOutcome::Failed { reason: error.to_string() },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(RestoreOutcome::Gone),
+        Err(error) => return Err(RestoreOutcome::Failed { reason: error.to_string() }),
     };
     let Some(old) = &entry.old else {
         // The knob didn't exist before, and disappears with the knob that it depends on.
-        return if entry.knob.depends_on_another_knob() {
+        return Err(if entry.knob.depends_on_another_knob() {
             RestoreOutcome::Gone
         } else {
             RestoreOutcome::Failed { reason: "its old value could not be read".to_owned() }
-        };
+        });
     };
     if now == *old {
-        return RestoreOutcome::Restored;
+        return Err(RestoreOutcome::Restored);
     }
     if !entry.owns(&now) {
-        return RestoreOutcome::ChangedMeanwhile { value: now.to_string() };
+        return Err(RestoreOutcome::ChangedMeanwhile { value: now.to_string() });
     }
-    if let Err(error) = entry.knob.write(device, old) {
+    Ok((now, old.clone()))
+}
+
+fn restore_entry(entry: &mut Entry, device: &Device, down: bool) -> RestoreOutcome {
+    let (now, old) = match before_write(entry, device, down) {
+        Ok(values) => values,
+        Err(outcome) => return outcome,
+    };
+    if let Err(error) = entry.knob.write(device, &old) {
         return RestoreOutcome::Failed { reason: format!("it is {now}, and can't be set to {old}: {error}") };
     }
     if entry.knob.rebuilds_queues() && !down {
-        wait_for_rebuilt_queues(&entry.knob, old, device);
+        wait_for_rebuilt_queues(&entry.knob, &old, device);
     }
     let written = entry.knob.read(device);
     judge(entry, written)

@@ -11,6 +11,7 @@ use super::Request;
 use super::generic::{Family, Frame, GenericConnection};
 use super::message::Attribute;
 
+const FEATURES_GET: u8 = 11;
 const FEATURES_SET: u8 = 12;
 const RINGS_GET: u8 = 15;
 const RINGS_SET: u8 = 16;
@@ -37,6 +38,7 @@ mod rings {
 
 mod features {
     pub const WANTED: u16 = 3;
+    pub const ACTIVE: u16 = 4;
     pub const BITS: u16 = 3;
     pub const BIT: u16 = 1;
     pub const BIT_NAME: u16 = 2;
@@ -221,6 +223,23 @@ impl Ethtool {
         self.set(CHANNELS_SET, ifindex, Attribute::number(kind, count))
     }
 
+    /// Whether a feature (`ethtool -k` lists their names) is on.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is no such interface.
+    pub fn has_feature(&mut self, ifindex: u32, name: &str) -> io::Result<bool> {
+        let frame = self.get(FEATURES_GET, ifindex)?;
+        // A list of the bits that are on.
+        let active = frame.inner(features::ACTIVE);
+        let bits = active.iter().filter(|attribute| attribute.kind() == features::BITS);
+        let bits: Vec<Attribute> = bits.flat_map(Attribute::inner).collect();
+        let is_named = |bit: &Attribute| {
+            let inner = bit.inner();
+            inner.iter().any(|it| it.kind() == features::BIT_NAME && it.as_text() == name)
+        };
+        Ok(bits.iter().any(is_named))
+    }
+
     /// Switches features (`ethtool -k` lists their names) on or off. Needs `CAP_NET_ADMIN` in the network
     /// namespace.
     ///
@@ -264,6 +283,14 @@ fn header(ifindex: u32) -> Attribute {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn features_of_loopback_are_read() {
+        let index = crate::host::interface("lo").unwrap().index;
+        let mut ethtool = Ethtool::open().unwrap();
+        assert!(ethtool.has_feature(index, "loopback").unwrap());
+        assert!(!ethtool.has_feature(index, "rx-lro").unwrap());
+    }
 
     #[test]
     fn loopback_supports_neither_coalescing_nor_channels_nor_rings() {

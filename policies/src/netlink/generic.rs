@@ -54,6 +54,12 @@ impl<F> Frame<F> {
     pub fn number(&self, kind: u16) -> Option<u64> {
         number_in(&self.attributes, kind)
     }
+
+    /// The attributes in the first one of a type; empty if there is none.
+    pub fn inner(&self, kind: u16) -> Vec<Attribute> {
+        let found = self.attributes.iter().find(|attribute| attribute.kind() == kind);
+        found.map(Attribute::inner).unwrap_or_default()
+    }
 }
 
 fn number_in(attributes: &[Attribute], kind: u16) -> Option<u64> {

@@ -5,6 +5,8 @@
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use super::Request;
 use super::generic::{Family, Frame, GenericConnection};
 use super::message::Attribute;
@@ -56,7 +58,7 @@ impl Family for NetdevFamily {
 }
 
 /// A NAPI: the poll context of a queue, with its settings. Settings that the kernel doesn't report are `None`.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Napi {
     /// The id, as `SO_INCOMING_NAPI_ID` returns it for a socket.
@@ -120,7 +122,7 @@ impl NapiSetting {
 }
 
 /// A queue as the driver reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportedQueue {
     /// The queue's number.

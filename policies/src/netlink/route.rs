@@ -27,6 +27,7 @@ mod link {
     pub const UP: u32 = 1;
     pub const NAME: u16 = 3;
     pub const INFO: u16 = 18;
+    pub const PERMANENT_ADDRESS: u16 = 54;
     /// `IFLA_INFO_KIND`, in [`INFO`].
     pub const INFO_KIND: u16 = 1;
     /// `struct rtnl_link_stats64`: counters of 8 bytes.
@@ -55,6 +56,8 @@ pub struct Link {
     pub up: bool,
     /// The kind of a virtual device (`veth`, `bridge`, …); `None` for hardware.
     pub kind: Option<String>,
+    /// The address that the card has by itself; `None` for a device whose address was given to it.
+    pub permanent_address: Option<Vec<u8>>,
     /// Packets received since the interface was created.
     pub rx_packets: Option<u64>,
     /// Packets dropped on transmit; on a veth, because the peer's receive ring was full.
@@ -86,6 +89,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         name: find(link::NAME)?.as_text(),
         up: read_u32(body, link::FLAGS_AT)? & link::UP != 0,
         kind: kind.map(Attribute::as_text),
+        permanent_address: find(link::PERMANENT_ADDRESS).map(|address| address.value().to_vec()),
         rx_packets: counter(link::RX_PACKETS),
         tx_dropped: counter(link::TX_DROPPED),
     })

@@ -58,6 +58,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What the policy needs and this host lacks, and what is unusual about the interface.
     pub notes: Vec<String>,
+    /// Whether the policy can't run in full, as a note says.
+    pub is_prevented: bool,
 }
 
 impl Plan {

@@ -1,11 +1,12 @@
 //! Places receive processing on cores: interrupt affinity, packet steering, kernel threads.
 
+use std::collections::BTreeSet;
+
 use super::planner::Planner;
-use crate::host::irqbalance::Irqbalance;
 use crate::host::scheduler::INTERRUPT_THREAD_PRIORITY;
-use crate::host::{Cpus, Interface, RxQueue, numa};
+use crate::host::{Cpus, Interface, RxQueue};
 use crate::knob::{Knob, Value};
-use crate::netlink::netdev::{Napi, Netdev, THREADED_BUSY_POLL};
+use crate::netlink::netdev::{Napi, THREADED_BUSY_POLL};
 use crate::policy::Processing;
 
 const NEEDS_LINUX_6_19: &str =
@@ -29,18 +30,25 @@ impl Planner<'_> {
         self.note_remote_workers(interface);
         self.handle_irqbalance();
         let cores = packing.clone().unwrap_or_else(|| self.settings.worker_cores.clone());
+        let mut placed: Vec<u32> = Vec::new();
         for (position, queue) in self.rx.clone().into_iter().enumerate() {
             let core = core_for(&cores, position);
             match queue.irq {
                 Some(irq) => {
                     self.stop_steering(queue);
-                    self.place_interrupt(queue, irq, core);
+                    // One interrupt of several queues goes to the core of the first of them.
+                    if !placed.contains(&irq) {
+                        placed.push(irq);
+                        self.place_interrupt(queue, irq, core);
+                    }
                     // Packing leaves a thread that packets wake; one that polls all the time is another policy.
                     let polls = queue.napi.as_ref().is_some_and(Napi::has_polling_thread);
                     if packing.is_none() || polls && processing == Processing::PackingCores {
                         self.stop_napi_thread(queue);
                     }
                 }
+                // It may have one: what stands in for an interrupt would be polled beside it. A note says so.
+                None if interface.irq_is_unknown(queue) => {}
                 None if packing.is_some() && processing == Processing::PollingThreads => {
                     self.stop_steering(queue)
                 }
@@ -52,7 +60,7 @@ impl Planner<'_> {
                 None => self.steer(queue, core),
             }
         }
-        let rx_irqs: Vec<Option<u32>> = self.rx.iter().map(|queue| queue.irq).collect();
+        self.note_shared_interrupts();
         for (position, queue) in self.tx.clone().into_iter().enumerate() {
             if queue.xps_cpus.is_some() && queue.irq.is_some() && !self.settings.worker_cores.is_empty() {
                 self.set(
@@ -61,7 +69,8 @@ impl Planner<'_> {
                     "the worker sends by its own queue, so that no other worker's poll reaps its completions",
                 );
             }
-            if let Some(irq) = queue.irq.filter(|irq| !rx_irqs.contains(&Some(*irq))) {
+            if let Some(irq) = queue.irq.filter(|irq| !placed.contains(irq)) {
+                placed.push(irq);
                 self.set(
                     Knob::TxIrqAffinity { queue: queue.index, irq },
                     Value::Cpus(core_for(&cores, position)),
@@ -81,12 +90,12 @@ impl Planner<'_> {
         let queues: Vec<&RxQueue> = self.rx.iter().copied().filter(can_have_thread).collect();
         if queues.is_empty() {
             if self.rx.iter().any(|queue| queue.napi.is_some()) {
-                self.notes.push(NEEDS_LINUX_6_19.to_owned());
+                self.prevent(NEEDS_LINUX_6_19.to_owned());
             }
             return None;
         }
-        if Netdev::open().ok().and_then(|mut netdev| netdev.accepts_threaded_busy_poll()) == Some(false) {
-            self.notes.push(NEEDS_LINUX_6_19.to_owned());
+        if self.host.has_polling_threads == Some(false) {
+            self.prevent(NEEDS_LINUX_6_19.to_owned());
         }
         let cores = self.packing_cores(interface, queues.len());
         self.note_shared_cores(&cores, queues.len());
@@ -147,12 +156,11 @@ impl Planner<'_> {
         irqs.extend(self.tx.iter().filter_map(|queue| queue.irq));
         irqs.sort_unstable();
         irqs.dedup();
-        let Some(irqbalance) = Irqbalance::find().filter(|_| !irqs.is_empty()) else { return };
+        let Some(irqbalance) = self.host.irqbalance.filter(|_| !irqs.is_empty()) else { return };
         if !self.settings.ban_irqbalance {
             self.notes.push(format!(
-                "irqbalance runs (process {}) and will move these interrupts again; --ban-irqbalance prevents \
-                 that",
-                irqbalance.pid
+                "irqbalance runs (process {irqbalance}) and will move these interrupts again; --ban-irqbalance prevents \
+                 that"
             ));
             return;
         }
@@ -161,9 +169,21 @@ impl Planner<'_> {
         }
     }
 
+    fn note_shared_interrupts(&mut self) {
+        let irqs: Vec<u32> = self.rx.iter().filter_map(|queue| queue.irq).collect();
+        let distinct: BTreeSet<u32> = irqs.iter().copied().collect();
+        if distinct.len() < irqs.len() {
+            self.notes.push(format!(
+                "{} receive queues share {}: those that share one are received on one core, whatever worker they are of",
+                irqs.len(),
+                if distinct.len() == 1 { "one interrupt".to_owned() } else { format!("{} interrupts", distinct.len()) }
+            ));
+        }
+    }
+
     fn note_remote_workers(&mut self, interface: &Interface) {
         let Some(node) = interface.numa_node else { return };
-        let near = numa::node_cpus(node);
+        let near = self.host.topology.node_cpus(Some(node));
         let far: Cpus =
             self.settings.worker_cores.iter().copied().filter(|&core| !near.contains(core)).collect();
         if !near.is_empty() && !far.is_empty() {
@@ -181,9 +201,9 @@ impl Planner<'_> {
         if !self.settings.packing_cores.is_empty() {
             return self.settings.packing_cores.iter().collect();
         }
-        let allowed = Cpus::allowed().unwrap_or_default();
+        let allowed = self.host.allowed.clone();
         let free = allowed.iter().filter(|cpu| !self.settings.worker_cores.contains(cpu));
-        let near = numa::device_cpus(interface);
+        let near = self.host.topology.node_cpus(interface.numa_node);
         let (mut cores, far): (Vec<u32>, Vec<u32>) = free.partition(|cpu| near.contains(*cpu));
         cores.reverse();
         cores.extend(far.into_iter().rev());

@@ -7,26 +7,44 @@ use super::settings::Settings;
 use super::{Plan, Step};
 use crate::grace_time::{GraceTime, nanos};
 use crate::host::device::Device;
-use crate::host::{Interface, RxQueue, TxQueue};
+use crate::host::{HostFacts, Interface, Recording, RxQueue, TxQueue};
 use crate::knob::permission::may_set_on;
 use crate::knob::{Knob, Value};
 use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
-use crate::netlink::netdev::Netdev;
-use crate::policy::{Policy, WorkerWait};
+use crate::policy::{Policy, Processing, WorkerWait};
 
 impl Plan {
     /// Plans a policy for an interface. Reads the host, changes nothing.
     pub fn new(policy: Policy, interface: &Interface, settings: &Settings) -> Self {
+        let device = Device::new(&interface.name, interface.index);
+        Self::on(Source::Device(&device), &HostFacts::read(), policy, interface, settings)
+    }
+
+    /// Plans a policy for a recorded interface. The steps say nothing of what this process may set.
+    pub fn for_recording(policy: Policy, recording: &Recording, settings: &Settings) -> Self {
+        let interface = recording.interface();
+        Self::on(Source::Recorded(&interface), &recording.host, policy, &interface, settings)
+    }
+
+    fn on(
+        source: Source<'_>,
+        host: &HostFacts,
+        policy: Policy,
+        interface: &Interface,
+        settings: &Settings,
+    ) -> Self {
         let selected = |index: u32| settings.queues.as_ref().is_none_or(|queues| queues.contains(&index));
         let mut planner = Planner {
-            device: Device::new(&interface.name, interface.index),
+            source,
+            host,
             policy,
             settings,
             rx: interface.queues.iter().filter(|queue| selected(queue.index)).collect(),
             tx: interface.tx_queues.iter().filter(|queue| selected(queue.index)).collect(),
             steps: Vec::new(),
             notes: interface.notes.clone(),
+            is_prevented: false,
         };
         planner.add_all(interface);
         Self {
@@ -37,13 +55,39 @@ impl Plan {
             settings: settings.clone(),
             steps: planner.steps,
             notes: planner.notes,
+            is_prevented: planner.is_prevented,
+        }
+    }
+}
+
+/// Where the present values of knobs are from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Device(&'a Device),
+    Recorded(&'a Interface),
+}
+
+impl Source<'_> {
+    fn read(self, knob: &Knob) -> Option<Value> {
+        match self {
+            Self::Device(device) => knob.read(device).ok(),
+            Self::Recorded(interface) => knob.recorded(interface),
+        }
+    }
+
+    /// Why a knob can't be set. What another process than that of a recording may do is not known.
+    fn forbids(self, knob: &Knob) -> Option<String> {
+        match self {
+            Self::Device(device) => may_set_on(knob, device).err().map(|reason| reason.to_string()),
+            Self::Recorded(interface) => knob.managed_irq(interface).map(|reason| reason.to_string()),
         }
     }
 }
 
 /// Collects the steps of a plan.
 pub(super) struct Planner<'a> {
-    device: Device,
+    source: Source<'a>,
+    pub(super) host: &'a HostFacts,
     pub(super) policy: Policy,
     pub(super) settings: &'a Settings,
     /// The receive queues that the plan is for.
@@ -52,13 +96,19 @@ pub(super) struct Planner<'a> {
     pub(super) tx: Vec<&'a TxQueue>,
     steps: Vec<Step>,
     pub(super) notes: Vec<String>,
+    is_prevented: bool,
 }
 
 impl Planner<'_> {
+    /// Notes what keeps the policy from running in full.
+    pub(super) fn prevent(&mut self, note: String) {
+        self.notes.push(note);
+        self.is_prevented = true;
+    }
+
     /// Adds a step that sets `knob` to `target`.
     pub(super) fn set(&mut self, knob: Knob, target: Value, purpose: &'static str) {
-        let current = knob.read(&self.device).ok();
-        let forbidden = may_set_on(&knob, &self.device).err().map(|reason| reason.to_string());
+        let (current, forbidden) = (self.source.read(&knob), self.source.forbids(&knob));
         self.steps.push(Step { knob, current, target, purpose, forbidden });
     }
 
@@ -68,11 +118,30 @@ impl Planner<'_> {
     fn add_all(&mut self, interface: &Interface) {
         let policy = self.policy;
         if self.rx.iter().all(|queue| queue.napi.is_none()) && policy != Policy::Vanilla {
-            self.notes.push(format!(
+            self.prevent(format!(
                 "{} has no NAPI that can be configured, so {policy} has nothing to poll or defer",
                 interface.name
             ));
         }
+        if interface.hides_napis() && policy.suspends_interrupts() {
+            self.prevent(format!(
+                "sockets get no NAPI to poll while {0} joins packets itself: ethtool -K {0} lro off",
+                interface.name
+            ));
+        }
+        if interface.ignores_deferral() && policy.busy_polls() {
+            let driver = interface.driver.as_deref().unwrap_or_default();
+            let note = format!(
+                "the driver {driver} enables a queue's interrupt after each poll, also while it is deferred or suspended"
+            );
+            match policy.suspends_interrupts() {
+                true => self.prevent(note),
+                // The device's coalescing is left.
+                false => self.notes.push(note),
+            }
+        }
+        self.notes.extend(interface.note_on_lower());
+        self.note_more_queues_than_workers(interface);
         for queue in self.settings.queues.iter().flatten() {
             if !interface.queues.iter().any(|found| found.index == *queue) {
                 self.notes.push(format!("{} has no queue {queue}", interface.name));
@@ -89,6 +158,27 @@ impl Planner<'_> {
         if policy.busy_polls() {
             self.set_deferral(interface);
         }
+    }
+
+    fn note_more_queues_than_workers(&mut self, interface: &Interface) {
+        let workers = self.settings.worker_cores.len();
+        let queues = self.settings.channels.map_or(self.rx.len(), |count| count as usize);
+        let on_workers = self.policy.processing() == Processing::WorkerCores;
+        if !on_workers || workers == 0 || queues <= workers {
+            return;
+        }
+        let polls = if self.policy.busy_polls() { "; a worker polls one queue" } else { "" };
+        let remedy = match interface.channels {
+            Some(channels) if channels.max as usize >= workers && self.settings.queues.is_none() => {
+                format!("; --channels {workers} leaves a queue for each worker")
+            }
+            _ => String::new(),
+        };
+        self.notes.push(format!(
+            "{queues} queues for {workers} worker{}: a worker's core receives for up to {} queues{polls}{remedy}",
+            if workers == 1 { "" } else { "s" },
+            queues.div_ceil(workers)
+        ));
     }
 
     fn set_queue_count(&mut self, interface: &Interface) {
@@ -193,6 +283,12 @@ impl Planner<'_> {
                  `ethtool -C {0} adaptive-rx off rx-usecs 0` turns that off for the whole device",
                 interface.name
             ));
+        } else if let Some(delay) = value(Coalescing::RxUsecs).filter(|delay| *delay > 0) {
+            self.notes.push(format!(
+                "{0} delays its interrupts (rx-usecs {delay}), which adds to the latency at low load; \
+                 `ethtool -C {0} rx-usecs 0` turns that off for the whole device",
+                interface.name
+            ));
         }
     }
 
@@ -229,7 +325,7 @@ impl Planner<'_> {
     /// A process that adapts a value but may not set it keeps the present one: `policies apply` may have
     /// prepared the queue.
     fn target(&self, knob: &Knob, wanted: u64, present: Option<u64>) -> Value {
-        let keeps = self.adapts() && may_set_on(knob, &self.device).is_err();
+        let keeps = self.adapts() && self.source.forbids(knob).is_some();
         Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
     }
 
@@ -247,12 +343,10 @@ impl Planner<'_> {
         let per_napi =
             |queue: &RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.defer_hard_irqs.is_some());
         if !self.rx.iter().any(|queue| per_napi(queue)) {
-            let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || Netdev::open().is_err();
-            if device_wide && Knob::DeferHardIrqs.read(&self.device).is_ok() {
-                let present = |knob: &Knob| match knob.read(&self.device) {
-                    Ok(Value::Number(number)) => Some(number),
-                    _ => None,
-                };
+            // Without the netdev family no NAPI is known.
+            let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || !self.host.has_netdev;
+            if device_wide && self.source.read(&Knob::DeferHardIrqs).is_some() {
+                let present = |knob: &Knob| self.source.read(knob)?.number();
                 // Device-wide values affect other processes, so nobody adapts them.
                 let wanted = if adapts { QueueSettings::fixed(self.settings.latency_budget) } else { wanted };
                 let purposes = Purposes::of(wanted.mode);
@@ -261,10 +355,12 @@ impl Planner<'_> {
                 let grace_target = self.target(&grace, nanos(wanted.grace_time), present(&grace));
                 self.set(defer, defer_target, purposes.defer);
                 self.set(grace, grace_target, purposes.grace);
-                self.notes.push(
-                    "this kernel defers interrupts for the whole device; per-NAPI deferral needs Linux 6.13"
-                        .to_owned(),
-                );
+                let note =
+                    "this kernel defers interrupts for the whole device; per-NAPI deferral needs Linux 6.13";
+                match self.policy.suspends_interrupts() {
+                    true => self.prevent(format!("{note}, and so does suspension")),
+                    false => self.notes.push(note.to_owned()),
+                }
             }
             return;
         }
@@ -299,7 +395,7 @@ impl Planner<'_> {
                     },
                 );
             } else if polling {
-                self.notes.push(format!(
+                self.prevent(format!(
                     "rx-{index}: this kernel has no irq-suspend-timeout (it needs Linux 6.13)"
                 ));
             }

@@ -156,6 +156,7 @@ mod tests {
             notes: vec![suspend_timeout_note(&settings, Some(1024)).unwrap()],
             settings,
             steps: vec![Step { knob, current: None, target, purpose: "", forbidden: None }],
+            is_prevented: false,
         };
         assert!(plan.fit_suspend_timeouts(Some(1024), 1024).is_empty());
         let changed = plan.fit_suspend_timeouts(Some(1024), 256);
@@ -192,6 +193,7 @@ mod tests {
                 forbidden: None,
             }],
             notes: Vec::new(),
+            is_prevented: false,
         };
         let wanted = plan.settings.suppression.target(Coalescing::RxFrames);
         plan.notes.extend(frames_note(Coalescing::RxFrames, 2500, wanted));

@@ -12,8 +12,17 @@ pub enum Change {
     LinkDown,
     /// The link came up.
     LinkUp,
-    /// The interface was removed, or moved to another network namespace. Supervision ends.
+    /// The interface was removed, or moved to another network namespace.
     InterfaceGone,
+    /// The interface that was gone is there again, and has the policy.
+    InterfaceBack(String),
+    /// It is there again, and the policy can't be applied to it. It is tried again each second.
+    NotAppliedAgain {
+        /// Its name.
+        interface: String,
+        /// Why not.
+        reason: String,
+    },
     /// The interface was renamed.
     Renamed(String),
     /// A knob had lost its value, and was set again or could not be.
@@ -61,7 +70,11 @@ impl fmt::Display for Change {
         match self {
             Change::LinkDown => write!(f, "the link is down"),
             Change::LinkUp => write!(f, "the link is up"),
-            Change::InterfaceGone => write!(f, "the interface is gone; its policy is no longer supervised"),
+            Change::InterfaceGone => write!(f, "the interface is gone"),
+            Change::InterfaceBack(name) => write!(f, "the interface is back as {name}, and has its policy"),
+            Change::NotAppliedAgain { interface, reason } => {
+                write!(f, "the interface is back as {interface}, without its policy: {reason}")
+            }
             Change::Renamed(name) => write!(f, "the interface is now named {name}"),
             Change::Reapplied { outcome, previous: Some(previous) } => {
                 write!(f, "{outcome} (it had been changed to {previous})")

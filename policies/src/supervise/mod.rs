@@ -2,6 +2,7 @@
 //! workers' laws choose for their queues, and publishes what the workers do.
 
 mod change;
+mod identity;
 mod irqbalance_bans;
 mod queue_change;
 mod queue_requests;

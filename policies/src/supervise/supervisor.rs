@@ -11,14 +11,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::change::Change;
+use super::identity::InterfaceIdentity;
 use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::affinity::Affinity;
-use crate::apply::{Guard, QueueDelegate};
+use crate::apply::{Guard, QueueDelegate, apply};
 use crate::host::interface_by_index;
 use crate::host::irqbalance::Irqbalance;
+use crate::journal::Lifetime;
 use crate::knob::Knob;
-use crate::netlink::route::{self, LinkMonitor, Woken};
+use crate::netlink::route::{self, Link, LinkMonitor, Woken};
+use crate::plan::Plan;
 
 /// How often interrupts are checked: the kernel sends no message when one is moved.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -42,7 +45,8 @@ impl fmt::Debug for SupervisorHooks {
 /// A thread that keeps a guard's policy in effect.
 ///
 /// It sets knobs again that were lost, moves interrupts back or reports where they went, keeps them banned from
-/// irqbalance if the plan bans them, follows renames, and sets what the workers' laws choose for their queues. Dropping the
+/// irqbalance if the plan bans them, follows renames, applies the policy again to an interface that was taken away and given
+/// back, and sets what the workers' laws choose for their queues. Dropping the
 /// supervisor stops the thread and restores the host.
 #[derive(Debug)]
 pub struct Supervisor {
@@ -61,6 +65,29 @@ impl Supervisor {
         on_change: impl FnMut(&Change) + Send + 'static,
         hooks: SupervisorHooks,
     ) -> io::Result<Self> {
+        Self::start_as(guard, affinity, on_change, hooks, true)
+    }
+
+    /// As [`Supervisor::start`], for who holds single queues and takes those of an interface that is back by itself.
+    ///
+    /// # Errors
+    /// As [`Supervisor::start`].
+    #[cfg(feature = "tools")]
+    pub(crate) fn start_until_gone(
+        guard: Guard,
+        on_change: impl FnMut(&Change) + Send + 'static,
+        hooks: SupervisorHooks,
+    ) -> io::Result<Self> {
+        Self::start_as(guard, Affinity::None, on_change, hooks, false)
+    }
+
+    fn start_as(
+        guard: Guard,
+        affinity: Affinity,
+        on_change: impl FnMut(&Change) + Send + 'static,
+        hooks: SupervisorHooks,
+        takes_back: bool,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
         let SupervisorHooks { requests, delegate, mut on_tick } = hooks;
@@ -75,6 +102,8 @@ impl Supervisor {
             delegate,
             is_up: true,
             is_gone: false,
+            takes_back,
+            identity: None,
             irq_cores: BTreeMap::new(),
             reported_failures: BTreeMap::new(),
             on_change: Box::new(on_change),
@@ -87,9 +116,7 @@ impl Supervisor {
             let _ = started.send(());
             let mut link_changed = true;
             while !stop_requested.load(Ordering::Acquire) {
-                if !interface.is_gone {
-                    interface.check(link_changed);
-                }
+                interface.check(link_changed);
                 on_tick();
                 link_changed = interface.wait_for_link_change(&monitor, &stop_requested);
             }
@@ -122,6 +149,10 @@ struct SupervisedInterface {
     delegate: Option<Box<QueueDelegate>>,
     is_up: bool,
     is_gone: bool,
+    /// Whether the policy is applied again when the interface is back.
+    takes_back: bool,
+    /// By what the interface is recognised after it was gone; `None` until it was seen.
+    identity: Option<InterfaceIdentity>,
     /// The core that each queue's interrupt went to at the last check.
     irq_cores: BTreeMap<u32, u32>,
     /// Knobs that could not be set again, with the message: reported once, not every second.
@@ -175,11 +206,17 @@ impl SupervisedInterface {
         let index = self.guard.plan().ifindex;
         // On an error the next check tries again.
         let Ok(links) = route::links() else { return };
-        let Some(link) = links.into_iter().find(|link| link.index == index) else {
-            self.is_gone = true;
+        let found = links.iter().find(|link| link.index == index).cloned();
+        if found.is_none() && !std::mem::replace(&mut self.is_gone, true) {
             (self.on_change)(&Change::InterfaceGone);
-            return;
+        }
+        let Some(link) = found.filter(|_| !self.is_gone) else {
+            return self.take_back(&links);
         };
+        if link_changed || self.identity.is_none() {
+            let interface = interface_by_index(index);
+            self.identity = interface.ok().map(|interface| InterfaceIdentity::of(&link, &interface));
+        }
         if link.name != self.guard.plan().interface {
             (self.on_change)(&Change::Renamed(link.name.clone()));
             if let Err(error) = self.guard.rename_interface(&link.name) {
@@ -202,6 +239,46 @@ impl SupervisedInterface {
             Affinity::Follow => self.report_moved_interrupts(),
             Affinity::None => {}
         }
+    }
+
+    /// Applies the policy again if the interface is back. It is another one for the kernel, with its own index, queues and
+    /// interrupts, so the plan is made anew.
+    fn take_back(&mut self, links: &[Link]) {
+        let Some(known) = self.identity.as_ref().filter(|_| self.takes_back) else { return };
+        let back = links.iter().filter(|link| link.up).find_map(|link| {
+            let interface = interface_by_index(link.index).ok()?;
+            let identity = InterfaceIdentity::of(link, &interface);
+            let is_ready = interface.queues.iter().all(|queue| queue.napi.is_some());
+            (identity.is_same(known) && is_ready).then_some((interface, identity))
+        });
+        let Some((interface, identity)) = back else { return };
+        let plan = self.guard.plan();
+        let plan = Plan::new(plan.policy, &interface, &plan.settings);
+        // Its journal would be in the way of the new one where the kernel has given the interface the same index.
+        self.guard.restore_now();
+        let guard = match apply(&plan, Lifetime::Process, &self.guard.directory().clone()) {
+            Ok(guard) => guard,
+            Err(error) => {
+                let change = Change::NotAppliedAgain { interface: interface.name, reason: error.to_string() };
+                let said = change.to_string();
+                if self.reported_failures.insert("back".to_owned(), said.clone()) != Some(said) {
+                    (self.on_change)(&change);
+                }
+                return;
+            }
+        };
+        if self.delegate.is_some() {
+            guard.leave_to_delegate();
+        }
+        self.bans = IrqbalanceBans::new(guard.applied(), Instant::now());
+        self.guard = guard;
+        self.identity = Some(identity);
+        self.irq_cores.clear();
+        self.reported_failures.clear();
+        (self.is_gone, self.is_up) = (false, true);
+        (self.on_change)(&Change::InterfaceBack(interface.name));
+        // Its queues have new NAPIs.
+        (self.on_change)(&Change::LinkUp);
     }
 
     fn reapply(&mut self, select: impl Fn(&Knob) -> bool, only_if_reset: bool) {

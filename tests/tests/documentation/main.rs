@@ -31,6 +31,23 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
+/// Set in the environment, the table of drivers is written into its page.
+const UPDATE: &str = "LULL_UPDATE_EXPECTED";
+
+#[test]
+fn the_page_of_drivers_has_the_table_of_the_code() {
+    let path = root().join("docs/policies/drivers.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let start = page.find("| Driver |").unwrap();
+    let end = page[start..].find("\n\n").map_or(page.len(), |end| start + end + 1);
+    let table = policies::host::drivers_as_markdown();
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[end..])).unwrap();
+        return;
+    }
+    assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
+}
+
 #[test]
 fn every_page_of_the_book_is_in_its_summary() {
     let docs = root().join("docs");

@@ -22,6 +22,8 @@ pub enum Nic {
     E1000e,
     /// Paravirtual, with as many queues as a node has CPUs.
     Virtio,
+    /// VMware's paravirtual device: as many queues as CPUs. It has no link of queues to NAPIs.
+    Vmxnet3,
 }
 
 impl Nic {
@@ -30,6 +32,7 @@ impl Nic {
             Nic::Igb => "igb",
             Nic::E1000e => "e1000e",
             Nic::Virtio => "virtio_net",
+            Nic::Vmxnet3 => "vmxnet3",
         }
     }
 }
@@ -312,6 +315,7 @@ fn arguments(folder: &Path, shape: &Shape, socket: &Path, monitor: &Path) -> Vec
         let device = match nic {
             Nic::Igb => "igb".to_owned(),
             Nic::E1000e => "e1000e".to_owned(),
+            Nic::Vmxnet3 => "vmxnet3".to_owned(),
             // One for each direction of each queue, and two for configuration and control.
             Nic::Virtio => format!("virtio-net-pci,mq=on,vectors={}", 2 * cpus + 2),
         };

@@ -1,6 +1,7 @@
 //! Policies on devices that interrupt, in a guest under software emulation.
 
 mod clocks;
+mod devices;
 mod driving_loops;
 mod eight_queues;
 mod event_histograms;
@@ -121,7 +122,7 @@ fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
                     assert!(per_interrupt(3) >= 10.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
                 // A guest that lacks a core polls late, and virtio has two queues: mostly it is 10, too.
-                Nic::Virtio => {
+                Nic::Virtio | Nic::Vmxnet3 => {
                     assert!(per_interrupt(3) >= 4.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
             }
@@ -235,21 +236,21 @@ fn irqbalance_is_banned_from_interrupts_and_after_its_restart_too_until_the_rest
     guest.run(START);
     let plan = guest.ask(&format!("policies plan {interface} --policy vanilla --workers 2")).text;
     assert!(plan.contains("irqbalance runs"), "{plan}: {}", guest.ask("cat /tmp/irqbalance; ps").text);
-    let explained = guest.run(&format!("policies explain {interface}"));
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
     assert!(explained.contains("irqbalance runs"), "{explained}");
     let apply = format!("policies apply {interface} --policy vanilla --workers 2 --ban-irqbalance");
     let banned = guest.run(&apply);
     assert!(banned.contains("irqbalance bans irq") && banned.contains("set to 1"), "{banned}");
     assert!(banned.contains("irqbalance forgets its bans"), "{banned}");
-    let explained = guest.run(&format!("policies explain {interface}"));
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
     assert!(!explained.contains("irqbalance runs"), "{explained}");
     // It forgets, and the same command asks again.
     guest.run(RESTART);
-    let explained = guest.run(&format!("policies explain {interface}"));
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
     assert!(explained.contains("irqbalance runs"), "{explained}");
     let again = guest.run(&apply);
     assert!(again.contains("irqbalance bans irq") && again.contains("set to 1"), "{again}");
-    let explained = guest.run(&format!("policies explain {interface}"));
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
     assert!(!explained.contains("irqbalance runs"), "{explained}");
     let restored = guest.run("policies restore");
     assert!(restored.contains("irqbalance bans irq") && !restored.contains("NOT"), "{restored}");
@@ -257,14 +258,14 @@ fn irqbalance_is_banned_from_interrupts_and_after_its_restart_too_until_the_rest
     assert!(again.contains("irqbalance runs"), "{again}");
     // A server asks again by itself.
     serve(&mut guest, 0, "vanilla", "--ban-irqbalance");
-    let explained = guest.run(&format!("policies explain {interface}"));
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
     assert!(!explained.contains("irqbalance runs"), "{explained}");
     guest.run(RESTART);
     guest.wait_for("grep -q 'had lost its bans' /tmp/memcached");
-    let explained = guest.run(&format!("policies explain {interface}"));
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
     assert!(!explained.contains("irqbalance runs"), "{explained}");
     stop(&mut guest);
-    let explained = guest.run(&format!("policies explain {interface}"));
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
     assert!(explained.contains("irqbalance runs"), "it is banned after the server's end: {explained}");
 }
 

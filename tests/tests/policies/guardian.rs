@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 use policies::host::scheduler;
@@ -290,6 +290,42 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
     server.wait();
     wait_until("the guardian restores the queue", || napi() == before);
     wait_until("the guardian removes the journal", || !std::path::Path::new("/run/lull").exists());
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_guardian_that_hangs_does_not_keep_its_server_from_ending() {
+    let testbed = enter(1);
+    let port = free_port();
+    let arguments = format!(
+        "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
+         --policy kernel-polling"
+    );
+    let mut server = Memcached::run(command().args(arguments.split(' ')), port);
+    wait_until("the server has no capabilities", || is_unprivileged(server.child.id()));
+    let guardian = child_of(server.child.id()).unwrap();
+    scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
+    let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);
+    kill(guardian, Signal::STOP);
+    load.on();
+    // The law asks for other values, and gets no answer.
+    wait_until("the guardian has a request", || has_unread_input(guardian));
+    assert!(load.end() > 0);
+    server.signal(Signal::TERM);
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "the server waits for its guardian");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill(guardian, Signal::CONT);
+    wait_until("the guardian removes the journal", || !Path::new("/run/lull").exists());
+}
+
+/// Whether something was written to a process's standard input that it has not read.
+fn has_unread_input(process: u32) -> bool {
+    let input = fs::File::open(format!("/proc/{process}/fd/0")).unwrap();
+    rustix::io::ioctl_fionread(&input).unwrap() > 0
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod journals;
 mod kernel_polling;
 mod kernel_threads;
 mod latency_budget;
+mod lower_interfaces;
 mod polling_threads;
 mod queue_modes;
 mod receiving_core;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
+use policies::netlink::ethtool::Ethtool;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{Cpus, Pid, Policy, host};
 use runtime::{Builder, Running, Runtime};
@@ -237,8 +238,47 @@ fn an_interface_that_is_moved_away_is_reported_gone_and_needs_no_restore() {
     let elsewhere = format!("/proc/{}/fd/{elsewhere}", std::process::id());
     ip(&["link", "set", SERVER_INTERFACE, "netns", &elsewhere]);
     let change = changes.recv_timeout(Duration::from_secs(60)).unwrap();
-    assert_eq!(change, "the interface is gone; its policy is no longer supervised");
+    assert_eq!(change, "the interface is gone");
     drop(runtime);
+    assert!(!std::path::Path::new("/run/lull").exists());
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, uring")]
+#[serial]
+fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
+    let _testbed = enter(1);
+    let (runtime, changes) = polling_with_changes();
+    let before = napi();
+    let next = |expected: &str| {
+        while let Ok(change) = changes.recv_timeout(Duration::from_secs(60)) {
+            if change.contains(expected) {
+                return;
+            }
+        }
+        panic!("{expected} was not reported");
+    };
+    // The supervisor knows it by then.
+    std::thread::sleep(Duration::from_millis(1300));
+    ip(&["link", "del", SERVER_INTERFACE]);
+    next("the interface is gone");
+    ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
+    Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
+    let fresh = || host::interface(SERVER_INTERFACE).unwrap();
+    ip(&["link", "set", "other", "up"]);
+    ip(&["link", "set", SERVER_INTERFACE, "up"]);
+    next("the interface is back as lull-server");
+    let again = napi();
+    assert_ne!(again.id, before.id);
+    let values =
+        |napi: &Napi| (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout, napi.threaded);
+    assert_eq!(values(&again), values(&before));
+    // Followed as before: a setting that is lost is set again.
+    Netdev::open().unwrap().set_napi(again.id, NapiSetting::DeferHardIrqs, 0).unwrap();
+    ip(&["link", "set", SERVER_INTERFACE, "mtu", "1400"]);
+    wait_until("the setting is applied again", || napi().defer_hard_irqs == before.defer_hard_irqs);
+    drop(runtime);
+    assert_eq!(values(fresh().queues[0].napi.as_ref().unwrap()), (Some(0), Some(0), Some(0), Some(0)));
     assert!(!std::path::Path::new("/run/lull").exists());
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
+use policies::explain::Severity;
 use policies::explain::measured::Measured;
 use policies::host::Machine;
 use policies::law::{Budgets, CpuBudget, LatencyBudget};
@@ -22,7 +23,7 @@ use serde_json::json;
 
 use crate::error::CommandError;
 use crate::measured;
-use crate::output::{Format, print_left_journals, print_line, write_error};
+use crate::output::{Format, PREVENTED, print_left_journals, print_line, with_schema, write_error};
 
 pub use run::{RunArguments, run};
 
@@ -121,7 +122,8 @@ pub fn explain(
         text::print_observation(&observation);
         print_line!("{}", measured::to_text(&last, &Machine::read()));
     });
-    Ok(ExitCode::SUCCESS)
+    let prevents = observation.findings.iter().any(|finding| finding.severity == Severity::Prevents);
+    Ok(if prevents { PREVENTED.into() } else { ExitCode::SUCCESS })
 }
 
 /// Looks at a server, and at that of a unit or control group until it has an epoll instance, for some seconds.
@@ -214,7 +216,7 @@ fn refuse(observation: &Observation, format: Format) {
             text::print_observation(observation);
             write_error("nothing was changed");
         }
-        Format::Json => print_line!("{:#}", json!(observation)),
+        Format::Json => print_line!("{:#}", with_schema(json!(observation))),
     }
 }
 

@@ -4,7 +4,7 @@ use comfy_table::Table;
 use policies::attach::{AttachEvent, AttachStatus, Fitness, InstanceName, Observation, ObservedInstance};
 use serde_json::json;
 
-use crate::output::{Format, or_dash, print_findings, print_line, table, write_error};
+use crate::output::{Format, or_dash, print_findings, print_line, table, with_schema, write_error};
 
 /// Rates of less than this number of seconds say little.
 const SHORTEST_INTERVAL: f64 = 0.5;
@@ -52,7 +52,7 @@ fn fitness(instance: &ObservedInstance) -> &'static str {
 
 pub fn print_event(event: &AttachEvent, format: Format) {
     match format {
-        Format::Json => print_line!("{}", json!({ "event": event.to_string() })),
+        Format::Json => print_line!("{}", with_schema(json!({ "event": event.to_string() }))),
         Format::Table | Format::Prometheus => print_line!("{event}"),
     }
 }
@@ -63,7 +63,7 @@ pub fn print_event_on_stderr(event: &AttachEvent) {
 
 pub fn print_status(status: &AttachStatus, format: Format) {
     match format {
-        Format::Json => print_line!("{}", json!(status)),
+        Format::Json => print_line!("{}", with_schema(json!(status))),
         Format::Table | Format::Prometheus => {
             if status.queues.is_empty() {
                 print_line!(

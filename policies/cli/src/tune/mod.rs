@@ -2,6 +2,7 @@
 
 mod icmp_echo;
 mod packing;
+mod report;
 mod suppression;
 mod trial;
 
@@ -11,6 +12,7 @@ use clap::Subcommand;
 use policies::JournalDir;
 
 use crate::error::CommandError;
+use crate::output::Format;
 use packing::PackingArguments;
 use suppression::SuppressionArguments;
 
@@ -22,9 +24,9 @@ pub enum Tune {
     Suppression(SuppressionArguments),
 }
 
-pub fn run(tune: &Tune, journals: &JournalDir) -> Result<ExitCode, CommandError> {
+pub fn run(tune: &Tune, journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {
     match tune {
-        Tune::Packing(arguments) => packing::tune(arguments, journals),
-        Tune::Suppression(arguments) => suppression::tune(arguments, journals),
+        Tune::Packing(arguments) => packing::tune(arguments, journals, format),
+        Tune::Suppression(arguments) => suppression::tune(arguments, journals, format),
     }
 }

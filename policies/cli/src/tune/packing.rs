@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use clap::Args;
 use policies::{Cpus, JournalDir, Plan, Policy, Settings, host};
 
+use super::report::Trials;
 use super::trial::{measure, worker_cores_flag};
 use crate::error::CommandError;
-use crate::output::print_line;
-use crate::output::{print_plan, table};
+use crate::output::Format;
 
 #[derive(Args)]
 pub struct PackingArguments {
@@ -52,11 +52,15 @@ const FULL_SHARE: f64 = 0.9;
 /// less.
 const MIN_GAIN: f64 = 1.03;
 
-pub(super) fn tune(arguments: &PackingArguments, journals: &JournalDir) -> Result<ExitCode, CommandError> {
+pub(super) fn tune(
+    arguments: &PackingArguments,
+    journals: &JournalDir,
+    format: Format,
+) -> Result<ExitCode, CommandError> {
     let interface = host::interface(&arguments.interface)?;
     let candidates = arguments.candidates()?;
     let max_cores = candidates.len().min(interface.queues.len().max(1));
-    let mut rows = table(&["packing cores", "packets/s", "softirq share of each", "full"]);
+    let mut trials = Trials::new(&["packing cores", "packets/s", "softirq share of each", "full"]);
     let mut best: Option<(Vec<u32>, f64)> = None;
     let mut reason = "the load fills all of them";
     for count in 1..=max_cores {
@@ -70,14 +74,14 @@ pub(super) fn tune(arguments: &PackingArguments, journals: &JournalDir) -> Resul
         };
         let shares: Vec<f64> = cores.iter().map(share).collect();
         let full = shares.iter().all(|share| *share > FULL_SHARE);
-        rows.add_row([
+        trials.add([
             settings.packing_cores.to_string(),
             format!("{rate:.0}"),
             shares.iter().map(|share| format!("{:.0} %", share * 100.0)).collect::<Vec<_>>().join(", "),
             if full { "yes" } else { "no" }.to_owned(),
         ]);
         if rate == 0.0 {
-            print_line!("{rows}");
+            trials.print(format);
             return Err(CommandError::NoLoad(interface.name));
         }
         match &best {
@@ -92,15 +96,18 @@ pub(super) fn tune(arguments: &PackingArguments, journals: &JournalDir) -> Resul
             break;
         }
     }
-    print_line!("{rows}");
-    let Some((cores, _)) = best else { return Ok(ExitCode::FAILURE) };
+    let Some((cores, _)) = best else {
+        trials.print(format);
+        return Ok(ExitCode::FAILURE);
+    };
     let cores: Cpus = cores.into_iter().collect();
-    print_line!("the smallest sufficient set: packing cores {cores} ({reason})");
-    print_plan(&Plan::new(Policy::Packing, &interface, &arguments.settings(cores.clone())));
-    print_line!(
-        "to apply: policies apply {} --policy packing --packing-cores {cores}{}",
+    let found = format!("the smallest sufficient set: packing cores {cores} ({reason})");
+    let plan = Plan::new(Policy::Packing, &interface, &arguments.settings(cores.clone()));
+    let command = format!(
+        "policies apply {} --policy packing --packing-cores {cores}{}",
         interface.name,
         worker_cores_flag(&arguments.worker_cores)
     );
+    trials.print_with_result(format, &found, &plan, &command);
     Ok(ExitCode::SUCCESS)
 }

@@ -12,10 +12,10 @@ use policies::{
 };
 
 use super::icmp_echo::Pinger;
+use super::report::Trials;
 use super::trial::{measure, worker_cores_flag};
 use crate::error::CommandError;
-use crate::output::print_line;
-use crate::output::{or_dash, print_plan, table};
+use crate::output::{Format, or_dash};
 
 #[derive(Args)]
 pub struct SuppressionArguments {
@@ -69,6 +69,7 @@ struct DelayTrial {
 pub(super) fn tune(
     arguments: &SuppressionArguments,
     journals: &JournalDir,
+    format: Format,
 ) -> Result<ExitCode, CommandError> {
     let interface = host::interface(&arguments.interface)?;
     let bound = Duration::from_micros(arguments.latency_bound);
@@ -79,7 +80,7 @@ pub(super) fn tune(
     {
         return Err(CommandError::SilentPeer(arguments.peer));
     }
-    let mut rows = table(&[
+    let mut rows = Trials::new(&[
         "delay µs",
         "rx-usecs set",
         "irqs/s",
@@ -122,7 +123,7 @@ pub(super) fn tune(
         let softirq: f64 = delta.cpus.iter().map(|cpu| cpu.softirq.as_secs_f64()).sum::<f64>() / seconds;
         let packets_per = delta.packets_per_interrupt();
         let interrupts_per_second = delta.rx_packets.total() as f64 / packets_per.value / seconds;
-        rows.add_row([
+        rows.add([
             delay.to_string(),
             or_dash(rx_usecs),
             format!("{interrupts_per_second:.0}"),
@@ -139,18 +140,19 @@ pub(super) fn tune(
             break;
         }
     }
-    print_line!("{rows}");
     let within_bound = trials.iter().filter(|trial| trial.p99 <= bound);
     let Some(best) = within_bound.min_by(|a, b| a.interrupts_per_second.total_cmp(&b.interrupts_per_second))
     else {
+        rows.print(format);
         let lowest = trials.iter().map(|trial| trial.p99).min().unwrap_or_default();
         return Err(CommandError::BoundNotMet { bound: bound.as_micros(), lowest: micros(lowest) });
     };
-    print_line!("the fewest interrupts within {} µs: a delay of {} µs", bound.as_micros(), best.delay);
+    let found =
+        format!("the fewest interrupts within {} µs: a delay of {} µs", bound.as_micros(), best.delay);
     let settings = arguments.settings(best.delay);
-    print_plan(&Plan::new(Policy::Suppression, &interface, &settings));
-    print_line!(
-        "to apply: policies apply {} --policy suppression --rx-usecs {} --gro-flush-timeout {} \
+    let plan = Plan::new(Policy::Suppression, &interface, &settings);
+    let command = format!(
+        "policies apply {} --policy suppression --rx-usecs {} --gro-flush-timeout {} \
          --defer-hard-irqs {}{}",
         interface.name,
         best.delay,
@@ -158,5 +160,6 @@ pub(super) fn tune(
         settings.defer_hard_irqs,
         worker_cores_flag(&arguments.worker_cores)
     );
+    rows.print_with_result(format, &found, &plan, &command);
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use policies::counters::{Delta, Snapshot};
 use policies::{Applied, Cpus, Interface, JournalDir, Lifetime, Plan, Policy, Settings, apply, host};
 
 use crate::error::CommandError;
-use crate::output::print_restore_reports;
+use crate::output::write_error;
 
 /// Applies a policy, counts while `during` and then `seconds` pass, and restores the host.
 pub fn measure(
@@ -28,10 +28,7 @@ pub fn measure(
     thread::sleep(Duration::from_secs(seconds));
     let delta = Snapshot::take(&interface)?.since(&before);
     if let Some(report) = guard.restore() {
-        let report = report?;
-        if report.failed() {
-            print_restore_reports(&[report]);
-        }
+        report?.failures().for_each(write_error);
     }
     Ok(delta)
 }

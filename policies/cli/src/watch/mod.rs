@@ -12,6 +12,7 @@ use clap::Args;
 use policies::JournalDir;
 
 use crate::error::CommandError;
+use crate::output::with_schema;
 use sample::Sampler;
 use table::{SortKey, render, sort};
 
@@ -60,7 +61,7 @@ pub fn print_samples(
         thread::sleep(Duration::from_secs_f64(arguments.interval));
         let mut sample = sampler.next_sample()?;
         sort(&mut sample, arguments.sort);
-        let text = if json { serde_json::json!(sample).to_string() } else { render(&sample) };
+        let text = if json { with_schema(serde_json::json!(sample)).to_string() } else { render(&sample) };
         // The reader of a pipe may have closed it.
         if writeln!(io::stdout(), "{text}").is_err() {
             return Ok(());

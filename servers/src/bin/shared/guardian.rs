@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use policies::{AdaptedQueue, JournalDir, RestoreReport};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The command.
@@ -15,6 +16,8 @@ const NAME: &str = env!("CARGO_BIN_NAME");
 const GUARDIAN_VARIABLE: &str = "LULL_GUARDIAN";
 /// How often restoring is tried after the server has ended.
 const ATTEMPTS: u32 = 50;
+/// How long the server waits for an answer. It holds what a restore needs meanwhile.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// The answer to a request that was carried out.
 const DONE: &str = "done";
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -29,6 +32,8 @@ pub struct Guardian {
 struct Pipes {
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
+    /// Whether a request was not answered in time.
+    is_answer_due: bool,
 }
 
 /// Starts the guardian.
@@ -45,7 +50,7 @@ pub fn start(in_background: bool) -> io::Result<Guardian> {
     let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(io::Error::other("the guardian has no pipes"));
     };
-    let pipes = Pipes { requests, answers: BufReader::new(answers) };
+    let pipes = Pipes { requests, answers: BufReader::new(answers), is_answer_due: false };
     Ok(Guardian { child, pipes: Arc::new(Mutex::new(pipes)) })
 }
 
@@ -60,17 +65,38 @@ impl Guardian {
     /// A function that lets the guardian set a queue's values.
     pub fn delegate(&self) -> impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + use<> {
         let pipes = Arc::clone(&self.pipes);
-        move |queue| {
-            let mut pipes = pipes.lock().unwrap_or_else(PoisonError::into_inner);
-            writeln!(pipes.requests, "{queue}")?;
-            let mut answer = String::new();
-            pipes.answers.read_line(&mut answer)?;
-            match answer.trim_end() {
-                DONE => Ok(()),
-                "" => Err(io::Error::other("the guardian has ended")),
-                reason => Err(io::Error::other(reason.to_owned())),
-            }
+        move |queue| pipes.lock().unwrap_or_else(PoisonError::into_inner).ask(queue)
+    }
+}
+
+impl Pipes {
+    /// Lets the guardian set a queue's values.
+    fn ask(&mut self, queue: &AdaptedQueue) -> io::Result<()> {
+        if self.is_answer_due {
+            // It is that to an earlier request. Until it is here, the next would be taken for it.
+            self.read_answer(Duration::ZERO)?;
         }
+        writeln!(self.requests, "{queue}")?;
+        match self.read_answer(ANSWER_TIME)?.trim_end() {
+            DONE => Ok(()),
+            "" => Err(io::Error::other("the guardian has ended")),
+            reason => Err(io::Error::other(reason.to_owned())),
+        }
+    }
+
+    /// The guardian writes an answer at once, so that the line is complete when its first byte is here.
+    fn read_answer(&mut self, patience: Duration) -> io::Result<String> {
+        self.is_answer_due = true;
+        let patience =
+            Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        let readable = PollFlags::IN;
+        if poll(&mut [PollFd::new(self.answers.get_ref(), readable)], Some(&patience))? == 0 {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the guardian hangs or was stopped"));
+        }
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        self.is_answer_due = false;
+        Ok(answer)
     }
 }
 

@@ -1,0 +1,191 @@
+//! Each emulated device: its recording, and every policy on it.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use serial_test::serial;
+
+use super::load::{load, start, stop, worker_lines};
+use super::machine::{Machine, Nic, Shape};
+use super::{boot as boot_nics, boot_shape};
+
+const NICS: [Nic; 4] = [Nic::Virtio, Nic::E1000e, Nic::Igb, Nic::Vmxnet3];
+
+/// With four CPUs, so that devices have four queues.
+fn boot() -> Option<Machine> {
+    boot_shape(&Shape { nics: NICS.to_vec(), numa_nodes: 1, cpus_per_node: 4 })
+}
+
+/// Set in the environment, it is the folder into which the recordings are written.
+const FOLDER: &str = "LULL_RECORDINGS";
+
+/// The steps of a plan without what a recording can't know.
+fn steps(plan: &Value) -> Vec<Value> {
+    let mut steps = plan["steps"].as_array().unwrap().clone();
+    steps.iter_mut().for_each(|step| step["forbidden"] = Value::Null);
+    steps
+}
+
+#[test]
+#[serial]
+fn a_plan_for_a_recording_is_that_for_the_device() {
+    let Some(mut guest) = boot() else { return };
+    for (nic, interface) in NICS.into_iter().zip(guest.interfaces.clone()) {
+        let recording = guest.run(&format!("policies record {interface} | tee /tmp/recording.json"));
+        assert!(!recording.contains("10.9.") && !recording.contains("52:54"), "addresses: {recording}");
+        if let Some(folder) = std::env::var_os(FOLDER) {
+            std::fs::write(PathBuf::from(folder).join(format!("{nic:?}.json")), &recording).unwrap();
+        }
+        println!("{}", guest.ask("policies explain --from /tmp/recording.json").text);
+        for policy in super::POLICIES {
+            let flags = format!("--policy {policy} --workers all --peak-packet-rate 100000");
+            let mut plan = |subject: &str| -> Value {
+                // The exit code says whether something prevents the policy.
+                let answer = guest.ask(&format!("policies --format json plan {subject} {flags}"));
+                assert!([0, 3].contains(&answer.status), "{}", answer.text);
+                serde_json::from_str(&answer.text).unwrap()
+            };
+            let (live, recorded) = (plan(&interface), plan("--from /tmp/recording.json"));
+            assert_eq!(steps(&recorded), steps(&live), "{nic:?}, {policy}");
+            assert_eq!(recorded["notes"], live["notes"], "{nic:?}, {policy}");
+        }
+        // A queue's interrupt is found on every device.
+        let shown = guest.json(&format!("policies --format json show {interface}"));
+        for queue in shown["queues"].as_array().unwrap() {
+            assert!(queue["irq"].is_u64() && queue["napi"].is_object(), "{nic:?}: {queue}");
+        }
+    }
+    guest.run("head -c 900 /tmp/recording.json >/tmp/cut.json");
+    let answer = guest.ask("policies explain --from /tmp/cut.json");
+    assert!(answer.status == 1 && answer.text.contains("/tmp/cut.json is not a recording"), "{answer:?}");
+}
+
+const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-thread"];
+
+/// So many that an emulated guest serves them, and a worker sleeps between most of them.
+const RATE: u64 = 400;
+
+/// Each policy is explained, planned, applied, watched and restored, then served by a program that is loaded and ends, and by
+/// one that is killed.
+#[test]
+#[serial]
+fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
+    let Some(mut guest) = boot() else { return };
+    println!("Linux {}, {RATE} requests/s", guest.run("uname -r").trim());
+    println!("device   policy          aligned  polled  rx irqs/1000 requests  restored  after SIGKILL");
+    for (nic, kind) in NICS.into_iter().enumerate() {
+        let interface = guest.interfaces[nic].clone();
+        if kind == Nic::Vmxnet3 {
+            let explained = guest.ask(&format!("policies explain {interface}"));
+            assert!(explained.status == 3 && explained.text.contains("lro off"), "{}", explained.text);
+            // As `ethtool -K eth0 lro off`: an interface that forwards must not join packets.
+            guest.run(&format!("echo 1 >/proc/sys/net/ipv4/conf/{interface}/forwarding"));
+        }
+        let queues = guest.settings(&interface)["queues"].as_array().unwrap().len();
+        for policy in POLICIES {
+            let before = guest.settings(&interface);
+            let flags = format!("{interface} --policy {policy} --workers all");
+            let explained = guest.ask(&format!("policies explain {interface}"));
+            // Its driver enables interrupts after each poll.
+            let ignores_deferral = kind == Nic::Vmxnet3;
+            assert_eq!(explained.status, if ignores_deferral { 3 } else { 0 }, "{}", explained.text);
+            let is_prevented = ignores_deferral && policy == "kernel-polling";
+            let planned = guest.ask(&format!("policies plan {flags}"));
+            assert_eq!(planned.status, if is_prevented { 3 } else { 0 }, "{}", planned.text);
+            // A device may take less than was asked for, which is not a failure.
+            let applied = guest.ask(&format!("policies apply {flags}"));
+            assert!(!applied.text.contains("NOT"), "{kind:?}, {policy}: {applied:?}");
+            let status = guest.run("policies status");
+            assert!(status.contains(&interface) && status.contains("policies apply"), "{status}");
+            guest.run(&format!("policies watch {interface} --count 1 --interval 0.2"));
+            guest.run(&format!("policies restore {interface}"));
+            assert_eq!(guest.settings(&interface), before, "{kind:?}, {policy}, after apply");
+
+            // At so few requests the law leaves interrupts on; a fixed grace time polls at every load.
+            let fixed = if policy == "kernel-polling" { "--gro-flush-timeout 200" } else { "" };
+            let workers = format!("-t {queues} --cores 0-{} {fixed}", queues - 1);
+            start(&mut guest, nic, policy, &workers);
+            let counted = load(&mut guest, nic, RATE);
+            let [aligned, misaligned] = ["aligned", "misaligned"]
+                .map(|word| worker_lines(&mut guest, nic).iter().map(|line| line.number(word)).sum::<u64>());
+            stop(&mut guest);
+            assert_eq!(guest.settings(&interface), before, "{kind:?}, {policy}, after the server's end");
+
+            start(&mut guest, nic, policy, &workers);
+            guest.run("kill -9 $(pidof memcached)");
+            guest.wait_for("! pidof memcached >/dev/null");
+            let left = guest.settings(&interface);
+            let status = guest.run("policies status");
+            let preview = guest.run("policies restore --dry-run");
+            assert_eq!(guest.settings(&interface), left, "a preview changes nothing");
+            if left != before {
+                assert!(status.contains("ended without restoring"), "{kind:?}, {policy}: {status}");
+                assert!(preview.contains("would be restored from"), "{kind:?}, {policy}: {preview}");
+            }
+            guest.run("policies restore");
+            assert_eq!(guest.settings(&interface), before, "{kind:?}, {policy}, after SIGKILL");
+            assert_eq!(guest.run("ls /run"), "", "nothing is left behind");
+
+            let requests = counted.rate * 2.0 / 1000.0;
+            println!(
+                "{:8} {policy:14} {aligned:4}/{:<4} {:5.1} % {:22.0}  yes       yes",
+                format!("{kind:?}"),
+                aligned + misaligned,
+                counted.polled / counted.packets.max(1.0) * 100.0,
+                counted.rx_interrupts / requests,
+            );
+        }
+    }
+}
+
+/// As Azure takes away the VF beside its netvsc, and gives it back.
+#[test]
+#[serial]
+fn a_vf_that_is_taken_away_under_load_and_given_back_gets_its_policy_again() {
+    let Some(mut guest) = boot_nics(&[Nic::Igb], 1) else { return };
+    let parent = guest.interfaces[0].clone();
+    let vfs = |count: u32| format!("echo {count} >/sys/class/net/{parent}/device/sriov_numvfs");
+    let virtual_function = format!("ls /sys/class/net/{parent}/device/virtfn0/net");
+    guest.run(&vfs(1));
+    guest.wait_for(&format!("{virtual_function} >/dev/null 2>&1"));
+    let interface = guest.run(&virtual_function).trim().to_owned();
+    let address = "10.9.0.3";
+    let up = |name: &str| format!("ip addr add {address}/24 dev {name}; ip link set {name} up");
+    let up_and_ready = format!("grep -q 1 /sys/class/net/{interface}/carrier");
+    // Its parent's address would answer for it.
+    guest.run(&format!("ip addr flush dev {parent}; {}", up(&interface)));
+    guest.wait_for(&up_and_ready);
+    let before = guest.settings(&interface);
+    guest.run(&format!(
+        "memcached -v -u root --policy kernel-polling --gro-flush-timeout 200 -t 1 --cores 1 --interface {interface} \
+         -l {address} >/tmp/memcached 2>&1 &"
+    ));
+    guest.wait_for("grep -q 'listening on' /tmp/memcached");
+    let applied = guest.settings(&interface);
+    assert_ne!(applied, before);
+    let load = |guest: &Machine| {
+        guest
+            .outside_spawn("loadgen", &["-s", address, "-c", "4", "-t", "3", "-w", "0", "-q", "200"])
+            .unwrap()
+    };
+    let busy = load(&guest);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    guest.run(&vfs(0));
+    guest.wait_for("grep -q 'the interface is gone' /tmp/memcached");
+    drop(busy);
+    guest.run(&vfs(1));
+    guest.wait_for(&format!("{virtual_function} >/dev/null 2>&1"));
+    let again = guest.run(&virtual_function).trim().to_owned();
+    guest.run(&up(&again));
+    guest.wait_for(&format!("grep -q 'the interface is back as {again}' /tmp/memcached"));
+    let values = |settings: &Value| {
+        let napi = &settings["queues"][0]["napi"];
+        ["defer_hard_irqs", "gro_flush_timeout", "irq_suspend_timeout"].map(|name| napi[name].as_u64())
+    };
+    let shown = guest.settings(&again);
+    assert_eq!(values(&shown), values(&applied), "{}", guest.run("cat /tmp/memcached"));
+    assert_eq!(shown["queues"][0]["irq_affinity"], applied["queues"][0]["irq_affinity"]);
+    stop(&mut guest);
+    assert_eq!(values(&guest.settings(&again)), values(&before));
+    assert_eq!(guest.run("ls /run"), "", "nothing is left behind");
+}

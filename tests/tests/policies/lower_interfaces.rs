@@ -1,0 +1,53 @@
+//! Interfaces above others: what receives for them is found, or named.
+
+use std::process::Command;
+
+use lab::testbed::SERVER_INTERFACE;
+use policies::{Plan, Policy, Settings, host};
+use serial_test::serial;
+use tests::isolated;
+use tests::testbed::enter;
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn an_address_above_an_interface_leads_to_the_one_that_has_the_queues() {
+    let _testbed = enter(1);
+    // Like a VLAN, for which this kernel may have no module.
+    ip(&["link", "add", "link", SERVER_INTERFACE, "name", "above0", "type", "macvlan"]);
+    ip(&["addr", "add", "198.18.7.1/24", "dev", "above0"]);
+    ip(&["link", "set", "above0", "up"]);
+    let found = host::interface_of_address("198.18.7.1".parse().unwrap()).unwrap().unwrap();
+    assert_eq!(found.name, SERVER_INTERFACE);
+    let above = host::interface("above0").unwrap();
+    assert_eq!(above.lower, [SERVER_INTERFACE]);
+    let plan = Plan::new(Policy::KernelPolling, &above, &Settings::default());
+    let note = format!("above0 has no queues of its own: it receives by {SERVER_INTERFACE}");
+    assert!(plan.is_prevented && plan.notes.contains(&note), "{:?}", plan.notes);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn interfaces_of_a_bridge_are_named_and_none_is_chosen() {
+    let _testbed = enter(1);
+    ip(&["link", "add", "bridge0", "type", "bridge"]);
+    ip(&["link", "add", "port0", "type", "veth", "peer", "name", "other0"]);
+    for port in [SERVER_INTERFACE, "port0"] {
+        ip(&["link", "set", port, "master", "bridge0"]);
+    }
+    ip(&["addr", "add", "198.18.7.1/24", "dev", "bridge0"]);
+    ip(&["link", "set", "bridge0", "up"]);
+    let found = host::interface_of_address("198.18.7.1".parse().unwrap()).unwrap().unwrap();
+    assert_eq!(found.name, "bridge0");
+    let explained =
+        Command::new(tests::own_program("policies")).args(["explain", "bridge0"]).output().unwrap();
+    let text = String::from_utf8(explained.stdout).unwrap();
+    assert_eq!(explained.status.code(), Some(3), "{text}");
+    assert!(text.contains(&format!("it receives by {SERVER_INTERFACE}, port0.")), "{text}");
+    assert!(text.contains("policies explain port0"), "{text}");
+}
