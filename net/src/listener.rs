@@ -41,18 +41,16 @@ impl<K> Listener<K> {
         Ok(Self { backend, backlog, kind: PhantomData })
     }
 
-    /// Takes the socket off this worker's driver. Connections that a ring has accepted ahead are closed;
-    /// it has none before the first accept.
-    pub(crate) fn into_socket(self) -> io::Result<Socket> {
+    /// Takes the socket off this worker's driver. Also returns the connections that a ring has accepted ahead: it has none
+    /// before the first accept.
+    pub(crate) fn into_socket(self) -> io::Result<(Socket, Vec<Arc<Socket>>)> {
         match self.backend {
-            ListenerBackend::Readiness(fd) => fd.into_inner(),
+            ListenerBackend::Readiness(fd) => Ok((fd.into_inner()?, Vec::new())),
             ListenerBackend::Ring(ring, socket) => {
-                drop(ring);
-                match Arc::try_unwrap(socket) {
-                    Ok(socket) => Ok(socket),
-                    // An accept still holds it.
-                    Err(held) => held.try_clone(),
-                }
+                let ahead = ring.stop().into_iter().map(|accepted| Arc::new(accepted.into())).collect();
+                // An accept may still hold it.
+                let socket = Arc::try_unwrap(socket).or_else(|held| held.try_clone())?;
+                Ok((socket, ahead))
             }
         }
     }

@@ -113,3 +113,44 @@ async fn a_paused_listener_accepts_nothing_until_it_is_resumed() {
     let ended = runtime::timeout(Duration::from_secs(30), client.read(&mut [0])).await.unwrap();
     assert_eq!((ended.unwrap(), serving.alignment().accepted), (0, 1));
 }
+
+#[runtime::test(workers = 2)]
+async fn a_graceful_stop_serves_the_connections_that_wait_for_the_other_worker() {
+    const CLIENTS: usize = 32;
+    let bound = std::net::TcpListener::bind(local()).unwrap();
+    // Worker 0's socket lives on, as one that systemd passes: its backlog is the successor's.
+    let successor = bound.try_clone().unwrap();
+    let address = bound.local_addr().unwrap();
+    let serving = crate::common::serve_echo(TcpListener::from_std(bound).unwrap());
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = std::sync::mpsc::channel();
+    let blocking = runtime::spawn_on(1, move || async move {
+        begin.send(()).unwrap();
+        let _ = blocked.recv();
+    });
+    begun.recv().unwrap();
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = std::net::TcpStream::connect(address).unwrap();
+            std::io::Write::write_all(&mut client, b"x").unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            client
+        })
+        .collect();
+    let stopped = runtime::spawn(serving.shutdown(Duration::from_secs(30)));
+    // It has asked worker 1, which after its task takes in what has come, and then stops its listener.
+    runtime::yield_now().await;
+    drop(unblock);
+    blocking.await.unwrap();
+    stopped.await.unwrap();
+    // A ring sends what was written when the turn ends.
+    runtime::sleep(Duration::from_millis(1)).await;
+    let mut left = 0;
+    while successor.accept().is_ok() {
+        left += 1;
+    }
+    let read = |client: &mut std::net::TcpStream| std::io::Read::read(client, &mut [0]);
+    let served = clients.iter_mut().map(read).filter(|read| matches!(read, Ok(1))).count();
+    assert!(left < CLIENTS, "worker 1 got none");
+    assert_eq!(served + left, CLIENTS, "{left} are left to the successor");
+}
