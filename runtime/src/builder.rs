@@ -8,6 +8,7 @@ use std::time::Duration;
 use policies::law::{CpuBudget, LatencyBudget};
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
+use crate::background::BackgroundRuntime;
 use crate::config::hooks::Hooks;
 use crate::config::hooks::Stall;
 use crate::config::settings::{Attribute, CodeSettings, Config, settings_table};
@@ -240,6 +241,20 @@ impl Builder {
         self
     }
 
+    /// The name of the threads of workers and of blocking work, to which `-0` or `-blocking-0` with the thread's number is added.
+    /// The kernel keeps 15 bytes. Default: `lull`. The thread of [`Runtime::block_on`] keeps its name.
+    pub fn thread_name(mut self, name: impl Into<String>) -> Self {
+        self.code.threads.name = Some(name.into());
+        self
+    }
+
+    /// The size of the stacks of these threads, in bytes. Default: that of the standard library, 2 MiB or `RUST_MIN_STACK`. The
+    /// thread of [`Runtime::block_on`] keeps its stack.
+    pub fn thread_stack_size(mut self, bytes: usize) -> Self {
+        self.code.threads.stack_size = Some(bytes);
+        self
+    }
+
     /// The number of threads for blocking work, at least 1 ([`spawn_blocking`](crate::spawn_blocking)). Default: 512.
     pub fn max_blocking_threads(mut self, threads: usize) -> Self {
         self.code.max_blocking_threads = Some(threads);
@@ -284,8 +299,23 @@ impl Builder {
     /// If a setting is not valid, the interface doesn't exist, or a worker doesn't start. A policy that is
     /// only partly available is not an error: the workers' reports say what is in effect, and why.
     pub fn build(self) -> Result<Runtime, BuildError> {
+        let (config, hooks, host) = self.resolve()?;
+        Runtime::new(config, hooks, host)
+    }
+
+    /// As [`Builder::build`], but worker 0 has a thread, too: no `block_on` has to run for its tasks and its share of the
+    /// connections to go on.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn build_background(self) -> Result<BackgroundRuntime, BuildError> {
+        let (config, hooks, host) = self.resolve()?;
+        BackgroundRuntime::new(Config { background: true, ..config }, hooks, host)
+    }
+
+    fn resolve(self) -> Result<(Config, Hooks, HostHooks), BuildError> {
         let config = Config::resolve(self.code, self.attribute, self.ignore_environment)?;
         let host = HostHooks { on_change: self.on_host_change.0, delegate: self.queue_delegate.0 };
-        Runtime::new(config, self.hooks, host)
+        Ok((config, self.hooks, host))
     }
 }

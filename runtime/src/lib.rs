@@ -47,6 +47,7 @@ compile_error!(
 #[doc(hidden)]
 #[path = "macro_support.rs"]
 pub mod __private;
+mod background;
 mod blocking;
 mod builder;
 mod config;
@@ -83,6 +84,7 @@ pub use policies::status::QueueStatus;
 pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy};
 pub use runtime_macros::{main, test};
 
+pub use crate::background::BackgroundRuntime;
 pub use crate::blocking::BlockingMetrics;
 pub use crate::builder::Builder;
 pub use crate::config::hooks::Stall;
