@@ -30,14 +30,14 @@ pub(super) struct Acceptor<H> {
 
 impl<H> Acceptor<H> {
     /// `ahead`: connections that were accepted before. `closes`: nobody else has the listener's socket.
-    pub(super) async fn accept_all<K, F>(self, listener: Listener<K>, ahead: Vec<Arc<Socket>>, closes: bool)
+    pub(super) async fn accept_all<K, F>(self, listener: Listener<K>, ahead: Vec<Socket>, closes: bool)
     where
         K: 'static,
         H: Fn(Stream<K>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         std::future::poll_fn(|context| self.state.poll_resumed(context)).await;
-        ahead.into_iter().for_each(|socket| self.serve(socket, None));
+        ahead.into_iter().for_each(|socket| self.serve(Arc::new(socket), None));
         let accepting = Accepting { acceptor: &self, listener: Some(listener), closes };
         while let Some(listener) = &accepting.listener {
             match listener.accept_socket().await {
@@ -94,7 +94,7 @@ where
             return;
         }
         let Ok((socket, ahead)) = listener.into_socket() else { return };
-        ahead.into_iter().for_each(|accepted| self.acceptor.serve(accepted, None));
+        ahead.into_iter().for_each(|accepted| self.acceptor.serve(Arc::new(accepted), None));
         if self.closes {
             while let Ok((accepted, _)) = socket.accept()
                 && accepted.set_nonblocking(true).is_ok()

@@ -97,7 +97,7 @@ impl<K> Stream<K> {
     /// The error of the system call, for example `ENOTCONN` if the connection is broken already.
     #[doc(alias = "SO_LINGER")]
     pub fn abort(&self) -> io::Result<()> {
-        self.socket().set_linger(Some(Duration::ZERO))?;
+        self.set_zero_linger()?;
         self.socket().shutdown(Shutdown::Both)
     }
 
@@ -139,14 +139,14 @@ impl<K> Stream<K> {
         self.socket().set_send_buffer_size(bytes)
     }
 
-    /// Sets how long `close(2)` waits for unsent data. With `Some` of zero it resets the connection; with
-    /// `None`, the default, it returns at once and the kernel sends in the background.
+    /// Lets the close reset the connection: what was written and not sent by then is lost. A time other than zero would block
+    /// the worker in `close(2)`.
     ///
     /// # Errors
     /// The error of the system call.
     #[doc(alias = "SO_LINGER")]
-    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        self.socket().set_linger(linger)
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.socket().set_linger(Some(Duration::ZERO))
     }
 
     /// Takes the socket's pending error.

@@ -154,3 +154,35 @@ async fn a_graceful_stop_serves_the_connections_that_wait_for_the_other_worker()
     assert!(left < CLIENTS, "worker 1 got none");
     assert_eq!(served + left, CLIENTS, "{left} are left to the successor");
 }
+
+#[runtime::test]
+async fn a_listener_goes_to_the_standard_library_with_what_was_accepted_ahead() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut clients = vec![TcpStream::connect(address).await.unwrap()];
+    let first = std::future::poll_fn(|context| listener.poll_accept(context)).await.unwrap();
+    assert_eq!(first.1, clients[0].local_addr().unwrap());
+    for _ in 0..3 {
+        clients.push(TcpStream::connect(address).await.unwrap());
+    }
+    runtime::sleep(Duration::from_millis(2)).await;
+    let (listener, ahead) = listener.into_std().unwrap();
+    let mut peers: Vec<_> = ahead.iter().map(|stream| stream.peer_addr().unwrap()).collect();
+    peers.extend((ahead.len()..3).map(|_| listener.accept().unwrap().1));
+    let mut addresses: Vec<_> = clients[1..].iter().map(|client| client.local_addr().unwrap()).collect();
+    peers.sort();
+    addresses.sort();
+    assert_eq!(peers, addresses);
+}
+
+#[runtime::test]
+async fn a_stream_with_zero_linger_is_reset_by_its_close() {
+    let (client, mut server) = crate::common::pair().await;
+    client.set_keepalive(Some(net::TcpKeepalive::new().with_interval(Duration::from_secs(7)))).unwrap();
+    let interval = socket2::SockRef::from(&client).tcp_keepalive_interval().unwrap();
+    assert_eq!(interval, Duration::from_secs(7));
+    client.set_zero_linger().unwrap();
+    drop(client);
+    let read = runtime::timeout(Duration::from_secs(30), server.read(&mut [0])).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
