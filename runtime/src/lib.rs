@@ -90,7 +90,7 @@ pub use crate::builder::Builder;
 pub use crate::config::hooks::Stall;
 pub use crate::config::wait_strategy::{UnknownWaitStrategy, WaitStrategy};
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
-pub use crate::coop::unconstrained;
+pub use crate::coop::{consume_budget, cooperative, unconstrained};
 pub use crate::driver::{DriverKind, UnknownDriver};
 pub use crate::error::BuildError;
 pub use crate::handle::{EnterGuard, Handle, spawn_blocking};
