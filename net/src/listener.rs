@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use runtime::io::{AsyncFd, Direction, RingListener, SourceKind};
+use runtime::io::{AsyncFd, Direction, OnItsWorker, RingListener, SourceKind};
 use socket2::{SockAddr, Socket};
 
 /// The default backlog. The kernel caps it at `net.core.somaxconn`.
@@ -18,6 +18,7 @@ pub(crate) type Accepted = (Arc<Socket>, Option<SockAddr>);
 /// A listening socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's driver.
 #[derive(Debug)]
 pub struct Listener<K> {
+    on_its_worker: OnItsWorker,
     backend: ListenerBackend,
     backlog: i32,
     kind: PhantomData<K>,
@@ -42,7 +43,7 @@ impl<K> Listener<K> {
                 ListenerBackend::Readiness(AsyncFd::new(socket, SourceKind::Other)?)
             }
         };
-        Ok(Self { backend, backlog, kind: PhantomData })
+        Ok(Self { on_its_worker: PhantomData, backend, backlog, kind: PhantomData })
     }
 
     /// Takes the socket off this worker's driver. Also returns the connections that a ring has accepted ahead: it has none

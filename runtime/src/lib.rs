@@ -63,6 +63,7 @@ pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod metrics;
+mod not_send;
 pub mod process;
 mod runtime;
 

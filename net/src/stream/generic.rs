@@ -1,11 +1,13 @@
 //! The stream that TCP and Unix domain sockets have in common.
 
 use std::io;
+use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use runtime::io::OnItsWorker;
 use socket2::Socket;
 
 use super::async_io::{impl_async_read, impl_async_write};
@@ -49,6 +51,7 @@ use crate::sockopt;
 ///   dropped stream for 30 s loses the rest.
 #[derive(Debug)]
 pub struct Stream<K> {
+    pub(super) on_its_worker: OnItsWorker,
     pub(super) io: SocketIo<K>,
     pub(super) unread: ReadBuffer,
 }
@@ -56,7 +59,7 @@ pub struct Stream<K> {
 impl<K> Stream<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
-        Ok(Self { io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
+        Ok(Self { on_its_worker: PhantomData, io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
     }
 
     pub(crate) fn socket(&self) -> &Socket {

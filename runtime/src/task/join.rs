@@ -14,7 +14,6 @@ use crate::task_core::join_error::JoinError;
 use crate::worker::worker_handle::WorkerHandle;
 
 /// A spawned task. Awaiting it gives the task's result; dropping it detaches the task, which runs on.
-#[must_use = "dropping a JoinHandle detaches the task; write `drop(…)` if that is meant"]
 pub struct JoinHandle<T> {
     task: TaskRef<WorkerHandle>,
     /// The result has been returned.
