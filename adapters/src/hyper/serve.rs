@@ -1,6 +1,7 @@
 //! HTTP servers.
 
 use std::io;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,7 @@ const FIRST_BYTES_LIMIT: Duration = Duration::from_secs(30);
 ///     Ok(())
 /// }
 /// ```
+#[track_caller]
 pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
     let mut builder = auto::Builder::new(Executor::new());
     builder.http1().timer(Timer::new());
@@ -60,6 +62,7 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
     builder.http2().timer(Timer::new()).enable_connect_protocol();
     Serve {
         listener,
+        caller: Location::caller(),
         make,
         builder,
         first_bytes_limit: Some(FIRST_BYTES_LIMIT),
@@ -79,6 +82,7 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
 #[must_use = "a server serves when it is awaited or started"]
 pub struct Serve<L, M> {
     listener: L,
+    caller: &'static Location<'static>,
     make: M,
     builder: auto::Builder<Executor>,
     first_bytes_limit: Option<Duration>,
@@ -213,7 +217,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             #[cfg(feature = "tls")]
             h2_required: self.h2_required,
         });
-        let serving = self.listener.serve_paused(move |stream| {
+        let serving = self.listener.serve_paused(self.caller, move |stream| {
             let peer = L::accepted(&stream, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;

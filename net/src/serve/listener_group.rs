@@ -56,7 +56,22 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        self.serve_with(handler, ServeState::paused(), Location::caller())
+        self.serve_paused_for(Location::caller(), handler)
+    }
+
+    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        self.serve_with(handler, ServeState::paused(), caller)
     }
 
     fn serve_with<H, F>(
@@ -151,7 +166,22 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        Ok(self.serve_with(handler, ServeState::paused(), Location::caller()))
+        self.serve_paused_for(Location::caller(), handler)
+    }
+
+    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
+    ///
+    /// # Errors
+    /// Never, so far.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        Ok(self.serve_with(handler, ServeState::paused(), caller))
     }
 
     fn serve_with<H, F>(self, handler: H, state: ServeState, spawned: &'static Location<'static>) -> Serving
