@@ -16,6 +16,12 @@ pub(super) const COMPLETIONS: u32 = 4096;
 const REGISTER_RING_FDS: libc::c_uint = 20;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 
+#[cfg(test)]
+thread_local! {
+    /// How many of this thread's next enters do nothing, as those for which the kernel has no memory (EAGAIN).
+    pub(super) static REFUSED_ENTERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// The features that a ring uses, by the kernel's names.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Features(pub(super) Vec<&'static str>);
@@ -128,6 +134,11 @@ impl Ring {
     }
 
     fn enter_once(&self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        #[cfg(test)]
+        if REFUSED_ENTERS.get() > 0 {
+            REFUSED_ENTERS.set(REFUSED_ENTERS.get() - 1);
+            return Ok(());
+        }
         let mut flags = EnterFlags::GETEVENTS.bits() | EnterFlags::EXT_ARG.bits();
         if self.no_iowait {
             flags |= EnterFlags::NO_IOWAIT.bits();
