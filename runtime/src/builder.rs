@@ -14,6 +14,7 @@ use crate::config::hooks::Stall;
 use crate::config::settings::{Attribute, CodeSettings, Config, settings_table};
 use crate::config::wait_strategy::WaitStrategy;
 use crate::driver::driver_kind::DriverKind;
+use crate::driver::uring::ring_options::RingOptions;
 use crate::error::BuildError;
 use crate::host_policy::{HostChangeHook, HostHooks};
 use crate::runtime::Runtime;
@@ -238,6 +239,30 @@ impl Builder {
     /// the runtime is dropped.
     pub fn on_worker_stop(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.hooks.on_worker_stop = Some(Arc::new(hook));
+        self
+    }
+
+    /// How many received bytes of a connection may wait for their reader on the driver `uring`, at least 4 KiB. Default: 128 KiB.
+    /// A ring receives ahead, so many connections whose peers send more than their tasks read hold that much memory each, beside
+    /// the kernel's socket buffer. A burst may bring more, up to 512 KiB for all
+    /// connections of a worker together, before the receive is cancelled. With a low limit a fast stream's receive is cancelled and
+    /// armed more often.
+    pub fn ring_unread_limit(mut self, bytes: usize) -> Self {
+        self.code.ring.unread_limit = bytes.max(RingOptions::LEAST);
+        self
+    }
+
+    /// How many written bytes of a connection may wait to be sent on the driver `uring`, at least 4 KiB. Default: 64 KiB. A
+    /// write waits while there are as many.
+    pub fn ring_unsent_limit(mut self, bytes: usize) -> Self {
+        self.code.ring.unsent_limit = bytes.max(RingOptions::LEAST);
+        self
+    }
+
+    /// The size of the submission queue of each worker's ring, which the kernel rounds up to a power of two, up to 32,768. Default:
+    /// 512. The completion queue has eight times as many entries. More submissions in a turn take further enters.
+    pub fn ring_size(mut self, submissions: u32) -> Self {
+        self.code.ring.submissions = submissions.clamp(2, 32_768);
         self
     }
 

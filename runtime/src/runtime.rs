@@ -178,8 +178,10 @@ impl Runtime {
         let config = &self.state.config;
         match config.driver {
             DriverKind::Auto | DriverKind::Epoll => Ok(()),
-            named => Driver::open(named, QueuePolling::None, config.max_events, &self.state.workers[0].wake)
-                .map(drop),
+            named => {
+                let wake = &self.state.workers[0].wake;
+                Driver::open(named, QueuePolling::None, config.max_events, &config.ring, wake).map(drop)
+            }
         }
     }
 

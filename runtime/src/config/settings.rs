@@ -11,6 +11,7 @@ use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWa
 use crate::config::threads::ThreadOptions;
 use crate::config::wait_strategy::WaitStrategy;
 use crate::driver::driver_kind::DriverKind;
+use crate::driver::uring::ring_options::RingOptions;
 use crate::error::BuildError;
 
 /// A setting that the environment and the attributes can give, as strings.
@@ -100,6 +101,7 @@ pub(crate) struct CodeSettings {
     pub(crate) stall_threshold: Option<Duration>,
     pub(crate) max_blocking_threads: Option<usize>,
     pub(crate) threads: ThreadOptions,
+    pub(crate) ring: RingOptions,
     pub(crate) poll_time_histogram: bool,
     pub(crate) schedule_latency_histogram: bool,
     pub(crate) journals: JournalDir,
@@ -126,6 +128,7 @@ pub(crate) struct Config {
     pub(crate) stall_threshold: Duration,
     pub(crate) max_blocking_threads: usize,
     pub(crate) threads: ThreadOptions,
+    pub(crate) ring: RingOptions,
     /// Whether worker 0 has a thread of its own.
     pub(crate) background: bool,
     pub(crate) poll_time_histogram: bool,
@@ -234,6 +237,7 @@ impl Config {
             stall_threshold: code.stall_threshold.unwrap_or(STALL_THRESHOLD),
             max_blocking_threads: code.max_blocking_threads.unwrap_or(MAX_BLOCKING_THREADS),
             threads: code.threads,
+            ring: code.ring,
             background: false,
             poll_time_histogram: code.poll_time_histogram,
             schedule_latency_histogram: code.schedule_latency_histogram,
