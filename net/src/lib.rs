@@ -46,6 +46,7 @@ mod buffers;
 mod control_messages;
 mod copy;
 mod listener;
+mod lone_worker;
 mod names;
 mod serve;
 mod slices;

@@ -9,6 +9,9 @@ use std::task::{Context, Poll, ready};
 use runtime::io::{AsyncFd, Direction, OnItsWorker, RingListener, SourceKind};
 use socket2::{SockAddr, Socket};
 
+use crate::lone_worker::LoneWorker;
+use crate::stream::Stream;
+
 /// The default backlog. The kernel caps it at `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 4096;
 
@@ -21,6 +24,7 @@ pub struct Listener<K> {
     on_its_worker: OnItsWorker,
     backend: ListenerBackend,
     backlog: i32,
+    lone_worker: LoneWorker,
     kind: PhantomData<K>,
 }
 
@@ -43,7 +47,13 @@ impl<K> Listener<K> {
                 ListenerBackend::Readiness(AsyncFd::new(socket, SourceKind::Other)?)
             }
         };
-        Ok(Self { on_its_worker: PhantomData, backend, backlog, kind: PhantomData })
+        Ok(Self {
+            on_its_worker: PhantomData,
+            backend,
+            backlog,
+            lone_worker: LoneWorker::default(),
+            kind: PhantomData,
+        })
     }
 
     /// Takes the socket off this worker's driver. Also returns the connections that a ring has accepted ahead: it has none
@@ -69,6 +79,12 @@ impl<K> Listener<K> {
             ListenerBackend::Readiness(fd) => fd.get_ref(),
             ListenerBackend::Ring(_, socket) => socket,
         }
+    }
+
+    /// Takes an accepted connection onto this worker's driver.
+    pub(crate) fn take_on(&self, socket: Arc<Socket>) -> io::Result<Stream<K>> {
+        self.lone_worker.accepted();
+        Stream::from_socket(socket)
     }
 
     /// Accepts a connection without taking it onto this worker's driver. The address is that which accept has

@@ -231,6 +231,11 @@ impl Listener<Tcp> {
         Self::from_socket(listener.into(), BACKLOG)
     }
 
+    fn accepted(&self, (socket, address): Accepted) -> io::Result<(Stream<Tcp>, SocketAddr)> {
+        let address = address.map_or_else(|| sockopt::accepted_from(&socket), Ok)?;
+        Ok((self.take_on(socket)?, internet_address(&address)?))
+    }
+
     /// Takes the socket off this worker, and returns it, non-blocking as it is, with the connections that were accepted and not
     /// returned yet: a ring accepts ahead.
     ///
@@ -250,7 +255,7 @@ impl Listener<Tcp> {
     /// The error of the system call, for example `EMFILE` without a free descriptor. None of them is caused by a
     /// peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
-        accepted(self.accept_socket().await?)
+        self.accepted(self.accept_socket().await?)
     }
 
     /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
@@ -259,7 +264,7 @@ impl Listener<Tcp> {
     /// # Errors
     /// As [`Listener::accept`].
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream<Tcp>, SocketAddr)>> {
-        self.poll_accept_socket(context).map(|result| accepted(result?))
+        self.poll_accept_socket(context).map(|result| self.accepted(result?))
     }
 
     /// The address it listens on.
@@ -269,11 +274,6 @@ impl Listener<Tcp> {
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket().local_addr()?)
     }
-}
-
-fn accepted((socket, address): Accepted) -> io::Result<(Stream<Tcp>, SocketAddr)> {
-    let address = address.map_or_else(|| sockopt::accepted_from(&socket), Ok)?;
-    Ok((Stream::from_socket(socket)?, internet_address(&address)?))
 }
 
 /// A listening socket. With `first` it is another member of that one's reuseport group, with the same options.

@@ -139,7 +139,7 @@ impl Listener<Unix> {
     /// peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<Stream<Unix>> {
         let (socket, _) = self.accept_socket().await?;
-        Stream::from_socket(socket)
+        self.take_on(socket)
     }
 
     /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
@@ -148,7 +148,7 @@ impl Listener<Unix> {
     /// # Errors
     /// As [`Listener::accept`].
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Stream<Unix>>> {
-        self.poll_accept_socket(context).map(|result| Stream::from_socket(result?.0))
+        self.poll_accept_socket(context).map(|result| self.take_on(result?.0))
     }
 
     /// Takes the socket off this worker, and returns it, non-blocking as it is, with the connections that were accepted and not

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use socket2::{Domain, Socket, Type};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::common::local;
 
@@ -185,4 +186,35 @@ async fn a_stream_with_zero_linger_is_reset_by_its_close() {
     drop(client);
     let read = runtime::timeout(Duration::from_secs(30), server.read(&mut [0])).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+/// What is logged while an accept loop on worker 0 of two has taken 100 connections. `busy`: worker 1 runs a task, too.
+fn logged_of_an_accept_loop(busy: bool) -> String {
+    let file = tempfile::tempfile().unwrap();
+    let writer = std::sync::Mutex::new(file.try_clone().unwrap());
+    let _logs = tracing_subscriber::fmt().with_writer(writer).set_default();
+    let mut runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
+    runtime.block_on(async {
+        if busy {
+            runtime::spawn_on(1, || async {}).await.unwrap();
+        }
+        let listener = TcpListener::bind(local()).unwrap();
+        for _ in 0..100 {
+            let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            runtime::spawn(async move { drop(stream) });
+        }
+    });
+    let mut text = String::new();
+    let mut file = file;
+    std::io::Seek::rewind(&mut file).unwrap();
+    std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+    text
+}
+
+#[test]
+fn an_accept_loop_that_leaves_the_other_workers_idle_is_warned_of_once() {
+    let alone = logged_of_an_accept_loop(false);
+    assert_eq!(alone.matches("TcpListener::serve").count(), 1, "{alone}");
+    assert!(!logged_of_an_accept_loop(true).contains("TcpListener::serve"));
 }
