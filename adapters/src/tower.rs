@@ -19,6 +19,7 @@ use crate::hyper::{BoxError, Listen, MakeService, Peer, Serve, serve as serve_hy
 /// tower's layers work if they need no timer: limits of concurrency, load shedding, filters, retries, buffers made by
 /// hand. tower's `timeout` and `limit::rate` and tower-http's `timeout` use tokio's timers, which exist only in its
 /// runtime: [`TimeoutLayer`] is this crate's own.
+#[track_caller]
 pub fn serve<L, S, B>(listener: L, service: S) -> Serve<L, impl MakeService>
 where
     L: Listen,

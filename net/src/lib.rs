@@ -46,6 +46,7 @@ mod buffers;
 mod control_messages;
 mod copy;
 mod listener;
+mod lone_worker;
 mod names;
 mod serve;
 mod slices;
@@ -56,6 +57,7 @@ mod tcp_socket;
 mod to_socket_addrs;
 mod udp;
 mod udp_message;
+mod udp_ready;
 mod unix;
 
 pub use bind_options::BindOptions;
@@ -66,6 +68,7 @@ pub use names::lookup_host;
 pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport};
 #[doc(hidden)]
 pub use slices::sendable;
+pub use socket2::TcpKeepalive;
 pub use stream::{
     FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadExactError, ReadHalf, Stream,
     WriteHalf, copy,

@@ -2,20 +2,29 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
-use runtime::io::{AsyncFd, Direction, RingListener, SourceKind};
+use runtime::io::{AsyncFd, Direction, OnItsWorker, RingListener, SourceKind};
 use socket2::{SockAddr, Socket};
+
+use crate::lone_worker::LoneWorker;
+use crate::stream::Stream;
 
 /// The default backlog. The kernel caps it at `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 4096;
 
+/// An accepted connection, and its peer's address if accept has returned it.
+pub(crate) type Accepted = (Arc<Socket>, Option<SockAddr>);
+
 /// A listening socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's driver.
 #[derive(Debug)]
 pub struct Listener<K> {
+    on_its_worker: OnItsWorker,
     backend: ListenerBackend,
     backlog: i32,
+    lone_worker: LoneWorker,
     kind: PhantomData<K>,
 }
 
@@ -38,21 +47,25 @@ impl<K> Listener<K> {
                 ListenerBackend::Readiness(AsyncFd::new(socket, SourceKind::Other)?)
             }
         };
-        Ok(Self { backend, backlog, kind: PhantomData })
+        Ok(Self {
+            on_its_worker: PhantomData,
+            backend,
+            backlog,
+            lone_worker: LoneWorker::default(),
+            kind: PhantomData,
+        })
     }
 
-    /// Takes the socket off this worker's driver. Connections that a ring has accepted ahead are closed;
-    /// it has none before the first accept.
-    pub(crate) fn into_socket(self) -> io::Result<Socket> {
+    /// Takes the socket off this worker's driver. Also returns the connections that a ring has accepted ahead: it has none
+    /// before the first accept.
+    pub(crate) fn into_socket(self) -> io::Result<(Socket, Vec<Socket>)> {
         match self.backend {
-            ListenerBackend::Readiness(fd) => fd.into_inner(),
+            ListenerBackend::Readiness(fd) => Ok((fd.into_inner()?, Vec::new())),
             ListenerBackend::Ring(ring, socket) => {
-                drop(ring);
-                match Arc::try_unwrap(socket) {
-                    Ok(socket) => Ok(socket),
-                    // An accept still holds it.
-                    Err(held) => held.try_clone(),
-                }
+                let ahead = ring.stop().into_iter().map(Socket::from).collect();
+                // An accept may still hold it.
+                let socket = Arc::try_unwrap(socket).or_else(|held| held.try_clone())?;
+                Ok((socket, ahead))
             }
         }
     }
@@ -68,26 +81,54 @@ impl<K> Listener<K> {
         }
     }
 
+    /// Takes an accepted connection onto this worker's driver.
+    pub(crate) fn take_on(&self, socket: Arc<Socket>) -> io::Result<Stream<K>> {
+        self.lone_worker.accepted();
+        Stream::from_socket(socket)
+    }
+
     /// Accepts a connection without taking it onto this worker's driver. The address is that which accept has
     /// returned; a ring's returns none.
-    pub(crate) async fn accept_socket(&self) -> io::Result<(Arc<Socket>, Option<SockAddr>)> {
+    pub(crate) async fn accept_socket(&self) -> io::Result<Accepted> {
         loop {
             let accepted = match &self.backend {
-                ListenerBackend::Readiness(fd) => {
-                    fd.io(Direction::Read, Socket::accept).await.and_then(|(socket, address)| {
-                        socket.set_nonblocking(true).map(|()| (socket, Some(address)))
-                    })
-                }
-                ListenerBackend::Ring(ring, _) => ring.accept().await.map(|socket| (socket.into(), None)),
+                ListenerBackend::Readiness(fd) => fd.io(Direction::Read, accept).await,
+                ListenerBackend::Ring(ring, _) => ring.accept().await.map(by_ring),
             };
-            match accepted {
-                Ok((socket, address)) => return Ok((Arc::new(socket), address)),
-                // Gone before it was accepted: that is a client's doing, and no fault of the listener.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => return Err(error),
+            if !is_gone(&accepted) {
+                return accepted;
             }
         }
     }
+
+    /// [`Listener::accept_socket`] for one task at a time.
+    pub(crate) fn poll_accept_socket(&self, context: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        loop {
+            let accepted = match &self.backend {
+                ListenerBackend::Readiness(fd) => fd.poll_io(Direction::Read, context, accept),
+                ListenerBackend::Ring(ring, _) => ring.poll_accept(context).map_ok(by_ring),
+            };
+            let accepted = ready!(accepted);
+            if !is_gone(&accepted) {
+                return Poll::Ready(accepted);
+            }
+        }
+    }
+}
+
+fn accept(listener: &Socket) -> io::Result<Accepted> {
+    let (socket, address) = listener.accept()?;
+    socket.set_nonblocking(true)?;
+    Ok((Arc::new(socket), Some(address)))
+}
+
+fn by_ring(accepted: OwnedFd) -> Accepted {
+    (Arc::new(accepted.into()), None)
+}
+
+/// Gone before it was accepted: that is a client's doing, and no fault of the listener.
+fn is_gone(accepted: &io::Result<Accepted>) -> bool {
+    matches!(accepted, Err(error) if error.kind() == io::ErrorKind::ConnectionAborted)
 }
 
 impl<K> AsFd for Listener<K> {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 pub(crate) use runtime::io::{incoming_napi_id, steer_by_queue};
-use socket2::{SockAddr, SockAddrStorage, Socket};
+use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
 
 /// The address of the other side, as accept returned it: also after the peer has reset the connection, where
 /// `getpeername` fails (`net/ipv4/af_inet.c`, `inet_getname`).
@@ -72,6 +72,14 @@ pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
         return Err(io::Error::last_os_error());
     }
     Ok(credentials)
+}
+
+/// Sets when the peer of a connection without traffic is probed; `None`: never.
+pub(crate) fn set_keepalive(socket: &Socket, probes: Option<TcpKeepalive>) -> io::Result<()> {
+    match probes {
+        Some(probes) => socket.set_tcp_keepalive(&probes),
+        None => socket.set_keepalive(false),
+    }
 }
 
 /// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).

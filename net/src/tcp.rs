@@ -3,12 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::bind_options::BindOptions;
-use crate::listener::{BACKLOG, Listener};
+use crate::listener::{Accepted, BACKLOG, Listener};
 use crate::names::{connect_target, lookup_host};
 use crate::sockopt;
 use crate::stream::{IntoStdError, Stream};
@@ -123,17 +124,15 @@ impl Stream<Tcp> {
         self.socket().set_tcp_quickack(quickack)
     }
 
-    /// Probes the peer after `idle` without traffic, with second granularity. `None`, the default, turns
-    /// probes off.
+    /// Probes the peer of a connection without traffic: after which time, how often, and after how many lost probes the
+    /// connection breaks, with second granularity. What is not given is as in `net.ipv4.tcp_keepalive_*`. `None`, the default,
+    /// turns probes off.
     ///
     /// # Errors
     /// The error of the system call.
     #[doc(alias = "SO_KEEPALIVE")]
-    pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
-        match idle {
-            Some(idle) => self.socket().set_tcp_keepalive(&TcpKeepalive::new().with_time(idle)),
-            None => self.socket().set_keepalive(false),
-        }
+    pub fn set_keepalive(&self, probes: Option<TcpKeepalive>) -> io::Result<()> {
+        sockopt::set_keepalive(self.socket(), probes)
     }
 
     /// Sets how long sent data may stay unacknowledged before the connection breaks; see `tcp(7)`.
@@ -232,6 +231,21 @@ impl Listener<Tcp> {
         Self::from_socket(listener.into(), BACKLOG)
     }
 
+    fn accepted(&self, (socket, address): Accepted) -> io::Result<(Stream<Tcp>, SocketAddr)> {
+        let address = address.map_or_else(|| sockopt::accepted_from(&socket), Ok)?;
+        Ok((self.take_on(socket)?, internet_address(&address)?))
+    }
+
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the connections that were accepted and not
+    /// returned yet: a ring accepts ahead.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `EMFILE` without a free descriptor.
+    pub fn into_std(self) -> io::Result<(std::net::TcpListener, Vec<std::net::TcpStream>)> {
+        let (socket, ahead) = self.into_socket()?;
+        Ok((socket.into(), ahead.into_iter().map(Into::into).collect()))
+    }
+
     /// Accepts one connection, onto this worker, and returns the address of its peer. [`Listener::serve`] serves
     /// connections on the workers that own their NAPIs. Any number of tasks may wait on one listener.
     ///
@@ -241,9 +255,16 @@ impl Listener<Tcp> {
     /// The error of the system call, for example `EMFILE` without a free descriptor. None of them is caused by a
     /// peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
-        let (socket, address) = self.accept_socket().await?;
-        let address = address.map_or_else(|| sockopt::accepted_from(&socket), Ok)?;
-        Ok((Stream::from_socket(socket)?, internet_address(&address)?))
+        self.accepted(self.accept_socket().await?)
+    }
+
+    /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
+    /// first.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`].
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream<Tcp>, SocketAddr)>> {
+        self.poll_accept_socket(context).map(|result| self.accepted(result?))
     }
 
     /// The address it listens on.

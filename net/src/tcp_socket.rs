@@ -8,6 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, TcpKeepalive, Type};
 
 use crate::listener::Listener;
+use crate::sockopt;
 use crate::stream::{Stream, connect_socket};
 use crate::tcp::{Tcp, internet_address};
 
@@ -95,20 +96,17 @@ impl TcpSocket {
     /// # Errors
     /// The error of the system call.
     #[doc(alias = "SO_KEEPALIVE")]
-    pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
-        match idle {
-            Some(idle) => self.0.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle)),
-            None => self.0.set_keepalive(false),
-        }
+    pub fn set_keepalive(&self, probes: Option<TcpKeepalive>) -> io::Result<()> {
+        sockopt::set_keepalive(&self.0, probes)
     }
 
-    /// As [`Stream::set_linger`].
+    /// As [`Stream::set_zero_linger`].
     ///
     /// # Errors
     /// The error of the system call.
     #[doc(alias = "SO_LINGER")]
-    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        self.0.set_linger(linger)
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.0.set_linger(Some(Duration::ZERO))
     }
 
     /// The size of the kernel's send buffer in bytes, which connections that are accepted inherit.

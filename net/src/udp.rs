@@ -16,7 +16,7 @@ use crate::udp_message::{self, DatagramInfo, SendOptions};
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
 #[derive(Debug)]
 pub struct UdpSocket {
-    fd: AsyncFd<std::net::UdpSocket>,
+    pub(super) fd: AsyncFd<std::net::UdpSocket>,
 }
 
 impl UdpSocket {
@@ -145,22 +145,6 @@ impl UdpSocket {
         self.fd.io(Direction::Read, |socket| socket.peek_from(buffer)).await
     }
 
-    /// Receives a datagram that has come.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
-    pub fn try_recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.fd.get_ref().recv_from(buffer)
-    }
-
-    /// Sends a datagram if there is room for it.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::send_to`].
-    pub fn try_send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
-        self.fd.get_ref().send_to(datagram, to)
-    }
-
     /// The address it is connected to.
     ///
     /// # Errors
@@ -228,7 +212,9 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
     pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
-        udp_message::receive(self.fd.get_ref(), buffer)
+        let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
+        self.fd.record_read(received.length, received.length);
+        Ok(received)
     }
 
     /// Sends a datagram from one of this host's addresses, as [`DatagramInfo::local`] names it. Returns its length.
@@ -259,7 +245,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` if there is no room, or as [`UdpSocket::send_msg`].
     pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
-        udp_message::send(self.fd.get_ref(), datagram, to, options)
+        self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
     }
 
     /// Sends the bytes of one call as datagrams of this length, the last of which may be shorter: up to 64 of them (128

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::config::threads::ThreadOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, spawn_thread};
 use crate::thread_settings::with_settings_from_before;
 
@@ -32,6 +33,7 @@ pub(crate) struct BlockingPool {
     /// There is a job, or the pool is closed, or a thread has ended.
     changed: Condvar,
     max_threads: usize,
+    threads: ThreadOptions,
 }
 
 #[derive(Default)]
@@ -59,11 +61,12 @@ pub struct BlockingMetrics {
 }
 
 impl BlockingPool {
-    pub(crate) fn new(max_threads: usize) -> Arc<Self> {
+    pub(crate) fn new(max_threads: usize, threads: ThreadOptions) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(PoolState::default()),
             changed: Condvar::new(),
             max_threads: max_threads.max(1),
+            threads,
         })
     }
 
@@ -92,10 +95,10 @@ impl BlockingPool {
         }
         state.threads += 1;
         state.started += 1;
-        let name = format!("lull-blocking-{}", state.started);
+        let thread = self.threads.builder(format_args!("blocking-{}", state.started));
         drop(state);
         let pool = Arc::clone(self);
-        if let Err(error) = with_settings_from_before(|| spawn_thread(name, move || pool.work())) {
+        if let Err(error) = with_settings_from_before(|| spawn_thread(thread, move || pool.work())) {
             self.thread_failed(&error);
         }
         Ok(())
@@ -249,7 +252,7 @@ mod tests {
 
     #[test]
     fn closures_fail_when_the_last_thread_cannot_be_started() {
-        let pool = BlockingPool::new(1);
+        let pool = BlockingPool::new(1, ThreadOptions::default());
         // As if another closure had been first, whose thread is about to start.
         pool.lock().threads = 1;
         let mut waits = pin!(pool.spawn(|| 7));
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn closures_wait_for_the_other_threads_when_one_cannot_be_started() {
-        let pool = BlockingPool::new(2);
+        let pool = BlockingPool::new(2, ThreadOptions::default());
         pool.lock().threads = 2;
         let mut waits = pin!(pool.spawn(|| 7));
         let mut context = Context::from_waker(Waker::noop());

@@ -8,11 +8,13 @@ use std::time::Duration;
 use policies::law::{CpuBudget, LatencyBudget};
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
+use crate::background::BackgroundRuntime;
 use crate::config::hooks::Hooks;
 use crate::config::hooks::Stall;
 use crate::config::settings::{Attribute, CodeSettings, Config, settings_table};
 use crate::config::wait_strategy::WaitStrategy;
 use crate::driver::driver_kind::DriverKind;
+use crate::driver::uring::ring_options::RingOptions;
 use crate::error::BuildError;
 use crate::host_policy::{HostChangeHook, HostHooks};
 use crate::runtime::Runtime;
@@ -240,6 +242,44 @@ impl Builder {
         self
     }
 
+    /// How many received bytes of a connection may wait for their reader on the driver `uring`, at least 4 KiB. Default: 128 KiB.
+    /// A ring receives ahead, so many connections whose peers send more than their tasks read hold that much memory each, beside
+    /// the kernel's socket buffer. A burst may bring more, up to 512 KiB for all
+    /// connections of a worker together, before the receive is cancelled. With a low limit a fast stream's receive is cancelled and
+    /// armed more often.
+    pub fn ring_unread_limit(mut self, bytes: usize) -> Self {
+        self.code.ring.unread_limit = bytes.max(RingOptions::LEAST);
+        self
+    }
+
+    /// How many written bytes of a connection may wait to be sent on the driver `uring`, at least 4 KiB. Default: 64 KiB. A
+    /// write waits while there are as many.
+    pub fn ring_unsent_limit(mut self, bytes: usize) -> Self {
+        self.code.ring.unsent_limit = bytes.max(RingOptions::LEAST);
+        self
+    }
+
+    /// The size of the submission queue of each worker's ring, which the kernel rounds up to a power of two, up to 32,768. Default:
+    /// 512. The completion queue has eight times as many entries. More submissions in a turn take further enters.
+    pub fn ring_size(mut self, submissions: u32) -> Self {
+        self.code.ring.submissions = submissions.clamp(2, 32_768);
+        self
+    }
+
+    /// The name of the threads of workers and of blocking work, to which `-0` or `-blocking-0` with the thread's number is added.
+    /// The kernel keeps 15 bytes. Default: `lull`. The thread of [`Runtime::block_on`] keeps its name.
+    pub fn thread_name(mut self, name: impl Into<String>) -> Self {
+        self.code.threads.name = Some(name.into());
+        self
+    }
+
+    /// The size of the stacks of these threads, in bytes. Default: that of the standard library, 2 MiB or `RUST_MIN_STACK`. The
+    /// thread of [`Runtime::block_on`] keeps its stack.
+    pub fn thread_stack_size(mut self, bytes: usize) -> Self {
+        self.code.threads.stack_size = Some(bytes);
+        self
+    }
+
     /// The number of threads for blocking work, at least 1 ([`spawn_blocking`](crate::spawn_blocking)). Default: 512.
     pub fn max_blocking_threads(mut self, threads: usize) -> Self {
         self.code.max_blocking_threads = Some(threads);
@@ -284,8 +324,23 @@ impl Builder {
     /// If a setting is not valid, the interface doesn't exist, or a worker doesn't start. A policy that is
     /// only partly available is not an error: the workers' reports say what is in effect, and why.
     pub fn build(self) -> Result<Runtime, BuildError> {
+        let (config, hooks, host) = self.resolve()?;
+        Runtime::new(config, hooks, host)
+    }
+
+    /// As [`Builder::build`], but worker 0 has a thread, too: no `block_on` has to run for its tasks and its share of the
+    /// connections to go on.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn build_background(self) -> Result<BackgroundRuntime, BuildError> {
+        let (config, hooks, host) = self.resolve()?;
+        BackgroundRuntime::new(Config { background: true, ..config }, hooks, host)
+    }
+
+    fn resolve(self) -> Result<(Config, Hooks, HostHooks), BuildError> {
         let config = Config::resolve(self.code, self.attribute, self.ignore_environment)?;
         let host = HostHooks { on_change: self.on_host_change.0, delegate: self.queue_delegate.0 };
-        Runtime::new(config, self.hooks, host)
+        Ok((config, self.hooks, host))
     }
 }

@@ -1,13 +1,13 @@
 //! The budget of operations of one poll.
 //!
 //! A task whose socket always has something would never return to its worker: timers, other tasks and the queue would
-//! wait. Receives, sends, accepts, descriptors and timers are therefore counted. Once a poll has completed
+//! wait. Receives, sends, accepts, descriptors, timers and joins are therefore counted. Once a poll has completed
 //! [`OPERATIONS`] of them, the next one wakes its task and is pending, so that the task goes to the end of the run queue.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// How many operations one poll of a task may complete.
 pub(crate) const OPERATIONS: u32 = 128;
@@ -97,6 +97,43 @@ pub fn poll_operation(context: &Context<'_>) -> Poll<()> {
         spend();
     }
     polled
+}
+
+/// Charges one operation to the poll's budget. A loop whose operations are another crate's, such as receives from a channel, never
+/// ends its poll while there is something to receive: nothing of the runtime sees it. With this in each round it yields like one
+/// over a socket.
+pub async fn consume_budget() {
+    std::future::poll_fn(|context| poll_operation(context)).await;
+}
+
+/// Runs another crate's future, such as a receive from a channel, as one operation of the poll's budget: as a socket's
+/// receives are, it is pending once the poll has used up its budget.
+///
+/// ```
+/// # #[runtime::main(driver = "epoll")]
+/// # async fn main() {
+/// # let mut numbers = futures_util::stream::iter(0..1000);
+/// use futures_util::StreamExt;
+///
+/// let mut sum = 0;
+/// while let Some(number) = runtime::cooperative(numbers.next()).await {
+///     sum += number;
+/// }
+/// # assert_eq!(sum, 499_500);
+/// # assert!(runtime::metrics()[0].forced_yields >= 7);
+/// # }
+/// ```
+pub async fn cooperative<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| {
+        ready!(poll_budget(context));
+        let polled = future.as_mut().poll(context);
+        if polled.is_ready() {
+            spend();
+        }
+        polled
+    })
+    .await
 }
 
 /// Lets operations complete although the poll has used up its budget, and without using it.

@@ -65,8 +65,8 @@ impl Handle {
         spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, make)
     }
 
-    /// Spawns a task on any worker: one after the other, without worker 0 if there are others, as it runs in `block_on`
-    /// only.
+    /// Spawns a task on any worker: one after the other, without worker 0 if there are others and it runs in `block_on`
+    /// only ([`BackgroundRuntime`](crate::BackgroundRuntime)).
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -129,6 +129,11 @@ impl Handle {
             let _in_span = span.enter();
             work()
         })
+    }
+
+    /// Asks all workers to stop.
+    pub(crate) fn stop(&self) {
+        self.0.stop();
     }
 
     /// The number of workers.

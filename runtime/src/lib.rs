@@ -47,6 +47,7 @@ compile_error!(
 #[doc(hidden)]
 #[path = "macro_support.rs"]
 pub mod __private;
+mod background;
 mod blocking;
 mod builder;
 mod config;
@@ -62,6 +63,7 @@ pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod metrics;
+mod not_send;
 pub mod process;
 mod runtime;
 
@@ -83,12 +85,13 @@ pub use policies::status::QueueStatus;
 pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy};
 pub use runtime_macros::{main, test};
 
+pub use crate::background::BackgroundRuntime;
 pub use crate::blocking::BlockingMetrics;
 pub use crate::builder::Builder;
 pub use crate::config::hooks::Stall;
 pub use crate::config::wait_strategy::{UnknownWaitStrategy, WaitStrategy};
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
-pub use crate::coop::unconstrained;
+pub use crate::coop::{consume_budget, cooperative, unconstrained};
 pub use crate::driver::{DriverKind, UnknownDriver};
 pub use crate::error::BuildError;
 pub use crate::handle::{EnterGuard, Handle, spawn_blocking};

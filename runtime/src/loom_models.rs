@@ -11,6 +11,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::blocking::BlockingPool;
+use crate::config::threads::ThreadOptions;
 use crate::counters::worker_counters::WorkerCounters;
 use crate::task::join::JoinHandle;
 use crate::task::join_set::Ended;
@@ -345,7 +346,7 @@ fn a_member_that_ends_while_its_set_begins_to_wait_is_not_missed() {
 #[test]
 fn blocking_work_gives_its_results_to_those_who_wait_and_its_thread_ends() {
     loom::model(|| {
-        let pool = BlockingPool::new(1);
+        let pool = BlockingPool::new(1, ThreadOptions::default());
         let first = pool.spawn(|| 1);
         // Queued behind the first, or given to the thread that has done it and waits.
         let second = pool.spawn(|| 2);
@@ -360,7 +361,7 @@ fn blocking_work_gives_its_results_to_those_who_wait_and_its_thread_ends() {
 fn blocking_work_that_nobody_waits_for_is_run_or_dropped_once_and_its_pool_closes() {
     loom::model(|| {
         let drops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let pool = BlockingPool::new(1);
+        let pool = BlockingPool::new(1, ThreadOptions::default());
         let held = Dropped(Arc::clone(&drops));
         let waiting = pool.spawn(move || drop(held));
         drop(waiting);

@@ -5,7 +5,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::{Arc, mpsc};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use crate::error::BuildError;
 use crate::handle::Handle;
 use crate::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
 use crate::worker::current::{self, ShutDown};
+use crate::worker::event_loop::Worker;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::{HostState, RuntimeState};
@@ -138,12 +140,37 @@ impl Runtime {
         root: Pin<&mut dyn Future<Output = R>>,
         spawned: &'static Location<'static>,
     ) -> io::Result<Option<R>> {
-        let _thread = WorkerThread::enter(&self.state, 0)?;
+        let (_thread, worker) = self.enter_worker()?;
+        current::run(&worker, Some(root), spawned)
+    }
+
+    /// Makes the calling thread worker 0's.
+    fn enter_worker(&mut self) -> io::Result<(WorkerThread, Rc<Worker>)> {
+        let thread = WorkerThread::enter(&self.state, 0)?;
         let worker = match &mut self.worker {
             Some(worker) => worker,
             none => none.insert(ShutDown(make_worker(&self.state, 0)?)),
         };
-        current::run(&worker.0, Some(root), spawned)
+        Ok((thread, Rc::clone(&worker.0)))
+    }
+
+    /// Runs worker 0 on the calling thread until the workers are asked to stop, and then drops the runtime as by `deadline`.
+    pub(crate) fn run_in_background(
+        mut self,
+        deadline: &OnceLock<Instant>,
+        started: impl FnOnce(Result<Handle, BuildError>),
+    ) {
+        let (thread, worker) = match self.enter_worker() {
+            Ok(entered) => entered,
+            Err(source) => return started(Err(BuildError::Worker { worker: 0, source })),
+        };
+        started(Ok(self.handle()));
+        run_worker(&self.state, &worker);
+        self.deadline = deadline.get().copied();
+        drop(worker);
+        // Shut down by its own thread, with that thread's settings, as the others are.
+        drop(self.worker.take());
+        drop(thread);
     }
 
     /// Whether a driver that was asked for by name is available; `auto` always finds one.
@@ -151,8 +178,10 @@ impl Runtime {
         let config = &self.state.config;
         match config.driver {
             DriverKind::Auto | DriverKind::Epoll => Ok(()),
-            named => Driver::open(named, QueuePolling::None, config.max_events, &self.state.workers[0].wake)
-                .map(drop),
+            named => {
+                let wake = &self.state.workers[0].wake;
+                Driver::open(named, QueuePolling::None, config.max_events, &config.ring, wake).map(drop)
+            }
         }
     }
 
@@ -213,7 +242,7 @@ impl std::fmt::Debug for Runtime {
 }
 
 /// Waits for the end of a thread. `false`: it has not ended by the deadline.
-fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {
+pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {
     while !thread.is_finished() {
         if Instant::now() >= deadline {
             return false;
@@ -227,7 +256,8 @@ fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {
 fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     let (started, start) = mpsc::channel();
     let state = Arc::clone(state);
-    let handle = thread::Builder::new().name(format!("lull-{index}")).spawn(move || {
+    let thread = state.config.threads.builder(index);
+    let handle = thread.spawn(move || {
         let made = WorkerThread::enter(&state, index)
             .and_then(|thread| Ok((ShutDown(make_worker(&state, index)?), thread)));
         let (worker, _thread) = match made {
@@ -238,19 +268,23 @@ fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::J
             }
         };
         let _ = started.send(Ok(()));
-        // A panic out of a worker's loop (of a waker, for example) must stop the program: nobody else
-        // would serve the worker's queue.
-        let stop_all = StopOnPanic(&state, index);
-        if let Err(error) = current::run::<()>(&worker.0, None, Location::caller()) {
-            state.fail(index, &error);
-        }
+        run_worker(&state, &worker.0);
         drop(worker);
-        drop(stop_all);
     })?;
     match start.recv() {
         Ok(Ok(())) => Ok(handle),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(io::Error::other("the thread panicked at its start")),
+    }
+}
+
+/// Runs a worker that has no root future, until it is asked to stop.
+fn run_worker(state: &RuntimeState, worker: &Rc<Worker>) {
+    // A panic out of a worker's loop (of a waker, for example) must stop the program: nobody else
+    // would serve the worker's queue.
+    let _stop_all = StopOnPanic(state, worker.handle.index);
+    if let Err(error) = current::run::<()>(worker, None, Location::caller()) {
+        state.fail(worker.handle.index, &error);
     }
 }
 

@@ -24,13 +24,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Starts a thread that is not joined.
 #[cfg(not(loom))]
-pub(crate) fn spawn_thread(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name).spawn(run).map(drop)
+pub(crate) fn spawn_thread(
+    thread: std::thread::Builder,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    thread.spawn(run).map(drop)
 }
 
 /// Starts a thread of the model.
 #[cfg(loom)]
-pub(crate) fn spawn_thread(_name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn spawn_thread(
+    _thread: std::thread::Builder,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
     loom::thread::spawn(run);
     Ok(())
 }

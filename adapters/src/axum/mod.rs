@@ -52,6 +52,7 @@ use crate::hyper::{Listen, MakeService, Peer, Serve, serve as serve_hyper};
 ///
 /// The result is awaited, after [`with_graceful_shutdown`](Serve::with_graceful_shutdown) perhaps, or
 /// [started](Serve::start).
+#[track_caller]
 pub fn serve<L: Listen, A: App>(listener: L, app: A) -> Serve<L, impl MakeService> {
     serve_hyper(listener, move |peer: &Peer| TowerToHyperService::new(app.service(peer)))
 }

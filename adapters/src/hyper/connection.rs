@@ -42,6 +42,7 @@ pub(super) struct ConnectionContext<M> {
     /// How long a write may wait.
     pub(super) stall_limit: Option<Duration>,
     pub(super) connection_limit: Option<ConnectionLimit>,
+    pub(super) http1_only: bool,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
     #[cfg(feature = "tls")]
@@ -91,14 +92,23 @@ async fn serve_admitted<K: 'static, M: MakeService>(
             if context.h2_required && !h2_agreed {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
             }
-            serve_stream(FirstBytes::of(stream, h2_agreed), usage, peer, context, activity).await
+            serve_stream(
+                FirstBytes::of(stream, h2_agreed, context.http1_only),
+                usage,
+                peer,
+                context,
+                activity,
+            )
+            .await
         });
         if let Err(error) = served.await {
             tracing::debug!(?peer, error, "a TLS connection has failed");
         }
         return;
     }
-    if let Err(error) = serve_stream(FirstBytes::of(stream, false), usage, peer, context, activity).await {
+    if let Err(error) =
+        serve_stream(FirstBytes::of(stream, false, context.http1_only), usage, peer, context, activity).await
+    {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }

@@ -28,13 +28,20 @@ pub(super) struct FirstBytes {
     spoken: SpokenCell,
     /// The client has agreed to HTTP/2 already.
     h2_agreed: bool,
+    http1_only: bool,
 }
 
 impl FirstBytes {
     /// Has the reads of a stream compared. `h2_agreed`: anything but the preface is an error; hyper would answer it by HTTP/1.
-    pub(super) fn of<S>(stream: S, h2_agreed: bool) -> (InspectedStream<S, Self>, SpokenCell) {
+    /// `http1_only`: the preface is one.
+    pub(super) fn of<S>(
+        stream: S,
+        h2_agreed: bool,
+        http1_only: bool,
+    ) -> (InspectedStream<S, Self>, SpokenCell) {
         let spoken = Rc::new(Cell::new(Spoken::Unknown));
-        (InspectedStream::new(stream, Self { spoken: Rc::clone(&spoken), h2_agreed }), spoken)
+        let inspect = Self { spoken: Rc::clone(&spoken), h2_agreed, http1_only };
+        (InspectedStream::new(stream, inspect), spoken)
     }
 }
 
@@ -53,6 +60,10 @@ impl Inspect for FirstBytes {
             }
             self.spoken.set(Spoken::Http1);
         } else if length == expected.len() {
+            if self.http1_only {
+                let problem = "the client speaks HTTP/2, which is turned off";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+            }
             self.spoken.set(Spoken::Http2);
         }
         Ok(())
@@ -86,7 +97,7 @@ mod tests {
                 Poll::Ready(Ok(0))
             }
         }
-        let (mut stream, spoken) = FirstBytes::of(Pieces(pieces), false);
+        let (mut stream, spoken) = FirstBytes::of(Pieces(pieces), false, false);
         let mut after = Vec::new();
         for piece in pieces {
             // Twice: hyper may look again without having taken any.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::Location;
 
 use ::hyper::body::{Body, Incoming};
 use ::hyper::service::Service;
@@ -53,8 +54,8 @@ pub(super) mod sealed {
     pub trait Listen {
         type Kind: 'static;
 
-        /// Accepts nothing before [`Serving::resume`].
-        fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
+        /// For the application's line `caller`. Accepts nothing before [`Serving::resume`].
+        fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
             H: Fn(Stream<Self::Kind>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static;
@@ -66,12 +67,12 @@ pub(super) mod sealed {
     impl Listen for TcpListener {
         type Kind = Tcp;
 
-        fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
+        fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
             H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            TcpListener::serve_paused(self, handler)
+            self.serve_paused_for(caller, handler)
         }
 
         fn accepted(stream: &Stream<Tcp>, encrypted: bool) -> Peer {
@@ -85,12 +86,12 @@ pub(super) mod sealed {
     impl Listen for UnixListener {
         type Kind = Unix;
 
-        fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
+        fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
             H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            UnixListener::serve_paused(self, handler)
+            self.serve_paused_for(caller, handler)
         }
 
         fn accepted(_: &Stream<Unix>, encrypted: bool) -> Peer {

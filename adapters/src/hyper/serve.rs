@@ -1,6 +1,7 @@
 //! HTTP servers.
 
 use std::io;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,8 @@ use super::shutdown::Shutdown;
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 /// hyper's own limit for the head of a request, which begins only when the version is known.
 const FIRST_BYTES_LIMIT: Duration = Duration::from_secs(30);
+/// How long a connection of HTTP/1 may be idle: longer than proxies keep theirs, which is 60 s mostly.
+const IDLE_LIMIT: Duration = Duration::from_secs(75);
 
 /// Serves HTTP/1 and HTTP/2 on a listener, each connection on the worker that owns its NAPI (see
 /// [`TcpListener::serve`](net::TcpListener)). Await the result, or [start](Serve::start) it.
@@ -53,19 +56,22 @@ const FIRST_BYTES_LIMIT: Duration = Duration::from_secs(30);
 ///     Ok(())
 /// }
 /// ```
+#[track_caller]
 pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
     let mut builder = auto::Builder::new(Executor::new());
-    builder.http1().timer(Timer::new());
+    builder.http1().timer(Timer::new()).header_read_timeout(IDLE_LIMIT);
     // WebSockets over HTTP/2 (RFC 8441).
     builder.http2().timer(Timer::new()).enable_connect_protocol();
     Serve {
         listener,
+        caller: Location::caller(),
         make,
         builder,
         first_bytes_limit: Some(FIRST_BYTES_LIMIT),
         idle_limit: None,
         stall_limit: None,
         connection_limit: None,
+        http1_only: false,
         signal: None,
         shutdown_limit: SHUTDOWN_LIMIT,
         #[cfg(feature = "tls")]
@@ -79,12 +85,14 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
 #[must_use = "a server serves when it is awaited or started"]
 pub struct Serve<L, M> {
     listener: L,
+    caller: &'static Location<'static>,
     make: M,
     builder: auto::Builder<Executor>,
     first_bytes_limit: Option<Duration>,
     idle_limit: Option<Duration>,
     stall_limit: Option<Duration>,
     connection_limit: Option<ConnectionLimit>,
+    http1_only: bool,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
     #[cfg(feature = "tls")]
@@ -109,7 +117,10 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     }
 
     /// How long an HTTP/1 client may take for the head of a request, and for its first byte; an idle connection is
-    /// closed after it. Default: 30 s. `None`: any time.
+    /// closed after it. Default: 75 s, and 30 s for the first byte. `None`: any time.
+    ///
+    /// Behind a proxy it has to be longer than the proxy keeps idle connections (60 s by default in nginx and AWS's load balancers):
+    /// otherwise some requests are sent on a connection that is being closed, and fail (status 502).
     pub fn header_read_timeout(mut self, limit: Option<Duration>) -> Self {
         self.builder.http1().header_read_timeout(limit);
         self.first_bytes_limit = limit;
@@ -138,10 +149,16 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
+    /// Closes connections of HTTP/2. Let a TLS acceptor offer `http/1.1` only (ALPN), so that clients don't choose it. Default: both.
+    pub fn http1_only(mut self) -> Self {
+        self.http1_only = true;
+        self
+    }
+
     /// Sets anything else that hyper can be told: buffers, windows, keep-alive pings, limits. Timer and executor are set.
     ///
     /// Its `http1_only` and `http2_only` have no effect: connections may be upgraded, and hyper-util knows both only
-    /// for those that may not. `writev` and `pipeline_flush` have none, either: a [`FileBody`](super::FileBody) needs the
+    /// for those that may not ([`Serve::http1_only`] has one). `writev` and `pipeline_flush` have none, either: a [`FileBody`](super::FileBody) needs the
     /// former, and must not be copied as the latter does.
     pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<Executor>)) -> Self {
         configure(&mut self.builder);
@@ -208,12 +225,13 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             idle_limit: self.idle_limit,
             stall_limit: self.stall_limit,
             connection_limit: self.connection_limit,
+            http1_only: self.http1_only,
             #[cfg(feature = "tls")]
             tls: self.tls,
             #[cfg(feature = "tls")]
             h2_required: self.h2_required,
         });
-        let serving = self.listener.serve_paused(move |stream| {
+        let serving = self.listener.serve_paused(self.caller, move |stream| {
             let peer = L::accepted(&stream, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;

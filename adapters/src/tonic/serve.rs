@@ -20,6 +20,7 @@ use crate::hyper::{Listen, MakeService, Serve};
 ///
 /// Let the acceptor that `Serve::tls` takes offer `h2` (ALPN), best nothing else: the server does not start without it,
 /// and closes connections of clients that have not chosen it.
+#[track_caller]
 pub fn serve<L: Listen>(listener: L, routes: Routes) -> Serve<L, impl MakeService> {
     let router = routes.prepare().into_axum_router();
     let serve = crate::tower::serve(listener, DeadlineLayer::new().layer(StatusOfBrokenConnection(router)));

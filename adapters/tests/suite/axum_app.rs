@@ -185,3 +185,29 @@ async fn requests_that_are_no_websockets_are_refused_with_a_reason() {
     assert!(reason.contains("Sec-WebSocket-Version"), "{reason}");
     server.shutdown(Duration::from_secs(60)).await;
 }
+
+#[test]
+fn a_handler_that_stalls_its_worker_is_reported_with_the_line_that_serves() {
+    let (stalls, stalled) = std::sync::mpsc::channel();
+    let mut runtime = runtime::Builder::new()
+        .ignore_environment()
+        .workers(1)
+        .stall_threshold(Duration::from_millis(50))
+        .on_stall(move |stall| stalls.send(stall.clone()).unwrap())
+        .build()
+        .unwrap();
+    let line = runtime.block_on(async {
+        let blocks = Router::new().route("/", get(async || std::thread::sleep(Duration::from_millis(80))));
+        let listener = listener();
+        let address = listener.local_addr().unwrap();
+        let (line, server) = (line!(), serve(listener, blocks).start().unwrap());
+        let client = Client::<Full<Bytes>>::new();
+        let request = Request::get(format!("http://{address}/")).body(Full::default()).unwrap();
+        assert_eq!(client.get().request(request).await.unwrap().status(), StatusCode::OK);
+        server.shutdown(Duration::ZERO).await;
+        line
+    });
+    drop(runtime);
+    let stall = stalled.recv().unwrap();
+    assert!(stall.spawned.file().ends_with("axum_app.rs") && stall.spawned.line() == line, "{stall}");
+}

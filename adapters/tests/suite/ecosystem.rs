@@ -149,3 +149,23 @@ async fn futures_util_selects_joins_and_limits_concurrency() {
     );
     assert!(matches!(fast.await, futures_util::future::Either::Right(("ready", _))));
 }
+
+#[runtime::test]
+async fn what_needs_tokios_runtime_has_a_substitute() {
+    use tower::{Service, ServiceExt};
+    let tracker = tokio_util::task::TaskTracker::new();
+    let task = runtime::spawn(tracker.track_future(async { 7 }));
+    tracker.close();
+    tracker.wait().await;
+    assert_eq!(task.await.unwrap(), 7);
+    // `Buffer::new` spawns on tokio's runtime.
+    let double = tower::service_fn(async |number: u32| Ok::<_, std::convert::Infallible>(2 * number));
+    let (mut buffer, worker) = tower::buffer::Buffer::pair(double, 8);
+    let worker = runtime::spawn(worker);
+    assert_eq!(buffer.ready().await.unwrap().call(21).await.unwrap(), 42);
+    drop(buffer);
+    worker.await.unwrap();
+    // `IntervalStream`.
+    let ticks: Vec<_> = runtime::interval(Duration::from_millis(1)).take(3).collect().await;
+    assert!(ticks[2] - ticks[0] >= Duration::from_millis(2), "{ticks:?}");
+}

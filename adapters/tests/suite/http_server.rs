@@ -419,3 +419,36 @@ async fn a_client_that_takes_nothing_of_a_response_is_cut() {
     };
     runtime::timeout(Duration::from_secs(60), ended).await.expect("the connection stays open");
 }
+
+#[runtime::test]
+async fn an_idle_connection_lives_longer_than_a_proxy_keeps_it() {
+    use runtime::time::{advance, pause, resume};
+    let listener = listener();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let server = serve(listener, counting).start().unwrap();
+    let mut answer = [0; 1024];
+    for _ in 0..2 {
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        assert!(stream.read(&mut answer).await.unwrap() > 0, "it was closed within 66 s");
+        settle().await;
+        pause();
+        advance(Duration::from_secs(66)).await;
+        resume();
+        settle().await;
+    }
+    pause();
+    advance(Duration::from_secs(10)).await;
+    resume();
+    assert_eq!(stream.read(&mut answer).await.unwrap(), 0);
+    server.shutdown(Duration::ZERO).await;
+}
+
+#[runtime::test]
+async fn a_server_of_http1_only_closes_connections_of_http2() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).http1_only().start().unwrap();
+    assert!(get(&Client::http2(), format!("http://{address}/")).await.is_err());
+    assert!(get(&Client::new(), format!("http://{address}/")).await.is_ok());
+    server.shutdown(Duration::ZERO).await;
+}

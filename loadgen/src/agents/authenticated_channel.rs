@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use hmac::{Hmac, KeyInit, Mac};
-use net::{OwnedReadHalf, OwnedWriteHalf, Tcp, TcpStream};
+use net::{OwnedReadHalf, OwnedWriteHalf, Tcp, TcpKeepalive, TcpStream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::Sha256;
@@ -224,7 +224,7 @@ pub(crate) async fn open(
     role: Role,
 ) -> Result<(Sender, Receiver), ChannelError> {
     // Detect a peer that has vanished.
-    stream.set_keepalive(Some(KEEPALIVE))?;
+    stream.set_keepalive(Some(TcpKeepalive::new().with_time(KEEPALIVE)))?;
     stream.set_user_timeout(Some(USER_TIMEOUT))?;
     let mine: [u8; NONCE] = rand::random();
     let mut greeting = [0; GREETING];

@@ -19,34 +19,88 @@ use crate::listener::Listener;
 use crate::sockopt;
 use crate::stream::Stream;
 
-/// Accepts connections until the task is aborted, and serves each on the worker that owns its NAPI.
-pub(super) async fn accept_all<K, H, F>(
-    listener: Listener<K>,
-    state: Arc<ServeState>,
-    steering: Option<Arc<Steering>>,
-    handler: H,
-    spawned: &'static Location<'static>,
-) where
+/// Accepts connections until its task is aborted, and serves each on the worker that owns its NAPI.
+#[derive(Clone)]
+pub(super) struct Acceptor<H> {
+    pub(super) state: Arc<ServeState>,
+    pub(super) steering: Option<Arc<Steering>>,
+    pub(super) handler: H,
+    pub(super) spawned: &'static Location<'static>,
+}
+
+impl<H> Acceptor<H> {
+    /// `ahead`: connections that were accepted before. `closes`: nobody else has the listener's socket.
+    pub(super) async fn accept_all<K, F>(self, listener: Listener<K>, ahead: Vec<Socket>, closes: bool)
+    where
+        K: 'static,
+        H: Fn(Stream<K>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        std::future::poll_fn(|context| self.state.poll_resumed(context)).await;
+        ahead.into_iter().for_each(|socket| self.serve(Arc::new(socket), None));
+        let accepting = Accepting { acceptor: &self, listener: Some(listener), closes };
+        while let Some(listener) = &accepting.listener {
+            match listener.accept_socket().await {
+                Ok((socket, _)) => self.serve(socket, Some(listener)),
+                Err(error) => back_off(&error, &self.state).await,
+            }
+        }
+    }
+
+    /// Serves a connection. `listener`: that of this worker, if it has just accepted it.
+    fn serve<K, F>(&self, socket: Arc<Socket>, listener: Option<&Listener<K>>)
+    where
+        K: 'static,
+        H: Fn(Stream<K>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let here = runtime::current_worker();
+        let napi = sockopt::incoming_napi_id(&socket);
+        let owner = runtime::io::worker_of_napi(napi);
+        if let (Some(steering), Some(listener), 1..) = (&self.steering, listener, napi) {
+            steering.observe(listener.socket(), here, napi);
+        }
+        if owner != here {
+            self.state.counters.count_rehomed();
+        }
+        spawn_handler(&self.state, socket, (owner, here), self.handler.clone(), self.spawned);
+    }
+}
+
+/// A listener that is accepted from. When the accepting ends, its drop serves the connections that nobody else can any more:
+/// those that a ring has accepted ahead, and the backlog of a socket that is closed with it.
+struct Accepting<'a, K, H, F>
+where
     K: 'static,
     H: Fn(Stream<K>) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + 'static,
 {
-    let here = runtime::current_worker();
-    std::future::poll_fn(|context| state.poll_resumed(context)).await;
-    loop {
-        match listener.accept_socket().await {
-            Ok((socket, _)) => {
-                let napi = sockopt::incoming_napi_id(&socket);
-                let owner = runtime::io::worker_of_napi(napi);
-                if let Some(steering) = steering.as_ref().filter(|_| napi != 0) {
-                    steering.observe(listener.socket(), here, napi);
-                }
-                if owner != here {
-                    state.counters.count_rehomed();
-                }
-                spawn_handler(&state, socket, (owner, here), handler.clone(), spawned);
+    acceptor: &'a Acceptor<H>,
+    /// Taken by the drop.
+    listener: Option<Listener<K>>,
+    closes: bool,
+}
+
+impl<K, H, F> Drop for Accepting<'_, K, H, F>
+where
+    K: 'static,
+    H: Fn(Stream<K>) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + 'static,
+{
+    fn drop(&mut self) {
+        let Some(listener) = self.listener.take() else { return };
+        // Else the runtime ends.
+        if !self.acceptor.state.has_stopped_accepting() {
+            return;
+        }
+        let Ok((socket, ahead)) = listener.into_socket() else { return };
+        ahead.into_iter().for_each(|accepted| self.acceptor.serve(Arc::new(accepted), None));
+        if self.closes {
+            while let Ok((accepted, _)) = socket.accept()
+                && accepted.set_nonblocking(true).is_ok()
+            {
+                self.acceptor.serve(Arc::new(accepted), None);
             }
-            Err(error) => back_off(&error, &state).await,
         }
     }
 }

@@ -21,6 +21,7 @@ pub(super) struct ServeState {
     connections: Mutex<Slab<OpenConnection>>,
     next_id: AtomicU64,
     stopping: AtomicBool,
+    stopped_accepting: AtomicBool,
     /// Nothing is accepted yet.
     paused: AtomicBool,
     /// Those who accept after the pause.
@@ -116,6 +117,14 @@ impl ServeState {
 
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn stop_accepting(&self) {
+        self.stopped_accepting.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn has_stopped_accepting(&self) -> bool {
+        self.stopped_accepting.load(Ordering::SeqCst)
     }
 
     /// Shuts down reading on all connections. Returns how many are open.

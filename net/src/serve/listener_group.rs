@@ -5,7 +5,7 @@ use std::io::ErrorKind::{AddrInUse, PermissionDenied};
 use std::panic::Location;
 use std::sync::Arc;
 
-use super::accept::accept_all;
+use super::accept::Acceptor;
 use super::connections::{ListenerFailure, ServeState};
 use super::serving::Serving;
 use super::steering::Steering;
@@ -56,7 +56,22 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        self.serve_with(handler, ServeState::paused(), Location::caller())
+        self.serve_paused_for(Location::caller(), handler)
+    }
+
+    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        self.serve_with(handler, ServeState::paused(), caller)
     }
 
     fn serve_with<H, F>(
@@ -91,25 +106,26 @@ impl Listener<Tcp> {
             false => None,
         };
         let state = Arc::new(state);
-        // The i-th member of the group is worker i's. On worker 0 this listener stays as it is, with the
-        // connections that it may have accepted ahead.
+        let acceptor = Acceptor { state: Arc::clone(&state), steering, handler, spawned };
+        // The i-th member of the group is worker i's. On worker 0 this listener stays as it is. Its socket may live on in the
+        // application or another process.
         let mut accepting = Vec::new();
         let mut sockets = Vec::new();
         if runtime::current_worker() == 0 {
-            let (state, steering) = (Arc::clone(&state), steering.clone());
-            accepting.push(runtime::spawn(accept_all(self, state, steering, handler.clone(), spawned)));
+            accepting.push(runtime::spawn(acceptor.clone().accept_all(self, Vec::new(), false)));
         } else {
-            sockets.push((0, self.into_socket()?));
+            let (socket, ahead) = self.into_socket()?;
+            sockets.push((0, socket, ahead));
         }
-        sockets.extend((1..).zip(others));
-        accepting.extend(sockets.into_iter().map(|(worker, socket)| {
-            let (state, steering, handler) = (Arc::clone(&state), steering.clone(), handler.clone());
+        sockets.extend((1..).zip(others).map(|(worker, socket)| (worker, socket, Vec::new())));
+        accepting.extend(sockets.into_iter().map(|(worker, socket, ahead)| {
+            let acceptor = acceptor.clone();
             runtime::spawn_on(worker, move || async move {
                 match Listener::<Tcp>::from_socket(socket, backlog) {
-                    Ok(listener) => accept_all(listener, state, steering, handler, spawned).await,
+                    Ok(listener) => acceptor.accept_all(listener, ahead, worker > 0).await,
                     Err(error) => {
                         tracing::error!(worker, %error, "a worker can't accept connections");
-                        state.add_failure(ListenerFailure { worker, error: Arc::new(error) });
+                        acceptor.state.add_failure(ListenerFailure { worker, error: Arc::new(error) });
                     }
                 }
             })
@@ -150,7 +166,22 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        Ok(self.serve_with(handler, ServeState::paused(), Location::caller()))
+        self.serve_paused_for(Location::caller(), handler)
+    }
+
+    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
+    ///
+    /// # Errors
+    /// Never, so far.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        Ok(self.serve_with(handler, ServeState::paused(), caller))
     }
 
     fn serve_with<H, F>(self, handler: H, state: ServeState, spawned: &'static Location<'static>) -> Serving
@@ -159,7 +190,8 @@ impl Listener<Unix> {
         F: Future<Output = ()> + 'static,
     {
         let state = Arc::new(state);
-        let accepting = vec![runtime::spawn(accept_all(self, Arc::clone(&state), None, handler, spawned))];
-        Serving::new(state, accepting)
+        let acceptor = Acceptor { state: Arc::clone(&state), steering: None, handler, spawned };
+        let accepting = runtime::spawn(acceptor.accept_all(self, Vec::new(), false));
+        Serving::new(state, vec![accepting])
     }
 }

@@ -60,8 +60,9 @@ impl Serving {
     }
 
     /// Stops accepting, and closes the listeners. Open connections are served on, until they end or
-    /// [`Serving::shutdown`] ends them.
+    /// [`Serving::shutdown`] ends them, and so are those that a ring has accepted ahead.
     pub async fn stop_accepting(&mut self) {
+        self.state.stop_accepting();
         for task in self.accepting.drain(..) {
             task.abort();
             // It ends cancelled; its listener is closed by then.

@@ -1,11 +1,13 @@
 //! The stream that TCP and Unix domain sockets have in common.
 
 use std::io;
+use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use runtime::io::OnItsWorker;
 use socket2::Socket;
 
 use super::async_io::{impl_async_read, impl_async_write};
@@ -49,6 +51,7 @@ use crate::sockopt;
 ///   dropped stream for 30 s loses the rest.
 #[derive(Debug)]
 pub struct Stream<K> {
+    pub(super) on_its_worker: OnItsWorker,
     pub(super) io: SocketIo<K>,
     pub(super) unread: ReadBuffer,
 }
@@ -56,7 +59,7 @@ pub struct Stream<K> {
 impl<K> Stream<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
-        Ok(Self { io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
+        Ok(Self { on_its_worker: PhantomData, io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -97,7 +100,7 @@ impl<K> Stream<K> {
     /// The error of the system call, for example `ENOTCONN` if the connection is broken already.
     #[doc(alias = "SO_LINGER")]
     pub fn abort(&self) -> io::Result<()> {
-        self.socket().set_linger(Some(Duration::ZERO))?;
+        self.set_zero_linger()?;
         self.socket().shutdown(Shutdown::Both)
     }
 
@@ -139,14 +142,14 @@ impl<K> Stream<K> {
         self.socket().set_send_buffer_size(bytes)
     }
 
-    /// Sets how long `close(2)` waits for unsent data. With `Some` of zero it resets the connection; with
-    /// `None`, the default, it returns at once and the kernel sends in the background.
+    /// Lets the close reset the connection: what was written and not sent by then is lost. A time other than zero would block
+    /// the worker in `close(2)`.
     ///
     /// # Errors
     /// The error of the system call.
     #[doc(alias = "SO_LINGER")]
-    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        self.socket().set_linger(linger)
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.socket().set_linger(Some(Duration::ZERO))
     }
 
     /// Takes the socket's pending error.

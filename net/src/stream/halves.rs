@@ -2,8 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::net::Shutdown;
+use std::ops::Deref;
 use std::rc::Rc;
+
+use runtime::io::OnItsWorker;
 
 use super::async_io::{impl_async_read, impl_async_write};
 use super::generic::Stream;
@@ -23,17 +27,31 @@ pub struct WriteHalf<'a, K> {
     io: &'a SocketIo<K>,
 }
 
+/// The socket of two halves. Nested once more than [`OnItsWorker`].
+#[derive(Debug)]
+struct Shared<K>(Rc<SocketIo<K>>);
+
+impl<K> Deref for Shared<K> {
+    type Target = SocketIo<K>;
+
+    fn deref(&self) -> &SocketIo<K> {
+        &self.0
+    }
+}
+
 /// The reading half of [`Stream::into_split`](crate::Stream::into_split).
 #[derive(Debug)]
 pub struct OwnedReadHalf<K> {
-    io: Rc<SocketIo<K>>,
+    on_its_worker: OnItsWorker,
+    io: Shared<K>,
     unread: ReadBuffer,
 }
 
 /// The writing half of [`Stream::into_split`](crate::Stream::into_split). Dropping it shuts down writing.
 #[derive(Debug)]
 pub struct OwnedWriteHalf<K> {
-    io: Rc<SocketIo<K>>,
+    on_its_worker: OnItsWorker,
+    io: Shared<K>,
     shutdown_on_drop: bool,
 }
 
@@ -58,9 +76,10 @@ impl<K> Stream<K> {
     /// Splits into owned halves, for two tasks of this worker. Dropping the writing half shuts down writing;
     /// dropping both closes the connection.
     pub fn into_split(self) -> (OwnedReadHalf<K>, OwnedWriteHalf<K>) {
-        let io = Rc::new(self.io);
-        let reader = OwnedReadHalf { io: Rc::clone(&io), unread: self.unread };
-        (reader, OwnedWriteHalf { io, shutdown_on_drop: true })
+        let io = Shared(Rc::new(self.io));
+        let reader =
+            OwnedReadHalf { on_its_worker: PhantomData, io: Shared(Rc::clone(&io.0)), unread: self.unread };
+        (reader, OwnedWriteHalf { on_its_worker: PhantomData, io, shutdown_on_drop: true })
     }
 }
 
@@ -70,13 +89,13 @@ impl<K> OwnedReadHalf<K> {
     /// # Errors
     /// [`NotSameStream`], with both halves, if they are of two streams.
     pub fn reunite(self, writer: OwnedWriteHalf<K>) -> Result<Stream<K>, NotSameStream<K>> {
-        if !Rc::ptr_eq(&self.io, &writer.io) {
+        if !Rc::ptr_eq(&self.io.0, &writer.io.0) {
             return Err(NotSameStream(self, writer));
         }
         writer.forget();
-        let Self { io, unread } = self;
-        match Rc::try_unwrap(io) {
-            Ok(io) => Ok(Stream { io, unread }),
+        let Self { io, unread, .. } = self;
+        match Rc::try_unwrap(io.0) {
+            Ok(io) => Ok(Stream { on_its_worker: PhantomData, io, unread }),
             Err(_) => unreachable!("a stream has two halves, and nothing else holds its socket"),
         }
     }

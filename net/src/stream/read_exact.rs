@@ -167,7 +167,7 @@ impl<'a> Filling<'a> {
             self.take_received(ring)?;
             match self.missing() {
                 0 => return Ok(()),
-                missing @ ..=RingSocket::MOST_AWAITED => {
+                missing if missing <= ring.most_awaited() => {
                     std::future::poll_fn(|context| ring.poll_received(context, missing)).await;
                 }
                 _ => break,

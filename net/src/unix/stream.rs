@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -138,7 +139,28 @@ impl Listener<Unix> {
     /// peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<Stream<Unix>> {
         let (socket, _) = self.accept_socket().await?;
-        Stream::from_socket(socket)
+        self.take_on(socket)
+    }
+
+    /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
+    /// first.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`].
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Stream<Unix>>> {
+        self.poll_accept_socket(context).map(|result| self.take_on(result?.0))
+    }
+
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the connections that were accepted and not
+    /// returned yet: a ring accepts ahead.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `EMFILE` without a free descriptor.
+    pub fn into_std(
+        self,
+    ) -> io::Result<(std::os::unix::net::UnixListener, Vec<std::os::unix::net::UnixStream>)> {
+        let (socket, ahead) = self.into_socket()?;
+        Ok((socket.into(), ahead.into_iter().map(Into::into).collect()))
     }
 }
 

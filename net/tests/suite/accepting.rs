@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use socket2::{Domain, Socket, Type};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::common::local;
 
@@ -112,4 +113,108 @@ async fn a_paused_listener_accepts_nothing_until_it_is_resumed() {
     // The handler drops the connection.
     let ended = runtime::timeout(Duration::from_secs(30), client.read(&mut [0])).await.unwrap();
     assert_eq!((ended.unwrap(), serving.alignment().accepted), (0, 1));
+}
+
+#[runtime::test(workers = 2)]
+async fn a_graceful_stop_serves_the_connections_that_wait_for_the_other_worker() {
+    const CLIENTS: usize = 32;
+    let bound = std::net::TcpListener::bind(local()).unwrap();
+    // Worker 0's socket lives on, as one that systemd passes: its backlog is the successor's.
+    let successor = bound.try_clone().unwrap();
+    let address = bound.local_addr().unwrap();
+    let serving = crate::common::serve_echo(TcpListener::from_std(bound).unwrap());
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = std::sync::mpsc::channel();
+    let blocking = runtime::spawn_on(1, move || async move {
+        begin.send(()).unwrap();
+        let _ = blocked.recv();
+    });
+    begun.recv().unwrap();
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = std::net::TcpStream::connect(address).unwrap();
+            std::io::Write::write_all(&mut client, b"x").unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            client
+        })
+        .collect();
+    let stopped = runtime::spawn(serving.shutdown(Duration::from_secs(30)));
+    // It has asked worker 1, which after its task takes in what has come, and then stops its listener.
+    runtime::yield_now().await;
+    drop(unblock);
+    blocking.await.unwrap();
+    stopped.await.unwrap();
+    // A ring sends what was written when the turn ends.
+    runtime::sleep(Duration::from_millis(1)).await;
+    let mut left = 0;
+    while successor.accept().is_ok() {
+        left += 1;
+    }
+    let read = |client: &mut std::net::TcpStream| std::io::Read::read(client, &mut [0]);
+    let served = clients.iter_mut().map(read).filter(|read| matches!(read, Ok(1))).count();
+    assert!(left < CLIENTS, "worker 1 got none");
+    assert_eq!(served + left, CLIENTS, "{left} are left to the successor");
+}
+
+#[runtime::test]
+async fn a_listener_goes_to_the_standard_library_with_what_was_accepted_ahead() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut clients = vec![TcpStream::connect(address).await.unwrap()];
+    let first = std::future::poll_fn(|context| listener.poll_accept(context)).await.unwrap();
+    assert_eq!(first.1, clients[0].local_addr().unwrap());
+    for _ in 0..3 {
+        clients.push(TcpStream::connect(address).await.unwrap());
+    }
+    runtime::sleep(Duration::from_millis(2)).await;
+    let (listener, ahead) = listener.into_std().unwrap();
+    let mut peers: Vec<_> = ahead.iter().map(|stream| stream.peer_addr().unwrap()).collect();
+    peers.extend((ahead.len()..3).map(|_| listener.accept().unwrap().1));
+    let mut addresses: Vec<_> = clients[1..].iter().map(|client| client.local_addr().unwrap()).collect();
+    peers.sort();
+    addresses.sort();
+    assert_eq!(peers, addresses);
+}
+
+#[runtime::test]
+async fn a_stream_with_zero_linger_is_reset_by_its_close() {
+    let (client, mut server) = crate::common::pair().await;
+    client.set_keepalive(Some(net::TcpKeepalive::new().with_interval(Duration::from_secs(7)))).unwrap();
+    let interval = socket2::SockRef::from(&client).tcp_keepalive_interval().unwrap();
+    assert_eq!(interval, Duration::from_secs(7));
+    client.set_zero_linger().unwrap();
+    drop(client);
+    let read = runtime::timeout(Duration::from_secs(30), server.read(&mut [0])).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+/// What is logged while an accept loop on worker 0 of two has taken 100 connections. `busy`: worker 1 runs a task, too.
+fn logged_of_an_accept_loop(busy: bool) -> String {
+    let file = tempfile::tempfile().unwrap();
+    let writer = std::sync::Mutex::new(file.try_clone().unwrap());
+    let _logs = tracing_subscriber::fmt().with_writer(writer).set_default();
+    let mut runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
+    runtime.block_on(async {
+        if busy {
+            runtime::spawn_on(1, || async {}).await.unwrap();
+        }
+        let listener = TcpListener::bind(local()).unwrap();
+        for _ in 0..100 {
+            let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            runtime::spawn(async move { drop(stream) });
+        }
+    });
+    let mut text = String::new();
+    let mut file = file;
+    std::io::Seek::rewind(&mut file).unwrap();
+    std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+    text
+}
+
+#[test]
+fn an_accept_loop_that_leaves_the_other_workers_idle_is_warned_of_once() {
+    let alone = logged_of_an_accept_loop(false);
+    assert_eq!(alone.matches("TcpListener::serve").count(), 1, "{alone}");
+    assert!(!logged_of_an_accept_loop(true).contains("TcpListener::serve"));
 }

@@ -424,3 +424,32 @@ fn a_turn_ends_when_its_tasks_have_sent_much_at_once() {
         assert!(turns >= TASKS / 8 - 1, "{driver}: {turns} turns");
     }
 }
+
+#[test]
+fn what_a_connection_may_hold_is_limited_as_the_builder_says() {
+    const LIMIT: usize = 8 << 10;
+    if !drivers_with_a_ring().contains(&DriverKind::Uring) {
+        return;
+    }
+    let builder = Builder::new().ignore_environment().workers(1).driver(DriverKind::Uring).ring_size(64);
+    let mut runtime = builder.ring_unread_limit(LIMIT).ring_unsent_limit(LIMIT).build().unwrap();
+    runtime.block_on(async {
+        let (stream, peer) = crate::common::with_std_peer().await;
+        let mut written = 0;
+        while let Ok(length) = stream.try_write(&[7; 1000]) {
+            written += length;
+        }
+        assert_eq!(written, LIMIT);
+        // Begins to receive.
+        assert!(runtime::timeout(Duration::from_millis(1), stream.readable()).await.is_err());
+        peer.set_nonblocking(true).unwrap();
+        let before = runtime::metrics()[0].received_bytes;
+        // In small steps: the cancel goes out with an enter that may bring some more.
+        for _ in 0..200 {
+            let _ = std::io::Write::write(&mut &peer, &[7; 1000]);
+            runtime::sleep(Duration::from_micros(200)).await;
+        }
+        let ahead = runtime::metrics()[0].received_bytes - before;
+        assert!((LIMIT as u64..64 << 10).contains(&ahead), "{ahead} bytes were received ahead");
+    });
+}

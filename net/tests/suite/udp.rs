@@ -231,3 +231,21 @@ async fn datagrams_that_were_sent_together_are_received_together_and_split() {
         assert_eq!(info.datagrams(&buffer[..1500]).map(<[u8]>::len).collect::<Vec<_>>(), [1000, 500]);
     }
 }
+
+#[runtime::test]
+async fn readiness_of_a_socket_ends_when_its_datagrams_are_taken_without_waiting() {
+    let (receiver, sender) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind(local()).unwrap());
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    sender.writable().await;
+    assert_eq!(sender.try_send(b"one").unwrap(), 3);
+    runtime::timeout(Duration::from_secs(30), receiver.readable()).await.unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(receiver.try_recv(&mut buffer).unwrap(), 3);
+    assert_eq!(receiver.try_recv(&mut buffer).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert!(runtime::timeout(Duration::from_millis(5), receiver.readable()).await.is_err(), "it spins");
+    // By poll functions, also when the receive waits first.
+    let receiving = std::future::poll_fn(|context| receiver.poll_recv_from(context, &mut buffer));
+    let sending = std::future::poll_fn(|context| sender.poll_send(context, b"three"));
+    let (received, sent) = futures_util::join!(receiving, sending);
+    assert_eq!((received.unwrap(), sent.unwrap()), ((5, sender.local_addr().unwrap()), 5));
+}

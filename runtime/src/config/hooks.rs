@@ -52,7 +52,9 @@ impl fmt::Display for Stall {
         let took = self.took.as_millis();
         write!(
             f,
-            "task {id} ({name}) kept worker {worker} for {took} ms in one poll; it was spawned at {spawned}"
+            "task {id} ({name}), spawned or served at {spawned}, kept worker {worker} for {took} ms in one poll, while its other \
+             tasks, timers and sockets waited: move what blocks or computes to runtime::spawn_blocking, and wrap the receives \
+             of a loop over a channel in runtime::cooperative"
         )
     }
 }

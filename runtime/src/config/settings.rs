@@ -8,8 +8,10 @@ use std::time::Duration;
 use policies::law::{CpuBudget, LatencyBudget, QueueSettings};
 use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWait};
 
+use crate::config::threads::ThreadOptions;
 use crate::config::wait_strategy::WaitStrategy;
 use crate::driver::driver_kind::DriverKind;
+use crate::driver::uring::ring_options::RingOptions;
 use crate::error::BuildError;
 
 /// A setting that the environment and the attributes can give, as strings.
@@ -98,6 +100,8 @@ pub(crate) struct CodeSettings {
     pub(crate) max_events: Option<usize>,
     pub(crate) stall_threshold: Option<Duration>,
     pub(crate) max_blocking_threads: Option<usize>,
+    pub(crate) threads: ThreadOptions,
+    pub(crate) ring: RingOptions,
     pub(crate) poll_time_histogram: bool,
     pub(crate) schedule_latency_histogram: bool,
     pub(crate) journals: JournalDir,
@@ -123,6 +127,10 @@ pub(crate) struct Config {
     pub(crate) max_events: usize,
     pub(crate) stall_threshold: Duration,
     pub(crate) max_blocking_threads: usize,
+    pub(crate) threads: ThreadOptions,
+    pub(crate) ring: RingOptions,
+    /// Whether worker 0 has a thread of its own.
+    pub(crate) background: bool,
     pub(crate) poll_time_histogram: bool,
     pub(crate) schedule_latency_histogram: bool,
     pub(crate) journals: JournalDir,
@@ -228,6 +236,9 @@ impl Config {
             max_events: code.max_events.unwrap_or(MAX_EVENTS),
             stall_threshold: code.stall_threshold.unwrap_or(STALL_THRESHOLD),
             max_blocking_threads: code.max_blocking_threads.unwrap_or(MAX_BLOCKING_THREADS),
+            threads: code.threads,
+            ring: code.ring,
+            background: false,
             poll_time_histogram: code.poll_time_histogram,
             schedule_latency_histogram: code.schedule_latency_histogram,
             journals: code.journals,

@@ -22,6 +22,7 @@ use policies::law::QueueSettings;
 pub use self::driver_kind::{DriverKind, UnknownDriver};
 use self::epoll::EpollDriver;
 use self::uring::driver::UringDriver;
+use self::uring::ring_options::RingOptions;
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
 use crate::waking::wake_handle::WakeHandle;
 
@@ -50,6 +51,7 @@ impl Driver {
         asked: DriverKind,
         polling: QueuePolling,
         max_events: usize,
+        ring: &RingOptions,
         wake: &Arc<WakeHandle>,
     ) -> io::Result<(Self, Option<String>)> {
         let split = polling != QueuePolling::None;
@@ -65,7 +67,7 @@ impl Driver {
             return Ok((open_epoll()?, None));
         }
         let epoll = EpollDriver::new(false, max_events, None)?;
-        match UringDriver::new(epoll, Arc::clone(wake)) {
+        match UringDriver::new(epoll, Arc::clone(wake), ring.clone()) {
             Ok(ring) => Ok((Self::Uring(ring), None)),
             Err(error) => {
                 let why = explain(&error);

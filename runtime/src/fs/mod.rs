@@ -41,6 +41,7 @@
 mod file;
 mod open_options;
 mod pool_call;
+mod read_dir;
 mod ring_read;
 
 use std::fs::Metadata;
@@ -50,6 +51,7 @@ use std::path::Path;
 pub use self::file::File;
 pub use self::open_options::OpenOptions;
 use self::pool_call::pool_call;
+pub use self::read_dir::{ReadDir, read_dir};
 
 /// Reads a whole file.
 ///
@@ -119,4 +121,13 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     pool_call(move || std::fs::rename(from, to)).await
+}
+
+/// Copies a file's contents and permissions to another, which is created or replaced. Returns how many bytes.
+///
+/// # Errors
+/// As [`std::fs::copy`].
+pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
+    let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+    pool_call(move || std::fs::copy(from, to)).await
 }

@@ -1,6 +1,7 @@
 //! Readiness of descriptors.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -8,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::coop;
 use crate::driver::readiness::{Direction, Readiness, SourceKind};
+use crate::not_send::OnItsWorker;
 use crate::worker::current;
 use crate::worker::event_loop::Worker;
 
@@ -46,6 +48,7 @@ const RUNTIME_HAS_ENDED: &str = "the runtime of this descriptor has ended";
 /// ```
 #[derive(Debug)]
 pub struct AsyncFd<T: AsFd> {
+    on_its_worker: OnItsWorker,
     registration: Registration,
     // After the registration: the descriptor must be open when it is deregistered.
     inner: Option<T>,
@@ -84,7 +87,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// Outside of a runtime.
     pub fn new(inner: T, kind: SourceKind) -> io::Result<Self> {
         let registration = Registration::new(&inner, kind)?;
-        Ok(Self { registration, inner: Some(inner) })
+        Ok(Self { on_its_worker: PhantomData, registration, inner: Some(inner) })
     }
 
     /// The owner of the descriptor.

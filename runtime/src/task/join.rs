@@ -4,8 +4,9 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use crate::coop;
 use crate::task_core::cell::TaskRef;
 use crate::task_core::header::ResultOwner;
 use crate::task_core::identity::Id;
@@ -13,7 +14,6 @@ use crate::task_core::join_error::JoinError;
 use crate::worker::worker_handle::WorkerHandle;
 
 /// A spawned task. Awaiting it gives the task's result; dropping it detaches the task, which runs on.
-#[must_use = "dropping a JoinHandle detaches the task; write `drop(…)` if that is meant"]
 pub struct JoinHandle<T> {
     task: TaskRef<WorkerHandle>,
     /// The result has been returned.
@@ -71,9 +71,11 @@ impl<T> Future for JoinHandle<T> {
     /// If it is polled again after it has returned the result.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(!self.taken, "a JoinHandle was polled after it had returned its result");
+        ready!(coop::poll_budget(context));
         if !self.task.is_done() && self.task.join(context.waker()) {
             return Poll::Pending;
         }
+        coop::spend();
         self.taken = true;
         // SAFETY: the task is done, this is its only joiner, and `T` is the output's type (`new`).
         match unsafe { self.task.take() } {

@@ -6,11 +6,12 @@ use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use slab::Slab;
 
 use super::join::{AbortHandle, JoinHandle};
+use crate::coop;
 use crate::sync::{Mutex, lock};
 use crate::task::spawn::{spawn_local, spawn_remote};
 use crate::task_core::identity::{Id, Identity};
@@ -162,14 +163,20 @@ impl<T> JoinSet<T> {
         if self.tasks.is_empty() {
             return Poll::Ready(None);
         }
+        if let Some(joiner) = joiner {
+            ready!(coop::poll_budget(&Context::from_waker(joiner)));
+        }
         while let Some(key) = self.ended.next(joiner) {
             // A task may be named twice, and its key then be another's: that is looked at in vain.
             let Some(member) = self.tasks.get_mut(key) else { continue };
             if member.handle.is_taken() {
                 continue;
             }
-            let polled = Pin::new(&mut member.handle).poll(&mut Context::from_waker(&member.waker));
+            // The join is charged here: a handle without a budget would wake the set in this very loop.
+            let mut context = Context::from_waker(&member.waker);
+            let polled = coop::without_budget(|| Pin::new(&mut member.handle).poll(&mut context));
             if let Poll::Ready(result) = polled {
+                coop::spend();
                 let member = self.tasks.remove(key);
                 return Poll::Ready(Some((member.handle.id(), result)));
             }

@@ -4,6 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use futures_core::Stream;
+
 use super::paused::now;
 use super::sleep::{Sleep, after, sleep_until};
 
@@ -102,5 +104,18 @@ impl Interval {
     /// Makes the next tick due at an instant.
     pub fn reset_at(&mut self, next: Instant) {
         self.next.reset(next);
+    }
+}
+
+/// The ticks, without an end.
+impl Stream for Interval {
+    type Item = Instant;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Instant>> {
+        self.poll_tick(context).map(Some)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::MAX, None)
     }
 }

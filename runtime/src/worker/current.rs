@@ -126,7 +126,9 @@ struct Entered {
 
 impl Entered {
     fn new(worker: &Rc<Worker>) -> Self {
-        let previous = CURRENT.with(|current| current.borrow_mut().replace(Rc::clone(worker)));
+        // A runtime in a thread local is dropped when the thread's other locals may be gone.
+        let previous = CURRENT.try_with(|current| current.borrow_mut().replace(Rc::clone(worker)));
+        let previous = previous.ok().flatten();
         Self { previous, coop: coop::State::save(), task: Id::enter(None) }
     }
 }
@@ -136,8 +138,8 @@ impl Drop for Entered {
         // A panic of the root future has not ended its poll.
         self.coop.restore();
         Id::enter(self.task);
-        let worker =
-            CURRENT.with(|current| std::mem::replace(&mut *current.borrow_mut(), self.previous.take()));
+        let previous = self.previous.take();
+        let worker = CURRENT.try_with(|current| std::mem::replace(&mut *current.borrow_mut(), previous));
         drop(worker);
     }
 }

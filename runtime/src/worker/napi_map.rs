@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use policies::Interface;
 
 use super::worker_handle::WorkerHandle;
+use crate::thread_settings::with_settings_from_before;
 
 /// A receive queue of the runtime's interface, and the worker that serves its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,13 +125,14 @@ impl NapiMap {
         }
         let (map, workers) = (Arc::clone(self), workers.to_vec());
         let thread = std::thread::Builder::new().name("lull-napi".to_owned());
-        let started = thread.spawn(move || {
+        let refresh = move || {
             while map.take_refresh() {
                 if let Some(queues) = read(&map) {
                     map.assign(&queues, &workers);
                 }
             }
-        });
+        };
+        let started = with_settings_from_before(|| thread.spawn(refresh));
         if let Err(error) = started {
             tracing::warn!(%error, "cannot look for the queue of a new NAPI");
             *self.lock_refresh() = Refresh::default();
@@ -196,6 +198,22 @@ mod tests {
         let first = owner(&map, 99, &workers);
         assert_eq!(owner(&map, 99, &workers), first);
         assert_eq!(owner(&map, 11, &workers), 1);
+    }
+
+    #[test]
+    fn the_interface_is_not_read_with_a_workers_settings() {
+        use rustix::thread::{current_timer_slack, set_current_timer_slack};
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(1));
+        let before = current_timer_slack().unwrap();
+        let _kept = crate::thread_settings::KeptSettings::new();
+        set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap();
+        let (send, slack) = mpsc::channel();
+        map.owner(21, &workers, move |_| {
+            send.send(current_timer_slack().unwrap()).unwrap();
+            None
+        });
+        assert_eq!(slack.recv().unwrap(), before);
+        assert_eq!(current_timer_slack().unwrap(), 1, "the worker keeps its own");
     }
 
     #[test]

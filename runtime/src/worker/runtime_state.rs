@@ -57,7 +57,7 @@ impl RuntimeState {
         napis: NapiMap,
         host: HostState,
     ) -> Self {
-        let blocking = BlockingPool::new(config.max_blocking_threads);
+        let blocking = BlockingPool::new(config.max_blocking_threads, config.threads.clone());
         let spawned = AtomicUsize::new(0);
         Self {
             blocking,
@@ -108,12 +108,11 @@ impl RuntimeState {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A worker for a task that may be on any: one after the other, without worker 0 if there are others.
+    /// A worker for a task that may be on any: one after the other. If there are others, without a worker 0 that only runs in
+    /// `block_on`.
     pub(crate) fn next_worker(&self) -> usize {
-        match self.workers.len() {
-            1 => 0,
-            count => 1 + self.spawned.fetch_add(1, Ordering::Relaxed) % (count - 1),
-        }
+        let first = usize::from(!self.config.background && self.workers.len() > 1);
+        first + self.spawned.fetch_add(1, Ordering::Relaxed) % (self.workers.len() - first)
     }
 
     /// Asks all workers to stop.

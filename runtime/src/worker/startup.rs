@@ -43,7 +43,8 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         Adaptation::Law(control) if control.kept_values().is_none() => QueuePolling::ByLaw,
         _ => QueuePolling::Fixed,
     };
-    let (driver, driver_note) = Driver::open(config.driver, polling, config.max_events, &handle.wake)?;
+    let (driver, driver_note) =
+        Driver::open(config.driver, polling, config.max_events, &config.ring, &handle.wake)?;
     driver.publish_ring()?;
     let mut params_error = None;
     let mut ring_polls = None;

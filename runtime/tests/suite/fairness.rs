@@ -136,6 +136,40 @@ async fn a_poll_completes_128_operations_unless_it_is_unconstrained() {
     assert_eq!(runtime::metrics()[0].forced_yields - before, 7);
 }
 
+#[runtime::test]
+async fn foreign_futures_and_joins_are_operations_of_the_poll() {
+    let forced = || runtime::metrics()[0].forced_yields;
+    let handles: Vec<_> = (0..1000).map(|_| runtime::spawn(async {})).collect();
+    let blocking: Vec<_> = (0..200).map(|_| runtime::spawn_blocking(|| ())).collect();
+    while !handles.iter().chain(&blocking).all(runtime::JoinHandle::is_finished) {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
+    let before = forced();
+    for handle in handles.into_iter().chain(blocking) {
+        handle.await.unwrap();
+    }
+    assert_eq!(forced() - before, 9);
+    let mut set = runtime::task::JoinSet::new();
+    (0..1000).for_each(|_| _ = set.spawn(async {}));
+    runtime::sleep(Duration::from_millis(1)).await;
+    let before = forced();
+    while set.join_next().await.is_some() {}
+    assert_eq!(forced() - before, 7);
+    // What always has something, as a full channel.
+    for way in [0, 1] {
+        let endless = async {
+            let begun = Instant::now();
+            while begun.elapsed() < ENDLESS {
+                match way {
+                    0 => runtime::consume_budget().await,
+                    _ => runtime::cooperative(std::future::ready(())).await,
+                }
+            }
+        };
+        assert!(runtime::timeout(Duration::from_millis(10), endless).await.is_err(), "way {way}");
+    }
+}
+
 /// Counts polls, and keeps the count at which it is woken.
 #[derive(Default)]
 struct PollsWhenWoken {
@@ -207,6 +241,8 @@ fn a_task_that_stalls_its_worker_is_reported_with_the_line_that_spawned_it() {
         assert_eq!(reports.len(), 1, "on {driver}: {stalled:?}");
         assert!(reports[0].spawned.file().ends_with("fairness.rs") && reports[0].worker == 1);
         assert!(reports[0].took >= Duration::from_millis(250), "{}", reports[0]);
+        let text = reports[0].to_string();
+        assert!(text.contains(&format!("fairness.rs:{line}")) && text.contains("spawn_blocking"), "{text}");
         assert!(stalls_counted >= 1, "on {driver}");
     }
 }

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use runtime::fs::{self, File, OpenOptions};
 use runtime::{Builder, DriverKind, Handle, Runtime};
 use rustix::io::Errno;
@@ -392,4 +393,32 @@ async fn a_call_leaves_the_worker_to_other_tasks() {
     let read = runtime::timeout(LIMIT, reader).await.expect("the worker was blocked").unwrap().unwrap();
     assert_eq!(read, b"through");
     writer.await.unwrap().unwrap();
+}
+
+#[runtime::test]
+async fn a_folder_is_read_to_its_last_entry_and_a_file_copied() {
+    let folder = std::env::temp_dir().join(format!("lull-read-dir-{}", std::process::id()));
+    runtime::fs::create_dir_all(&folder).await.unwrap();
+    // More than one call reads.
+    for number in 0..150 {
+        runtime::fs::write(folder.join(number.to_string()), "x").await.unwrap();
+    }
+    let mut entries = runtime::fs::read_dir(&folder).await.unwrap();
+    let mut numbers = Vec::new();
+    loop {
+        // A wait that is dropped loses nothing.
+        let entry = match entries.next_entry().now_or_never() {
+            Some(entry) => entry,
+            None => entries.next_entry().await,
+        };
+        let Some(entry) = entry.unwrap() else { break };
+        numbers.push(entry.file_name().to_str().unwrap().parse::<u32>().unwrap());
+    }
+    assert!(entries.next_entry().await.unwrap().is_none());
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..150).collect::<Vec<_>>());
+    assert_eq!(runtime::fs::copy(folder.join("0"), folder.join("copy")).await.unwrap(), 1);
+    assert_eq!(runtime::fs::read(folder.join("copy")).await.unwrap(), b"x");
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(runtime::fs::read_dir(&folder).await.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }

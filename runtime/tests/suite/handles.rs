@@ -201,3 +201,57 @@ fn a_task_for_worker_0_of_a_runtime_that_never_ran_is_cancelled_with_it() {
         });
     }
 }
+
+#[test]
+fn in_the_background_every_worker_runs_without_a_block_on() {
+    for driver in drivers() {
+        let (stopped, stops) = mpsc::channel();
+        let runtime = builder(driver)
+            .thread_name("svc")
+            .thread_stack_size(512 << 10)
+            .on_worker_stop(move |worker| stopped.send(worker).unwrap())
+            .build_background()
+            .unwrap();
+        let on_both: Vec<_> = (0..2)
+            .map(|worker| {
+                runtime.spawn_on(worker, || async {
+                    runtime::sleep(Duration::from_millis(1)).await;
+                    let name = std::thread::current().name().unwrap_or_default().to_owned();
+                    (runtime::current_worker(), name)
+                })
+            })
+            .collect();
+        for (worker, task) in on_both.into_iter().enumerate() {
+            assert_eq!(runtime.block_on(task).unwrap(), (worker, format!("svc-{worker}")), "on {driver}");
+        }
+        // Tasks that may be on any worker are on worker 0, too.
+        let tasks: Vec<_> = (0..2).map(|_| runtime.spawn(async { runtime::current_worker() })).collect();
+        let mut workers: Vec<_> = tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).collect();
+        workers.sort_unstable();
+        assert_eq!(workers, [0, 1]);
+        let name = runtime.spawn_blocking(|| std::thread::current().name().map(str::to_owned));
+        assert_eq!(runtime.block_on(name).unwrap().as_deref(), Some("svc-blocking-1"));
+        drop(runtime);
+        let mut ended: Vec<_> = stops.iter().collect();
+        ended.sort_unstable();
+        assert_eq!(ended, [0, 1], "on {driver}");
+    }
+    let refused = Builder::new().ignore_environment().interface("lull-none").build_background();
+    assert!(refused.unwrap_err().to_string().contains("lull-none"));
+}
+
+#[test]
+fn a_background_runtime_does_not_wait_for_a_stuck_task_longer_than_it_is_told() {
+    let runtime = builder(DriverKind::Epoll).build_background().unwrap();
+    let (begin, begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    drop(runtime.spawn_on(0, move || async move {
+        begin.send(()).unwrap();
+        let _ = ends.recv_timeout(LIMIT);
+    }));
+    begun.recv().unwrap();
+    let before = Instant::now();
+    runtime.shutdown_timeout(Duration::from_millis(10));
+    assert!(before.elapsed() < LIMIT / 2);
+    drop(end);
+}

@@ -50,3 +50,25 @@ fn a_call_on_a_thread_of_spawn_blocking_says_how_to_reach_a_worker() {
     let (file, _, message) = handle.block_on(panicked).unwrap();
     assert!(file.ends_with("outside.rs") && message.contains("spawn_on"), "{file}: {message}");
 }
+
+#[test]
+fn a_runtime_in_a_thread_local_ends_with_its_thread() {
+    thread_local! {
+        static RUNTIME: RefCell<Option<runtime::Runtime>> = const { RefCell::new(None) };
+    }
+    let (dropped, drops) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // Before the runtime's own thread locals, so that it is dropped after them.
+        RUNTIME.set(None);
+        let mut runtime = Builder::new().ignore_environment().workers(1).build().unwrap();
+        runtime.block_on(async {
+            drop(runtime::spawn(async move {
+                std::future::pending::<()>().await;
+                drop(dropped);
+            }));
+        });
+        RUNTIME.set(Some(runtime));
+    });
+    thread.join().unwrap();
+    assert!(drops.recv().is_err(), "its task was leaked");
+}

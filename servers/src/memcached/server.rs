@@ -8,7 +8,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use net::{Alignment, Serving, ShutdownReport, TcpListener, TcpStream, UnixListener, UnixStream};
+use net::{
+    Alignment, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UnixListener, UnixStream,
+};
 
 use super::config::Config;
 use super::connection::accept;
@@ -125,7 +127,7 @@ impl Server {
             // Replies are written in one piece, so Nagle's algorithm would only delay them. Both fail only if the client
             // has disconnected.
             let _ = stream.set_nodelay(true);
-            let _ = stream.set_keepalive(Some(context.config.keepalive));
+            let _ = stream.set_keepalive(Some(TcpKeepalive::new().with_time(context.config.keepalive)));
             let peer = stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
             // Not `into`: the allocator keeps the place of what the string was made with.
             accept::handle(stream, Arc::clone(&context), Box::from(&*peer), Arc::clone(&local))

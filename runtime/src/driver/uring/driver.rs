@@ -12,6 +12,7 @@ use super::buffers::BufferPool;
 use super::operations::{ApplicationOperation, CANCEL, Operation, Operations};
 use super::queue_polls::QueuePolls;
 use super::ring::{Features, Ring};
+use super::ring_options::RingOptions;
 use super::socket_state::{InFlightSend, SocketState};
 use crate::driver::epoll::EpollDriver;
 use crate::driver::wait::POLLING_TASK_BUDGET;
@@ -30,6 +31,7 @@ pub(crate) struct UringDriver {
     pub(super) operations: RefCell<Operations>,
     pub(super) pool: Rc<BufferPool>,
     features: Features,
+    pub(super) options: RingOptions,
     /// Whether rings can send each other messages.
     pub(super) has_msg_ring: bool,
     pub(super) epoll: EpollDriver,
@@ -76,8 +78,12 @@ pub(crate) struct UringDriver {
 }
 
 impl UringDriver {
-    pub(crate) fn new(epoll: EpollDriver, wake: Arc<WakeHandle>) -> io::Result<Rc<Self>> {
-        let (ring, mut features) = Ring::new()?;
+    pub(crate) fn new(
+        epoll: EpollDriver,
+        wake: Arc<WakeHandle>,
+        options: RingOptions,
+    ) -> io::Result<Rc<Self>> {
+        let (ring, mut features) = Ring::new(options.submissions)?;
         // SAFETY: from here on nothing fails. The driver drops its ring before the pool. Others that send
         // the ring messages may keep it open for a while, but with receives left over the pool is not freed
         // (`Drop`).
@@ -94,6 +100,7 @@ impl UringDriver {
             operations: RefCell::default(),
             pool,
             features,
+            options,
             has_msg_ring,
             epoll,
             wake,

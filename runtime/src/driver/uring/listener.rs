@@ -12,14 +12,14 @@ use super::listener_state::{AcceptState, ListenerState};
 use super::socket_state::{runtime_has_ended, store_waker};
 use crate::coop;
 
-/// The most enters that dropping a listener makes; each runs some twenty items of deferred work.
-const MAX_DROP_ENTERS: usize = 100;
+/// The most enters that stopping a listener makes; each runs some twenty items of deferred work.
+const MAX_STOP_ENTERS: usize = 100;
 
 /// A listening socket on a worker's ring.
 ///
 /// The first accept arms a multishot operation, so a few more connections may be accepted than were asked
-/// for. Dropping the listener closes those that nobody has taken, as closing a listening socket closes those
-/// in its backlog.
+/// for. [`RingListener::stop`] returns those that nobody has taken. Dropping the listener closes them, as closing a listening
+/// socket closes those in its backlog.
 pub struct RingListener {
     driver: Rc<UringDriver>,
     state: Rc<ListenerState>,
@@ -73,6 +73,35 @@ impl RingListener {
         }
         Poll::Pending
     }
+
+    /// Takes the socket off the ring, and returns the connections that were accepted and that nobody has taken. Further ones
+    /// stay in the socket's backlog.
+    pub fn stop(self) -> Vec<OwnedFd> {
+        self.cancel_accept()
+    }
+
+    fn cancel_accept(&self) -> Vec<OwnedFd> {
+        let operation = self.state.accepts.borrow().operation;
+        if let Some(operation) = operation
+            && !self.driver.is_closed()
+        {
+            self.driver.cancel(operation.get());
+            // Submitted at once: until it completes, the socket listens and its address is in use. An enter
+            // may have other work to do first. If an enter fails, a later one submits it.
+            for _ in 0..MAX_STOP_ENTERS {
+                if self.state.accepts.borrow().operation.is_none() || self.driver.enter(0, None).is_err() {
+                    break;
+                }
+            }
+        }
+        let mut accepts = self.state.accepts.borrow_mut();
+        // One that has not completed yet closes what it accepts.
+        accepts.dropped = true;
+        let (untaken, waker) = (std::mem::take(&mut accepts.untaken), accepts.waker.take());
+        drop(accepts);
+        drop(waker);
+        untaken.into()
+    }
 }
 
 impl fmt::Debug for RingListener {
@@ -83,23 +112,6 @@ impl fmt::Debug for RingListener {
 
 impl Drop for RingListener {
     fn drop(&mut self) {
-        let mut accepts = self.state.accepts.borrow_mut();
-        accepts.dropped = true;
-        let (untaken, waker) = (std::mem::take(&mut accepts.untaken), accepts.waker.take());
-        let operation = accepts.operation;
-        drop(accepts);
-        drop((untaken, waker));
-        if let Some(operation) = operation
-            && !self.driver.is_closed()
-        {
-            self.driver.cancel(operation.get());
-            // Submitted at once: until it completes, the socket listens and its address is in use. An enter
-            // may have other work to do first. If an enter fails, a later one submits it.
-            for _ in 0..MAX_DROP_ENTERS {
-                if self.state.accepts.borrow().operation.is_none() || self.driver.enter(0, None).is_err() {
-                    break;
-                }
-            }
-        }
+        drop(self.cancel_accept());
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod operations;
 mod queue_polls;
 mod recv;
 mod ring;
+pub(crate) mod ring_options;
 mod send;
 pub(crate) mod socket;
 pub(crate) mod socket_state;

@@ -49,7 +49,8 @@ impl UringDriver {
                 self.received_by_queue.set(self.received_by_queue.get() + usize::from(state.in_queue));
                 self.received_bytes.set(self.received_bytes.get() + result as u64);
                 if let Some(slice) = slice {
-                    full = receive.push(slice, self.pool.is_low())
+                    receive.push(slice, self.pool.is_low());
+                    full = receive.unread() >= self.options.unread_limit
                         && more
                         && !std::mem::replace(&mut receive.cancelled, true);
                 }

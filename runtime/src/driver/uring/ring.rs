@@ -8,13 +8,20 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
 
-/// The size of the submission queue; more submissions take a second enter.
-const SUBMISSIONS: u32 = 512;
-/// The size of the completion queue: completions come in larger batches, several receives per connection.
-pub(super) const COMPLETIONS: u32 = 4096;
+/// The size of the completion queue, in multiples of the submission queue's: completions come in larger batches, several
+/// receives per connection.
+const COMPLETIONS_PER_SUBMISSION: u32 = 8;
+/// The largest completion queue (`IORING_MAX_CQ_ENTRIES`): an enter that wants so many waits for its timeout.
+pub(super) const COMPLETIONS: u32 = 1 << 16;
 /// `IORING_REGISTER_RING_FDS` and the bit that makes an enter use the registration.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
+
+#[cfg(test)]
+thread_local! {
+    /// How many of this thread's next enters do nothing, as those for which the kernel has no memory (EAGAIN).
+    pub(super) static REFUSED_ENTERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
 
 /// The features that a ring uses, by the kernel's names.
 #[derive(Debug, Clone, Default)]
@@ -40,9 +47,9 @@ struct ResourceUpdate {
 
 impl Ring {
     /// Sets up a ring with the most useful flags that this kernel accepts.
-    pub(super) fn new() -> io::Result<(Self, Features)> {
+    pub(super) fn new(submissions: u32) -> io::Result<(Self, Features)> {
         let mut features = Features::default();
-        let (ring, flags) = build()?;
+        let (ring, flags) = build(submissions)?;
         features.0.extend(flags);
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_skip_cqe_on_success() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it lacks CQE_SKIP (Linux 5.17)"));
@@ -128,6 +135,11 @@ impl Ring {
     }
 
     fn enter_once(&self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        #[cfg(test)]
+        if REFUSED_ENTERS.get() > 0 {
+            REFUSED_ENTERS.set(REFUSED_ENTERS.get() - 1);
+            return Ok(());
+        }
         let mut flags = EnterFlags::GETEVENTS.bits() | EnterFlags::EXT_ARG.bits();
         if self.no_iowait {
             flags |= EnterFlags::NO_IOWAIT.bits();
@@ -182,7 +194,7 @@ fn supports(ring: &IoUring, operation: u8) -> bool {
 }
 
 /// Tries flags from the newest to the oldest: a kernel refuses flags that it doesn't know.
-fn build() -> io::Result<(IoUring, Vec<&'static str>)> {
+fn build(submissions: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
     let mut best = IoUring::builder();
     best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
     let mut older = IoUring::builder();
@@ -193,8 +205,8 @@ fn build() -> io::Result<(IoUring, Vec<&'static str>)> {
     ];
     let mut refused = io::Error::from(io::ErrorKind::Unsupported);
     for (mut builder, flags) in attempts {
-        builder.setup_cqsize(COMPLETIONS).setup_clamp();
-        match builder.build(SUBMISSIONS) {
+        builder.setup_cqsize(submissions.saturating_mul(COMPLETIONS_PER_SUBMISSION)).setup_clamp();
+        match builder.build(submissions) {
             Ok(ring) => return Ok((ring, flags)),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
             Err(error) => return Err(error),

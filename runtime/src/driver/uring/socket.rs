@@ -10,12 +10,10 @@ use std::task::{Context, Poll, ready};
 use super::driver::UringDriver;
 use super::send::ZERO_COPY;
 use super::socket_state::{
-    Received, SendBuffer, SendState, SocketState, UNREAD_LIMIT, copy_error, runtime_has_ended, store_waker,
+    Received, SendBuffer, SendState, SocketState, copy_error, runtime_has_ended, store_waker,
 };
 use crate::coop;
 
-/// Unsent bytes of one connection above which a write has to wait.
-const UNSENT_LIMIT: usize = 64 << 10;
 /// A write of at least this many bytes, to a connection without unsent bytes, is sent at once and not
 /// copied first.
 const DIRECT_WRITE: usize = 16 << 10;
@@ -38,12 +36,14 @@ pub struct RingSocket {
 impl RingSocket {
     /// The smallest send for which zero-copy is tried, in bytes: 64 KiB.
     pub const ZERO_COPY: usize = ZERO_COPY;
-    /// How many bytes [`RingSocket::poll_received`] waits for at most: 64 KiB, half of what is received ahead of the reader.
-    pub const MOST_AWAITED: usize = UNREAD_LIMIT / 2;
-
     /// `in_queue`: whether its packets come by the queue that the worker serves.
     pub(crate) fn new(driver: Rc<UringDriver>, descriptor: Arc<dyn AsFd>, in_queue: bool) -> Self {
         Self { driver, state: Rc::new(SocketState::new(descriptor, in_queue)) }
+    }
+
+    /// How many bytes [`RingSocket::poll_received`] waits for at most: half of what is received ahead of the reader.
+    pub fn most_awaited(&self) -> usize {
+        self.driver.options.unread_limit / 2
     }
 
     /// Receives the next bytes; `None` at the end of the stream. One task may wait at a time.
@@ -83,11 +83,11 @@ impl RingSocket {
         self.poll_received(context, 1)
     }
 
-    /// Waits until this many bytes have come, at least 1 and at most [`RingSocket::MOST_AWAITED`], or the stream has ended. One
+    /// Waits until this many bytes have come, at least 1 and at most [`RingSocket::most_awaited`], or the stream has ended. One
     /// task may wait at a time, here or in [`RingSocket::poll_receive`].
     pub fn poll_received(&self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
         ready!(coop::poll_budget(context));
-        let bytes = bytes.clamp(1, Self::MOST_AWAITED);
+        let bytes = bytes.clamp(1, self.most_awaited());
         let mut receive = self.state.receive.borrow_mut();
         if receive.unread() >= bytes || receive.ended || self.driver.is_closed() {
             coop::spend();
@@ -127,7 +127,7 @@ impl RingSocket {
     /// Arms the receive unless it is armed, or waits for buffers, or nothing more can come.
     fn ensure_receiving(&self) {
         let receive = self.state.receive.borrow();
-        let arm = receive.may_arm() && !self.driver.is_closed();
+        let arm = receive.may_arm(self.driver.options.unread_limit) && !self.driver.is_closed();
         drop(receive);
         if arm {
             self.driver.arm_receive(&self.state);
@@ -233,7 +233,7 @@ impl RingSocket {
         if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
     }
 
-    /// Copies bytes to be sent, and returns how many. Waits while 64 KiB are unsent. One task may wait at a
+    /// Copies bytes to be sent, and returns how many. Waits while as much is unsent as [`Builder::ring_unsent_limit`](crate::Builder::ring_unsent_limit) says. One task may wait at a
     /// time.
     ///
     /// # Errors
@@ -268,7 +268,7 @@ impl RingSocket {
     /// Like [`RingSocket::poll_write`], without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if 64 KiB are unsent, else as [`RingSocket::poll_write`].
+    /// `WouldBlock` if as much is unsent as may be, else as [`RingSocket::poll_write`].
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.try_write_vectored(&[IoSlice::new(bytes)])
     }
@@ -301,7 +301,7 @@ impl RingSocket {
                 }
             }
         }
-        let room = UNSENT_LIMIT.saturating_sub(unsent);
+        let room = self.driver.options.unsent_limit.saturating_sub(unsent);
         if room == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -329,7 +329,7 @@ impl RingSocket {
     pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
         ready!(coop::poll_budget(context));
         let mut send = self.state.send.borrow_mut();
-        if send.unsent() < UNSENT_LIMIT || self.check_writable(&send).is_err() {
+        if send.unsent() < self.driver.options.unsent_limit || self.check_writable(&send).is_err() {
             coop::spend();
             return Poll::Ready(());
         }

@@ -11,10 +11,6 @@ use std::task::{Context, Waker};
 
 use super::buffers::BufferSlice;
 
-/// Unread bytes of one connection above which its receive is cancelled: then TCP's window stops the peer,
-/// as a full socket buffer would.
-pub(super) const UNREAD_LIMIT: usize = 128 << 10;
-
 /// Received bytes: in the kernel's buffer if they are read soon, else in a copy. Dereferences to the bytes.
 pub struct Received(ReceivedBytes);
 
@@ -107,11 +103,10 @@ pub(super) struct ReceiveState {
 }
 
 impl ReceiveState {
-    /// Adds what a completion has brought; `copy`: out of the kernel's buffer. Returns whether the receive
-    /// has to be cancelled.
-    pub(super) fn push(&mut self, slice: BufferSlice, copy: bool) -> bool {
+    /// Adds what a completion has brought; `copy`: out of the kernel's buffer.
+    pub(super) fn push(&mut self, slice: BufferSlice, copy: bool) {
         if self.dropped || slice.is_empty() {
-            return false;
+            return;
         }
         if !copy && self.slice.is_none() && self.copied.is_empty() {
             self.slice = Some(slice);
@@ -119,7 +114,6 @@ impl ReceiveState {
             // A reader that has not read the first slice yet must not hold a second buffer.
             self.copied.extend_from_slice(&slice);
         }
-        self.unread() >= UNREAD_LIMIT
     }
 
     pub(super) fn pop(&mut self) -> Option<Received> {
@@ -152,8 +146,8 @@ impl ReceiveState {
     }
 
     /// Whether the receive is not armed, and is to be armed for a reader.
-    pub(super) fn may_arm(&self) -> bool {
-        self.operation.is_none() && !self.starved && !self.ended && self.unread() < UNREAD_LIMIT
+    pub(super) fn may_arm(&self, unread_limit: usize) -> bool {
+        self.operation.is_none() && !self.starved && !self.ended && self.unread() < unread_limit
     }
 
     /// Takes the unread bytes, for a socket that is dropped.

@@ -29,11 +29,13 @@ impl UringDriver {
         self.received.set(0);
         self.received_by_queue.set(0);
         self.progress.set(false);
+        // Those that the kernel had no memory for.
+        let left_over = !self.submitted_sends.borrow().is_empty();
         let sends = self.queue_sends();
         self.arm_starved();
         // A send that succeeds posts no completion and so ends no wait: one that a task waits for must go
         // out without waiting.
-        let wait = if sends.awaited { Wait::Pass } else { wait };
+        let wait = if sends.awaited || left_over { Wait::Pass } else { wait };
         let mut outcome = self.wait_on_ring(wait)?;
         outcome.events += self.received.get();
         outcome.queue_events = self.received_by_queue.get();
@@ -291,5 +293,39 @@ impl UringDriver {
             "operations were not completed at the end"
         );
         debug_assert!(self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1, "a buffer was lost");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use super::super::ring::REFUSED_ENTERS;
+    use super::MAX_FUTILE_ENTERS;
+    use crate::driver::readiness::SourceKind;
+    use crate::{Builder, DriverKind};
+
+    #[test]
+    fn a_flush_ends_although_the_kernel_had_no_memory_for_the_send_at_first() {
+        let uring = Builder::new().ignore_environment().workers(1).driver(DriverKind::Uring).build();
+        // Without io_uring there is nothing to test.
+        let Ok(mut runtime) = uring else { return };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        runtime.block_on(async {
+            let socket = crate::io::ring_socket(Arc::new(ours), SourceKind::Other).unwrap();
+            std::future::poll_fn(|context| socket.poll_write(context, b"x")).await.unwrap();
+            REFUSED_ENTERS.set(MAX_FUTILE_ENTERS + 1);
+            let flush = std::future::poll_fn(|context| socket.poll_flush(context));
+            // The timer ends a wait that nothing else ends.
+            let (begun, limit) = (Instant::now(), Duration::from_secs(5));
+            crate::timeout(limit, flush).await.unwrap().unwrap();
+            assert!(begun.elapsed() < limit, "nobody was woken");
+        });
+        assert_eq!(REFUSED_ENTERS.get(), 0);
+        theirs.read_exact(&mut [0]).unwrap();
     }
 }
