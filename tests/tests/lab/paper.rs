@@ -98,7 +98,7 @@ fn lab_paper_reports_every_table_and_figure_and_measures_no_part_twice() {
     }
     for load in array(&policies["loads"]) {
         let systems: Vec<&str> =
-            array(&load["rows"]).iter().filter_map(|row| row["system"].as_str()).collect();
+            array(&load["rows"]).iter().filter_map(|row| row["contender"].as_str()).collect();
         let expected = [
             "vanilla, epoll",
             "packing, epoll",
@@ -114,7 +114,7 @@ fn lab_paper_reports_every_table_and_figure_and_measures_no_part_twice() {
         let rows = array(&load["rows"]);
         let idle = |row: &Value| row["figures"]["idle-cpu"]["value"]["median"].as_f64().unwrap();
         let [vanilla, _, polls] = rows else { panic!("three contenders: {load}") };
-        assert_eq!(polls["system"], "user-level, smoltcp over AF_XDP", "{load}");
+        assert_eq!(polls["contender"], "user-level, smoltcp over AF_XDP", "{load}");
         assert!(idle(polls) > 0.0 && idle(vanilla) >= 0.0, "{load}");
     }
 

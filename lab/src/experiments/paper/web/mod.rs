@@ -7,19 +7,14 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::{RepeatPolicy, Rounds};
-
 use self::servers::{WebContestant, WebRoot, contestants, url};
-use super::super::core_assignment::CoreAssignment;
-use super::super::fleet_comparison::{RunningServer, ServerFigures};
-use super::super::memcached_process::spawn_on_core;
-use super::super::steal::STEAL_LIMIT;
-use super::super::turn_conditions::{ConditionsGuard, MeasuredRounds, name_classes};
 use super::config::PaperConfig;
-use super::measured::{Figure, FigureCollector, LoadKind, MeasuredLoad, MeasuredRow, PartResult};
 use super::part::Part;
+use super::part_result::PartResult;
 use super::programs::{Program, Programs};
 use crate::Error;
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Runner, Turn};
+use crate::experiment::{RunningServer, host_turn, spawn_on_core};
 use crate::testbed::{CLIENT_INTERFACE, QueueThread, poll_by_thread};
 
 /// How long a first reply may take.
@@ -31,14 +26,6 @@ struct RunningWeb {
     server: RunningServer,
     /// Its queue would not be known without a connection, and wrk closes its own after each turn.
     _connection: TcpStream,
-}
-
-/// A turn.
-struct WebTurn {
-    rate: f64,
-    p50: f64,
-    p99: f64,
-    figures: ServerFigures,
 }
 
 /// The number of contenders, of which some may not start.
@@ -78,14 +65,17 @@ pub(super) fn measure(
     }
     // Of each size.
     let limit = config.limit(Part::Web, running.len(), 1);
-    let (mut measured, mut invalid, mut failure) = (Vec::new(), Vec::new(), None);
+    let names: Vec<String> = running.iter().map(|web| web.contestant.contender.name()).collect();
+    let mut runner = Runner::new(cores, progress);
+    let mut failure = None;
     for &size in &config.file_sizes {
-        match measure_size(size, &mut running, cores, config, wrk, limit, progress) {
-            Ok((rounds, reason)) => {
-                measured.push(rounds);
-                invalid.push(reason);
-            }
-            Err(error) if measured.is_empty() => return Err(error),
+        let plan = LoadPlan::new(size_name(size), LoadKind::Closed, size as f64, config.rounds, limit);
+        // Steal of the client's core counts, too: wrk does not leave pauses of its core out of its latencies, as a fleet does.
+        let measured =
+            runner.measure(plan, &names, |index| measure_turn(&mut running[index], wrk, config, size));
+        match measured {
+            Ok(()) => {}
+            Err(error) if runner.last().is_none() => return Err(error),
             // What was measured before is not lost.
             Err(error) => {
                 failure = Some(format!("{}: {error}", size_name(size)));
@@ -93,77 +83,20 @@ pub(super) fn measure(
             }
         }
     }
-    name_classes(&mut measured);
-    notes.extend(measured.iter().zip(invalid).map(|(rounds, reason)| {
-        rounds.summary() + &reason.map(|it| format!(", for example: {it}")).unwrap_or_default()
-    }));
-    let loads = config.file_sizes.iter().zip(&measured);
-    let loads = loads.flat_map(|(&size, rounds)| size_loads(size, rounds, &running)).collect();
+    let results = runner.finish(&[0]);
+    notes.extend(results.notes);
     let workload = format!(
         "wrk with one thread and {} connections on one core; files from the page cache",
         config.wrk_connections
     );
-    let reference = running.first().map(|web| web.contestant.contender.name()).unwrap_or_default();
-    let mut part = PartResult { reference, workload, loads, notes, failure };
-    part.sort_classes();
-    Ok(part)
-}
-
-/// Measures all contestants with files of one size. Returns the rounds, and why a turn was not valid, if one was not.
-fn measure_size(
-    size: usize,
-    running: &mut [RunningWeb],
-    cores: CoreAssignment,
-    config: &PaperConfig,
-    wrk: &Program,
-    limit: Duration,
-    progress: &mut dyn FnMut(&str),
-) -> Result<(MeasuredRounds<WebTurn>, Option<String>), Error> {
-    let name = size_name(size);
-    let mut rounds = Rounds::new(running.len(), config.rounds)
-        .time_limit(limit)
-        .repeat_above(STEAL_LIMIT, RepeatPolicy::Within(limit / 2));
-    let mut invalid = None;
-    while let Some(turn) = rounds.next_turn() {
-        let web = &mut running[turn.contestant()];
-        progress(&format!("{name}: {}, round {}", web.contestant.contender.name(), turn.round() + 1));
-        let guard = ConditionsGuard::begin(cores)?;
-        let measured = measure_turn(web, wrk, config, size)?;
-        // Steal of the client's core counts, too: wrk does not leave pauses of its core out of its latencies, as a fleet does.
-        let conditions = guard.end()?;
-        let value = measured.map_err(|reason| invalid = Some(reason)).ok();
-        rounds.finish_turn(turn, value, conditions);
-    }
-    let contestants = running.iter().map(|web| web.contestant.contender.name()).collect();
-    Ok((MeasuredRounds { load: name, contestants, finished: rounds.finish() }, invalid))
-}
-
-/// The rows of one size, for each distance of the cores.
-fn size_loads(size: usize, measured: &MeasuredRounds<WebTurn>, running: &[RunningWeb]) -> Vec<MeasuredLoad> {
-    let classes = measured.finished.classes.iter().filter(|class| !class.rounds.is_empty());
-    let loads = classes.map(|class| {
-        let rows = running.iter().enumerate().map(|(index, web)| {
-            let mut figures = FigureCollector::new(&class.rounds, index, 0);
-            figures.add(Figure::Throughput, |turn: &WebTurn| Some(turn.rate));
-            figures.add(Figure::P50, |turn| Some(turn.p50));
-            figures.add(Figure::P99, |turn| Some(turn.p99));
-            figures.add_server(|turn| turn.figures);
-            MeasuredRow {
-                system: web.contestant.contender.name(),
-                published: web.contestant.published.map(str::to_owned),
-                figures: figures.figures,
-            }
-        });
-        MeasuredLoad {
-            name: measured.load.clone(),
-            kind: LoadKind::Closed,
-            at: size as f64,
-            class: class.class,
-            rounds: class.rounds.len(),
-            rows: rows.collect(),
-        }
-    });
-    loads.collect()
+    Ok(PartResult {
+        reference: names.first().cloned().unwrap_or_default(),
+        published: running.iter().map(|web| web.contestant.published.map(str::to_owned)).collect(),
+        workload,
+        loads: results.loads,
+        notes,
+        failure,
+    })
 }
 
 fn start(
@@ -202,15 +135,15 @@ fn first_reply(address: SocketAddr, size: usize) -> io::Result<TcpStream> {
     Err(io::Error::other(format!("the server answered {line:?} instead of the file")))
 }
 
-/// Runs wrk once. The inner error is why the turn is not valid.
+/// Runs wrk once.
 fn measure_turn(
     web: &mut RunningWeb,
     program: &Program,
     config: &PaperConfig,
     size: usize,
-) -> Result<Result<WebTurn, String>, Error> {
+) -> Result<Turn, Error> {
     let before = web.server.read()?;
-    let core = web.server.cores.client;
+    let core = web.server.cores.cores.client;
     let output = web.server.testbed.client.run(|| {
         let mut command = wrk::command(&program.path, config.wrk_connections, config.wrk_seconds, &url(size));
         spawn_on_core(core, &mut command).map_err(io::Error::other)?.wait_with_output()
@@ -219,17 +152,18 @@ fn measure_turn(
     let text = String::from_utf8_lossy(&output.stdout);
     let Some(measured) = wrk::parse(&text) else {
         let error = String::from_utf8_lossy(&output.stderr);
-        return Ok(Err(format!("wrk printed no result: {}", error.lines().next().unwrap_or_default())));
+        return Ok(Turn::invalid(format!(
+            "wrk printed no result: {}",
+            error.lines().next().unwrap_or_default()
+        )));
     };
-    if let Some(errors) = measured.errors {
-        return Ok(Err(errors));
-    }
-    let (cores, receiver) = (web.server.cores, web.server.receiver);
-    let figures = ServerFigures::between(&before, &after, cores, receiver, measured.requests);
-    if let Some(reason) = after.detached() {
-        return Ok(Err(reason));
-    }
-    Ok(Ok(WebTurn { rate: measured.rate, p50: measured.p50, p99: measured.p99, figures }))
+    let mut turn = host_turn(&before, &after, web.server.cores, measured.requests);
+    turn.set(Figure::Throughput, measured.rate);
+    turn.set(Figure::P50, measured.p50);
+    turn.set(Figure::P99, measured.p99);
+    turn.steal = None;
+    turn.invalid = measured.errors.or(turn.invalid);
+    Ok(turn)
 }
 
 /// For example `16 KiB`.

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::super::super::fleet_comparison::{Contender, ServerCommand};
 use super::super::config::{PaperConfig, latency_budgets};
 use super::super::programs::{Program, Programs};
+use crate::experiment::{Contender, ServerCommand};
 use crate::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 
 /// What the names of the folders begin with.
