@@ -32,7 +32,7 @@ pub enum Error {
     ProcessExited,
     /// No contender has a capacity that rates could be shares of.
     #[error(
-        "no round of the search for the capacity was completed: {0}; repeat it when the machine is quieter (`lab check` says what disturbs it), or choose the rates with --rates"
+        "{0}; repeat it when the machine is quieter (`lab check` says what disturbs it), or choose the rates with --rates"
     )]
     NoCapacity(String),
     /// Server and load need a core each.

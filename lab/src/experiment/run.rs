@@ -75,7 +75,7 @@ impl Experiment {
             runner.begin(&format!("idle: {name}"));
             idle.push(running.idle_cpu(self.idle)?);
         }
-        let mut capacity = self.given_capacity;
+        let (mut capacity, mut no_capacity) = (self.given_capacity, None);
         if self.searches_capacity() {
             let limit = self.time_limit.mul_f64(self.capacity_share);
             let name = format!("capacity (p99 of at most {:.0} µs)", self.capacity_p99_us);
@@ -95,13 +95,18 @@ impl Experiment {
             capacity = self.references.iter().filter_map(|index| medians[*index]).reduce(f64::max);
             if capacity.is_none() {
                 let turns = runner.last().into_iter().flat_map(|last| &last.turns);
-                let reasons: Vec<String> = turns.filter_map(|it| it.turn.invalid.clone()).collect();
-                return Err(Error::NoCapacity(reasons.join("; ")));
+                let reason = turns.filter_map(|it| it.turn.invalid.clone()).next().unwrap_or_default();
+                no_capacity = Some(format!("no capacity was found that rates could be shares of: {reason}"));
             }
         }
-        for (index, load) in self.loads.iter().enumerate() {
+        let has_rate = |load: &&Load| capacity.is_some() || !load.needs_capacity();
+        let loads: Vec<Load> = self.loads.iter().filter(has_rate).copied().collect();
+        if let Some(reason) = no_capacity.as_ref().filter(|_| loads.is_empty()) {
+            return Err(Error::NoCapacity(reason.clone()));
+        }
+        for (index, load) in loads.iter().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let limit = left / u32::try_from(self.loads.len() - index).unwrap_or(u32::MAX);
+            let limit = left / u32::try_from(loads.len() - index).unwrap_or(u32::MAX);
             let (plan, load) = self.plan(*load, capacity.unwrap_or(0.0), limit);
             runner.measure(plan, &names, |index| {
                 running[index].settle(load.pacing, self.settle)?;
@@ -109,6 +114,7 @@ impl Experiment {
             })?;
         }
         let mut results = runner.finish(&self.references);
+        results.notes.extend(no_capacity);
         for load in &mut results.loads {
             for (index, row) in load.rows.iter_mut().enumerate() {
                 if let Some(idle) = idle.get(index).filter(|_| load.kind == LoadKind::Closed) {

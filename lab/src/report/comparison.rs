@@ -92,11 +92,18 @@ impl Comparison {
     }
 
     fn verdict(&self) -> Vec<String> {
-        if self.outcome.results.loads.is_empty() {
-            return vec!["Nothing was measured: no round was completed.".to_owned()];
+        let rows = || self.outcome.results.loads.iter().flat_map(|load| &load.rows);
+        if rows().all(|row| row.turns == 0) {
+            let reason = self.first_invalid().unwrap_or_else(|| "no round was completed".to_owned());
+            return vec![format!(
+                "Nothing was measured: {reason}. Stop other programs; `lab check` says what disturbs measurements here."
+            )];
         }
         let mut verdict: Vec<String> =
-            subjects(&self.experiment).into_iter().map(|index| self.verdict_on(index)).collect();
+            subjects(&self.experiment).into_iter().flat_map(|index| self.verdict_on(index)).collect();
+        verdict.extend(
+            self.outcome.results.notes.iter().filter(|note| note.starts_with("no capacity")).cloned(),
+        );
         verdict.push(match &self.wake_cost {
             Some(cost) => cost.sentence(),
             None => "No contender avoided wake-ups at these loads, so what one costs here is not known."
@@ -106,15 +113,15 @@ impl Comparison {
     }
 
     /// What a contender gains and costs.
-    fn verdict_on(&self, index: usize) -> String {
+    fn verdict_on(&self, index: usize) -> Vec<String> {
         let name = self.experiment.contenders[index].name();
         if let Some(Some(RunningPolicy { ran, steps_down, .. })) = self.outcome.servers.get(index)
             && self.experiment.contenders[index].policy().is_some_and(|(policy, _)| policy.name() != *ran)
         {
             let reasons = steps_down.join("; ");
-            return format!(
+            return vec![format!(
                 "{name} could not run here ({ran} ran instead: {reasons}); the results say nothing on it."
-            );
+            )];
         }
         let mut sentences = Vec::new();
         if let Some(measured) =
@@ -155,10 +162,7 @@ impl Comparison {
             let figures = [Figure::Throughput, Figure::CpuPerRequest];
             sentences.push(format!("Closed loop: {}.", against(&load.rows[index], &figures)));
         }
-        if sentences.is_empty() {
-            return format!("{name}: no figure to compare; see the tables.");
-        }
-        sentences.join(" ")
+        sentences
     }
 
     /// Reasons to doubt the results, a sentence each.
@@ -237,6 +241,12 @@ impl Comparison {
         notes
     }
 
+    /// Why the first of the turns that are not valid is not.
+    fn first_invalid(&self) -> Option<String> {
+        let mut turns = self.outcome.results.measurements.iter().flat_map(|measured| &measured.turns);
+        turns.find_map(|turn| turn.turn.invalid.clone())
+    }
+
     /// What does not count, in one sentence each.
     fn left_out(&self) -> Vec<String> {
         let turns = || self.outcome.results.measurements.iter().flat_map(|measured| &measured.turns);
@@ -247,7 +257,8 @@ impl Comparison {
         let others = all.saturating_sub(kept + stolen);
         let mut sentences = vec![format!(
             "Left out of {all} turns: {stolen} with steal, {others} at another distance or in incomplete rounds, {invalid} \
-             not valid."
+             not valid{}.",
+            self.first_invalid().map_or_else(String::new, |reason| format!(" ({reason})"))
         )];
         let paused: Vec<f64> =
             turns().filter_map(|it| it.turn.figures.get(&Figure::Paused)).copied().collect();
@@ -276,7 +287,10 @@ impl Comparison {
         let mut lines = vec![clip(&self.machine_line()), clip(&self.setup_line()), String::new()];
         lines.extend(self.verdict.iter().flat_map(|sentence| wrap(sentence)).take(12));
         lines.push(String::new());
-        lines.extend(self.screen_table().lines().map(clip));
+        let table = self.screen_table(true);
+        let fits = table.lines().all(|line| line.chars().count() <= WIDTH);
+        let table = if fits { table } else { self.screen_table(false) };
+        lines.extend(table.lines().map(clip));
         lines.push(String::new());
         lines.extend(self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(6));
         lines.push(format!("Plots and every number: {page}"));
@@ -311,13 +325,14 @@ impl Comparison {
         let depth = if depth > 1 { format!(", {depth} in flight on each") } else { String::new() };
         let idle = if self.cores_awake { "idle cores awake" } else { "idle cores asleep" };
         format!(
-            "Server on core {server}; a fleet of {connections} connections{depth} on core {client}; {idle}; {rounds} rounds, 95 %."
+            "Server on core {server}; a fleet of {connections} connections{depth} on core {client}; {idle}; {rounds} rounds."
         )
     }
 
-    fn screen_table(&self) -> String {
-        let (capacity, open, closed) =
-            (self.load(LoadKind::Capacity), self.load(LoadKind::Open), self.load(LoadKind::Closed));
+    /// The table, with the closed loop where that is not too wide.
+    fn screen_table(&self, with_closed: bool) -> String {
+        let (capacity, open) = (self.load(LoadKind::Capacity), self.load(LoadKind::Open));
+        let closed = self.load(LoadKind::Closed).filter(|_| with_closed || (capacity, open) == (None, None));
         let at = open.map_or_else(String::new, |load| match load.share {
             Some(share) => format!("{:.0} %: ", share * 100.0),
             None => format!("{}: ", load.name),
@@ -360,7 +375,8 @@ impl Comparison {
                         (None, Some(ratio)) => format!("{:.2}", ratio.median),
                     },
                 ),
-                (false, Status::Overloaded(answered)) if matches!(figure, Figure::P50 | Figure::P99) => {
+                (false, Status::Overloaded(_)) if *figure == Figure::P50 => "overloaded,".to_owned(),
+                (false, Status::Overloaded(answered)) if *figure == Figure::P99 => {
                     format!("answered {:.0} %", answered * 100.0)
                 }
                 (false, _) => median.map_or_else(|| "-".to_owned(), |it| grouped(it, figure.digits().min(1))),
@@ -427,7 +443,8 @@ fn against(row: &Row, figures: &[Figure]) -> String {
     if let Some(status) = row.status.text() {
         return status;
     }
-    let clause = |figure: &Figure| {
+    let mut overloaded = None;
+    let mut clause = |figure: &Figure| {
         let measured = row.figures.get(figure)?;
         let name = match figure {
             Figure::CpuPerRequest => "CPU",
@@ -438,11 +455,15 @@ fn against(row: &Row, figures: &[Figure]) -> String {
             Some(ratio) if !ratio.reaches_target() => cannot_tell(ratio).to_owned(),
             Some(ratio) => ratio_text(ratio),
             None if measured.reference == row.contender => "1".to_owned(),
-            None => format!("{} is overloaded", measured.reference),
+            None => {
+                overloaded = Some(format!("{} is overloaded", measured.reference));
+                return None;
+            }
         };
         Some(format!("{name} {ratio}"))
     };
-    let clauses: Vec<String> = figures.iter().filter_map(clause).collect();
+    let mut clauses: Vec<String> = figures.iter().filter_map(&mut clause).collect();
+    clauses.extend(overloaded);
     if clauses.is_empty() { "no valid turn".to_owned() } else { clauses.join(", ") }
 }
 
@@ -493,4 +514,177 @@ fn is_virtual() -> bool {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = flags.lines().find(|line| line.starts_with("flags"));
     flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Results, Turn, results_of};
+
+    /// Figures of a contender under a load: capacity or throughput, p50, p99, CPU time, wake-ups.
+    type Figures = [f64; 5];
+
+    fn comparison(
+        names: &[&str],
+        ran: &str,
+        of: impl Fn(&str, usize) -> Figures,
+        noise: f64,
+        rounds: usize,
+    ) -> Comparison {
+        let loads = [
+            ("capacity (p99 of at most 500 µs)", LoadKind::Capacity, 0.0, None),
+            ("50000/s", LoadKind::Open, 50e3, Some(0.5)),
+            ("closed loop", LoadKind::Closed, 64.0, None),
+        ];
+        let contenders: Vec<Contender> = names.iter().map(|name| name.parse().unwrap()).collect();
+        let experiment = Experiment::new(contenders, true);
+        let titles: Vec<String> = experiment.contenders.iter().map(Contender::name).collect();
+        let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+        let results: Results =
+            results_of(&loads, &titles, &experiment.references, rounds, |load, index, round| {
+                let [rate, p50, p99, cpu, wakes] = of(load, index);
+                let noise = if index < 2 { 1.0 } else { 1.0 + noise * ((round % 5) as f64 - 2.0) };
+                let mut turn = Turn::new([(Figure::P50, p50 * noise), (Figure::CpuPerRequest, cpu * noise)]);
+                turn.set(Figure::P99, p99 * noise);
+                turn.set(Figure::Wakes, wakes);
+                turn.set(Figure::Paused, 0.4);
+                match load {
+                    "50000/s" => turn.set(Figure::Throughput, rate),
+                    "closed loop" => turn.set(Figure::Throughput, rate * noise),
+                    _ => turn.set(Figure::Capacity, rate * noise),
+                }
+                turn
+            });
+        let running = |(index, _): (usize, &&str)| {
+            let polls = experiment.contenders[index].polls();
+            let (ran, steps_down) = match polls {
+                true if ran == "kernel-polling" => (ran.to_owned(), Vec::new()),
+                true => (ran.to_owned(), vec!["no queue".to_owned()]),
+                false => (experiment.contenders[index].policy().unwrap().0.name().to_owned(), Vec::new()),
+            };
+            Some(RunningPolicy { ran, steps_down, ready: None })
+        };
+        let servers = names.iter().enumerate().map(running).collect();
+        let outcome = Outcome {
+            results,
+            capacity: None,
+            servers,
+            memory: Vec::new(),
+            lost_frames: vec![None; names.len()],
+        };
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        Comparison::new(experiment, cores, true, 4.8, outcome)
+    }
+
+    const NAMES: [&str; 4] = ["vanilla:epoll", "vanilla:uring", "suppression", "kernel-polling"];
+
+    fn usual(load: &str, index: usize) -> Figures {
+        match load {
+            "50000/s" => [
+                [49_900.0, 30.0, 200.0, 9.0, 0.9],
+                [49_950.0, 20.0, 150.0, 8.0, 0.8],
+                [49_990.0, 40.0, 250.0, 5.0, 0.3],
+                [49_990.0, 18.0, 140.0, 4.0, 0.2],
+            ][index],
+            _ => [
+                [60e3, 400.0, 900.0, 14.0, 1.0],
+                [100e3, 300.0, 800.0, 10.0, 0.4],
+                [110e3, 300.0, 900.0, 9.0, 0.3],
+                [150e3, 250.0, 700.0, 6.0, 0.0],
+            ][index],
+        }
+    }
+
+    #[test]
+    fn the_screen_has_forty_lines_of_a_hundred_columns_with_the_verdict_first() {
+        let report = comparison(&NAMES, "kernel-polling", usual, 0.01, 12);
+        let text = report.screen("lab-report/report.html");
+        println!("{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() <= 40 && lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+        let first = lines[..10].join(" ");
+        for part in [
+            "kernel-polling, auto serves 1.49 [1.47, 1.51] times what vanilla, uring does within 500 µs: more.",
+            "At 50 % of that load: CPU 0.50",
+            "An avoided wake-up saves ",
+            "on the paper's hardware",
+        ] {
+            assert!(first.contains(part), "no {part:?} in {text}");
+        }
+        let table = lines.iter().find(|line| line.trim_start().starts_with("vanilla, uring")).unwrap();
+        let cells: Vec<&str> = table.split_whitespace().collect();
+        assert_eq!(cells[2..], ["100,000", "1", "20.0", "150", "8.0", "100,000", "10.0"], "{text}");
+        assert!(text.contains("The fleet's core was paused for 0.40 %"), "{text}");
+        assert_eq!(lines.last(), Some(&"Plots and every number: lab-report/report.html"));
+        let long: Vec<String> = (0..30).map(|budget| format!("kernel-polling:epoll:{budget}")).collect();
+        let names: Vec<&str> = ["vanilla"].into_iter().chain(long.iter().map(String::as_str)).collect();
+        let report = comparison(&names, "kernel-polling", |load, index| usual(load, index.min(3)), 0.01, 6);
+        assert!(report.screen("lab-report/report.html").lines().count() <= 40);
+    }
+
+    #[test]
+    fn what_can_not_be_told_is_no_verdict() {
+        let wide = comparison(&NAMES, "kernel-polling", usual, 0.3, 12);
+        assert!(
+            wide.verdict[0].contains("can't tell") && !wide.verdict[0].contains("serves 1.5"),
+            "{:?}",
+            wide.verdict
+        );
+        let few = comparison(&NAMES, "kernel-polling", usual, 0.01, 5);
+        assert!(few.verdict[0].contains("too few rounds to tell"), "{:?}", few.verdict);
+        let same = comparison(&NAMES, "kernel-polling", |load, index| usual(load, index.min(1)), 0.01, 12);
+        assert!(same.verdict[0].contains("no difference that these rounds show"), "{:?}", same.verdict);
+        let none = comparison(&NAMES, "kernel-polling", usual, 0.01, 0);
+        assert!(none.verdict[0].starts_with("Nothing was measured"), "{:?}", none.verdict);
+        let blocked = comparison(&NAMES, "blocking", usual, 0.01, 12);
+        let expected = "kernel-polling, auto could not run here (blocking ran instead: no queue); the results say nothing on it.";
+        assert_eq!(blocked.verdict[0], expected);
+        assert_eq!(blocked.measured(), None);
+    }
+
+    #[test]
+    fn an_overloaded_reference_and_packing_on_two_cores_have_no_ratio() {
+        let overloaded = |load: &str, index: usize| match (load, index) {
+            ("50000/s", 0 | 1) => [30e3, 9_000.0, 38_000.0, 9.0, 0.9],
+            _ => usual(load, index),
+        };
+        let text = comparison(&NAMES, "kernel-polling", overloaded, 0.01, 12).screen("page");
+        assert!(
+            text.contains("answered 60 %")
+                && text.contains("overloaded,  answered 60 %")
+                && text.contains(", vanilla, epoll is overloaded"),
+            "{text}"
+        );
+        let names = ["vanilla:epoll", "vanilla:uring", "packing", "kernel-polling"];
+        let report = comparison(&names, "kernel-polling", usual, 0.01, 12);
+        // Status is set where the experiment runs.
+        assert!(report.left_out().iter().any(|line| line.starts_with("packing is not comparable")));
+    }
+
+    #[test]
+    fn rates_are_kept_for_explain_with_their_budget() {
+        let names = ["vanilla:epoll", "vanilla:uring", "kernel-polling:epoll:20", "kernel-polling:epoll"];
+        let measured = comparison(&names, "kernel-polling", usual, 0.01, 12).measured().unwrap();
+        let [rate] = &measured.rates[..] else { panic!("{measured:?}") };
+        assert_eq!((rate.rate, rate.share, rate.budgets.len()), (50e3, Some(0.5), 2));
+        let budget = &rate.budgets[0];
+        assert_eq!((budget.driver.as_str(), budget.latency_budget.to_string().as_str()), ("epoll", "20"));
+        assert_eq!((budget.cpu_us, budget.cpu_ratio.median), (4.975, 0.621875));
+        assert!(budget.cpu_ratio.interval.is_some());
+        let without_vanilla = ["kernel-polling:epoll", "kernel-polling:uring"];
+        let other = comparison(&without_vanilla, "kernel-polling", usual, 0.01, 12);
+        assert_eq!(other.measured(), None);
+    }
+
+    #[test]
+    fn the_page_has_every_load_with_plots_and_what_an_avoided_wake_up_saves() {
+        let document = comparison(&NAMES, "kernel-polling", usual, 0.01, 12).document();
+        let html = document.html();
+        for part in
+            ["An avoided wake-up", "Capacity", "At given rates", "Closed loop", "wake-ups/req", "<svg"]
+        {
+            assert!(html.contains(part), "no {part:?} in {html}");
+        }
+        assert!(!html.contains("{{"));
+    }
 }

@@ -148,16 +148,8 @@ impl FleetPart {
         cores: CoreAssignment,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(PartResult, Outcome), Error> {
-        let Self { mut experiment, published, mut notes } = self;
-        let outcome = match experiment.run(cores, progress) {
-            Err(Error::NoCapacity(reason)) => {
-                // The closed loop needs none.
-                experiment.loads.retain(|load| !load.needs_capacity());
-                notes.push(format!("no rates: no capacity was found that they could be shares of: {reason}"));
-                experiment.run(cores, progress)?
-            }
-            outcome => outcome?,
-        };
+        let Self { experiment, published, mut notes } = self;
+        let outcome = experiment.run(cores, progress)?;
         notes.extend(outcome.results.notes.iter().cloned());
         for (contender, running) in experiment.contenders.iter().zip(&outcome.servers) {
             if let Some(running) = running.as_ref().filter(|running| !running.steps_down.is_empty()) {

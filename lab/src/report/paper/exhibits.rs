@@ -107,7 +107,7 @@ fn show(report: &mut Section, exhibit: &Exhibit, part: &PartResult) {
     }
     report.tables.extend(tables::idle(part));
     let Some(class) = leading(part, kind) else {
-        let reason = part.notes.iter().find(|note| note.starts_with("no rates"));
+        let reason = part.notes.iter().find(|note| note.starts_with("no capacity"));
         let reason = reason.filter(|_| kind == LoadKind::Open).cloned();
         refuse(report, reason.unwrap_or_else(|| "no round was completed".to_owned()));
         return;

@@ -121,7 +121,7 @@ fn memory_and_cpu_time_at_idle_do_not_make_a_row_without_a_valid_turn_measured()
 
 #[test]
 fn an_exhibit_without_its_rounds_keeps_the_notes_that_say_why() {
-    let why = "no rates: no capacity was found that they could be shares of: the fleet sent late";
+    let why = "no capacity was found that rates could be shares of: the fleet sent late";
     let report = report_of(Part::Policies, vec![load(LoadKind::Closed)], &[why, "another note"]);
     let figure = report.exhibits.iter().find(|exhibit| exhibit.id == "figure-5").unwrap();
     assert_eq!(figure.glance, format!("not measured: {why}"));
