@@ -9,7 +9,7 @@ use crate::experiment_process::AttachProgress;
 use crate::fleet::FleetMeasurement;
 
 /// Counters of the host at one moment.
-pub(crate) struct HostReading {
+pub(super) struct HostReading {
     /// CPU time of the server's process, in seconds.
     pub(super) cpu: f64,
     /// The part of it in user space.
@@ -29,14 +29,14 @@ pub(crate) struct HostReading {
 
 impl HostReading {
     /// Why nothing is attached now, if something should be.
-    pub(crate) fn detached(&self) -> Option<String> {
+    pub(super) fn detached(&self) -> Option<String> {
         let attach = self.attach.as_ref()?;
         (attach.progress.instances == 0).then(|| "no epoll instance was attached".to_owned())
     }
 }
 
 /// What an attaching process did so far.
-pub(crate) struct AttachReading {
+pub(super) struct AttachReading {
     /// Its CPU time, in seconds.
     pub(super) cpu: f64,
     pub(super) progress: AttachProgress,
@@ -55,10 +55,10 @@ struct AttachTurn {
 
 /// Which cores work for a server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ServerCores {
-    pub(crate) cores: CoreAssignment,
+pub(super) struct ServerCores {
+    pub(super) cores: CoreAssignment,
     /// The core that should receive the server's packets.
-    pub(crate) receiver: u32,
+    pub(super) receiver: u32,
 }
 
 fn kernel_threads(delta: &Delta) -> f64 {
@@ -66,7 +66,7 @@ fn kernel_threads(delta: &Delta) -> f64 {
 }
 
 /// What a turn cost the server, whatever loaded it, while it sent `replies`.
-pub(crate) fn host_turn(
+fn host_turn(
     before: &HostReading,
     after: &HostReading,
     ServerCores { cores, receiver }: ServerCores,

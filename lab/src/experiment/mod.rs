@@ -2,7 +2,6 @@
 
 mod capacity;
 mod contender;
-mod external_program;
 mod measurement;
 mod plan;
 mod run;
@@ -11,12 +10,9 @@ mod running_server;
 mod server_command;
 
 pub use contender::{Contender, requests_for};
-pub(crate) use external_program::spawn_on_core;
-pub(crate) use measurement::host_turn;
 pub use plan::{Alternation, Experiment, Load};
 pub use run::Outcome;
 pub(crate) use running_contender::workload_memory;
-pub(crate) use running_server::RunningServer;
 pub use running_server::{RunningPolicy, ServerMemory};
 pub use server_command::ServerCommand;
 

@@ -3,7 +3,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
-use std::time::Duration;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
 
 use policies::counters::{PerfCounters, PerfTarget, Snapshot};
 use policies::host::Interface;
@@ -14,7 +15,6 @@ use procfs::{Current, Meminfo};
 use serde::Serialize;
 
 use super::contender::Contender;
-use super::external_program::await_listening;
 use super::measurement::{AttachReading, HostReading, ServerCores};
 use super::server_command::ServerCommand;
 use crate::Error;
@@ -24,10 +24,13 @@ use crate::experiment_process::{
 };
 use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
 use crate::testbed::{
-    CLIENT_ADDRESS, PREFIX_LENGTH, QueueThread, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
-    poll_by_thread, ring_drops,
+    CLIENT_ADDRESS, PREFIX_LENGTH, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, poll_by_thread,
+    ring_drops,
 };
 use crate::user_level_server::{LostFrames, PORT, UserLevelServerSpec};
+
+/// How long a server may take until it accepts connections.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a Lull server's worker runs.
 #[derive(Debug, Clone, Serialize)]
@@ -54,27 +57,27 @@ pub struct ServerMemory {
 
 /// A server that runs. Dropping it ends its processes and removes its testbed.
 #[derive(Debug)]
-pub(crate) struct RunningServer {
+pub(super) struct RunningServer {
     // The processes end before their testbed.
     /// What attaches to the server from outside.
     attacher: Option<ExperimentProcess>,
     server: ExperimentProcess,
-    pub(crate) testbed: Testbed,
+    pub(super) testbed: Testbed,
     interface: Interface,
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
-    pub(crate) cores: ServerCores,
+    pub(super) cores: ServerCores,
     /// Whether a law drives its queue.
     adapts: bool,
     /// Whether it is stopped while others are measured.
     pauses: bool,
-    pub(crate) address: SocketAddr,
+    pub(super) address: SocketAddr,
     pub(super) policy: Option<RunningPolicy>,
 }
 
 impl RunningServer {
     /// Starts the server. A memcached of this project may use `memory` bytes; 0 for its default.
-    pub(crate) fn start(contender: &Contender, cores: CoreAssignment, memory: u64) -> Result<Self, Error> {
+    pub(super) fn start(contender: &Contender, cores: CoreAssignment, memory: u64) -> Result<Self, Error> {
         let testbed = Testbed::new(1)?;
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
@@ -99,7 +102,7 @@ impl RunningServer {
     }
 
     /// Attaches to the server, if it is to be attached to. It needs connections first.
-    pub(crate) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
+    pub(super) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
         self.attacher = start_attacher(contender, &self.testbed, self.cores.cores, self.server.id())?;
         Ok(())
     }
@@ -134,7 +137,7 @@ impl RunningServer {
     }
 
     /// Reads the host's counters.
-    pub(crate) fn read(&mut self) -> Result<HostReading, Error> {
+    pub(super) fn read(&mut self) -> Result<HostReading, Error> {
         let Self { attacher, server, testbed, interface, perf, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
         let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
@@ -197,7 +200,7 @@ fn start_server(
         }
         Contender::Echo { service, peer, network, work } => {
             if network.is_none() {
-                poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server, QueueThread::Interrupt)?;
+                poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;
             }
             let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
                 policy,
@@ -238,7 +241,7 @@ fn start_server(
             Ok((server, address.into(), None))
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
-            poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server, QueueThread::Interrupt)?;
+            poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;
             let address = ServerCommand::address();
             let role = ProcessRole::Program(ProgramSpec {
                 program: program.clone(),
@@ -272,4 +275,24 @@ fn start_attacher(
     let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
     attacher.attached()?;
     Ok(Some(attacher))
+}
+
+/// Waits until a server accepts connections. `exited` returns its exit status once it has exited.
+fn await_listening(
+    program: &Path,
+    connects: impl Fn() -> bool,
+    mut exited: impl FnMut() -> io::Result<Option<ExitStatus>>,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !connects() {
+        if let Some(status) = exited()? {
+            return Err(Error::program(program, format!("exited before it listened ({status})")));
+        }
+        if Instant::now() > deadline {
+            let seconds = START_TIMEOUT.as_secs();
+            return Err(Error::program(program, format!("does not listen after {seconds} s")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }

@@ -206,7 +206,10 @@ pub(super) fn sections(loads: &[LoadResult], notes: &[String]) -> Vec<Section> {
             }
             let name = |figure: Figure| {
                 let class = if class == DistanceClass::Single { String::new() } else { format!("-{class}") };
-                format!("{id}-{}{class}", figure.title().split(' ').next().unwrap_or_default().to_lowercase())
+                format!(
+                    "{id}-{}{class}",
+                    figure.title().split([' ', '/']).next().unwrap_or_default().to_lowercase()
+                )
             };
             if kind == LoadKind::Open && loads.len() > 1 {
                 for figure in [Figure::P50, Figure::P99, Figure::CpuPerRequest] {

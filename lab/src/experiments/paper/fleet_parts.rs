@@ -1,4 +1,4 @@
-//! The parts that a fleet loads, each an experiment.
+//! The parts, each an experiment under a fleet or a series of them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,9 +9,11 @@ use runtime::DriverKind;
 use super::config::{CAPACITY_SHARE, PaperConfig, latency_budgets};
 use super::part::Part;
 use super::part_result::PartResult;
+use super::programs::{Program, Programs};
 use super::published::USER_LEVEL;
+use super::web_servers::{WebRoot, nginx_servers, own_servers};
 use crate::Error;
-use crate::engine::{CoreAssignment, Figure, LoadKind, Measured};
+use crate::engine::{CoreAssignment, Figure, Measured};
 use crate::experiment::{Contender, Experiment, Load, Outcome, ServerCommand, ServerMemory, workload_memory};
 use crate::fleet::FleetRequests;
 use crate::polling_config::PollingConfig;
@@ -28,6 +30,8 @@ pub(super) struct FleetPart {
     pub(super) experiment: Experiment,
     /// The paper's row that each contender corresponds to.
     published: Vec<Option<&'static str>>,
+    /// The load, for the report.
+    workload: String,
     notes: Vec<String>,
 }
 
@@ -56,7 +60,8 @@ pub(super) fn policies(config: &PaperConfig, cores: CoreAssignment) -> FleetPart
     let notes = vec![format!(
         "packing's network work runs on a second core{whose}: it has more CPU time than the other policies"
     )];
-    FleetPart { experiment: shape(config, Part::Policies, contenders, &config.shares), published, notes }
+    let experiment = shape(config, Part::Policies, contenders, &config.shares);
+    FleetPart { workload: etc_workload(config.connections, config.records), experiment, published, notes }
 }
 
 /// Unmodified memcached, memcached under `policies attach`, and Lull's: how much of a gain comes from the policy.
@@ -77,7 +82,8 @@ pub(super) fn attached(config: &PaperConfig, cores: CoreAssignment, program: &Pa
     let notes = shares_a_core.then(|| {
         "without a third core, what attaches to memcached shares the fleet's core, whose pauses are left out".to_owned()
     });
-    FleetPart { experiment, published, notes: notes.into_iter().collect() }
+    let workload = etc_workload(config.connections, config.records);
+    FleetPart { experiment, published, workload, notes: notes.into_iter().collect() }
 }
 
 /// Tables 1 and 3: the kernel's stack beside one in user space, under the same memcached.
@@ -99,7 +105,8 @@ pub(super) fn user_level(config: &PaperConfig) -> FleetPart {
         "between its turns the user-level server is stopped (SIGSTOP), since it would take the core from the others",
     ];
     let published = vec![Some("Vanilla"), None, Some(USER_LEVEL)];
-    FleetPart { experiment, published, notes: notes.map(str::to_owned).into() }
+    let workload = etc_workload(config.connections, config.records);
+    FleetPart { experiment, published, workload, notes: notes.map(str::to_owned).into() }
 }
 
 /// Figure 9, with this number of connections: vanilla and kernel polling, the two that it has beside F-Stack.
@@ -109,7 +116,31 @@ pub(super) fn connections(config: &PaperConfig, connections: usize) -> FleetPart
     experiment.connections = connections;
     experiment.requests = requests(config.connection_records);
     experiment.loads = vec![Load::Closed(0.0)];
-    FleetPart { published: vec![None; experiment.contenders.len()], experiment, notes: Vec::new() }
+    let workload =
+        "a fleet of 1 to 10,000 connections on one core, ETC keys and values, one set in 31 requests"
+            .to_owned();
+    let published = vec![None; experiment.contenders.len()];
+    FleetPart { published, experiment, workload, notes: Vec::new() }
+}
+
+/// Table 2 with files of this size: nginx as it runs and attached to, and this project's web server.
+fn web(config: &PaperConfig, servers: &[(Contender, Option<&'static str>)], size: usize) -> FleetPart {
+    let (contenders, published): (Vec<_>, Vec<_>) = servers.iter().cloned().unzip();
+    let mut experiment = shape(config, Part::Web, contenders, &[]);
+    experiment.requests =
+        FleetRequests::Text { request: format!("GET /{size} HTTP/1.1\r\nHost: lab\r\n\r\n"), reply: None };
+    experiment.settle = config.settle;
+    experiment.loads = vec![Load::Closed(0.0)];
+    let workload =
+        format!("a fleet of {} connections on one core; files from the page cache", config.connections);
+    FleetPart { experiment, published, workload, notes: Vec::new() }
+}
+
+fn etc_workload(connections: usize, records: u64) -> String {
+    format!(
+        "a fleet of {connections} connections on one core, ETC keys and values, {records} records, one set in 31 requests, one \
+         request in flight on each connection"
+    )
 }
 
 fn requests(records: u64) -> FleetRequests {
@@ -123,7 +154,7 @@ fn shape(config: &PaperConfig, part: Part, contenders: Vec<Contender>, shares: &
         rates => rates.iter().copied().map(Load::Rate).collect(),
     };
     let loads: Vec<Load> = open.into_iter().chain([Load::Closed(0.0)]).collect();
-    let of_part = if part == Part::Connections { 1 } else { loads.len() };
+    let of_part = if matches!(part, Part::Connections | Part::Web) { 1 } else { loads.len() };
     Experiment {
         references: vec![0],
         loads,
@@ -148,7 +179,7 @@ impl FleetPart {
         cores: CoreAssignment,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(PartResult, Outcome), Error> {
-        let Self { experiment, published, mut notes } = self;
+        let Self { experiment, published, workload, mut notes } = self;
         let outcome = experiment.run(cores, progress)?;
         notes.extend(outcome.results.notes.iter().cloned());
         for (contender, running) in experiment.contenders.iter().zip(&outcome.servers) {
@@ -164,17 +195,10 @@ impl FleetPart {
         for (contender, lost) in experiment.contenders.iter().zip(&outcome.lost_frames) {
             notes.extend(lost.map(|lost| format!("{}: {lost}", contender.name())));
         }
-        let FleetRequests::Memcached(workload) = &experiment.requests else {
-            return Err(Error::ProcessExited);
-        };
         let part = PartResult {
             reference: experiment.contenders[0].name(),
             published: published.iter().map(|it| it.map(str::to_owned)).collect(),
-            workload: format!(
-                "a fleet of {} connections on one core, ETC keys and values, {} records, one set in 31 requests, one request in \
-                 flight on each connection",
-                experiment.connections, workload.records
-            ),
+            workload,
             loads: outcome.results.loads.clone(),
             notes,
             failure: None,
@@ -183,19 +207,17 @@ impl FleetPart {
     }
 }
 
-/// Figure 9: Lull's memcached with more and more connections.
-pub(super) fn measure_connections(
-    config: &PaperConfig,
+/// Measures experiments that differ in one number, which names their closed loops. `after` adds to what each has measured.
+fn measure_series(
+    series: impl Iterator<Item = (String, f64, FleetPart)>,
     cores: CoreAssignment,
     progress: &mut dyn FnMut(&str),
+    mut after: impl FnMut(f64, &mut PartResult, &Outcome),
 ) -> Result<PartResult, Error> {
     let mut all: Option<PartResult> = None;
-    // The memory of each contender with the fewest connections.
-    let mut fewest: Option<(usize, Vec<ServerMemory>)> = None;
-    for &count in &config.connection_counts {
-        let name = if count == 1 { "1 connection".to_owned() } else { format!("{count} connections") };
+    for (name, at, part) in series {
         let mut step = |text: &str| progress(&format!("{name}: {text}"));
-        let (mut part, outcome) = match (connections(config, count).measure(cores, &mut step), &mut all) {
+        let (mut part, outcome) = match (part.measure(cores, &mut step), &mut all) {
             (Ok(measured), _) => measured,
             // What was measured before is not lost.
             (Err(error), Some(all)) => {
@@ -204,15 +226,11 @@ pub(super) fn measure_connections(
             }
             (Err(error), None) => return Err(error),
         };
-        for load in part.loads.iter_mut().filter(|load| load.kind == LoadKind::Closed) {
-            load.name.clone_from(&name);
-            for (index, row) in load.rows.iter_mut().enumerate() {
-                let before = fewest.as_ref().and_then(|(count, memory)| Some((*count, *memory.get(index)?)));
-                add_memory(&mut row.figures, count, before, outcome.memory.get(index));
-            }
+        for load in &mut part.loads {
+            (load.name, load.at) = (name.clone(), at);
         }
+        after(at, &mut part, &outcome);
         part.notes.iter_mut().for_each(|note| *note = format!("{name}: {note}"));
-        fewest.get_or_insert((count, outcome.memory));
         match &mut all {
             None => all = Some(part),
             Some(all) => {
@@ -221,14 +239,68 @@ pub(super) fn measure_connections(
             }
         }
     }
-    let mut all =
-        all.ok_or_else(|| Error::NoCapacity("no number of connections was asked for".to_owned()))?;
+    all.ok_or_else(|| Error::NoCapacity("nothing was asked for".to_owned()))
+}
+
+/// Figure 9: Lull's memcached with more and more connections.
+pub(super) fn measure_connections(
+    config: &PaperConfig,
+    cores: CoreAssignment,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PartResult, Error> {
+    let series = config.connection_counts.iter().map(|&count| {
+        let plural = if count == 1 { "" } else { "s" };
+        (format!("{count} connection{plural}"), count as f64, connections(config, count))
+    });
+    // The memory of each contender with the fewest connections.
+    let mut fewest: Option<(usize, Vec<ServerMemory>)> = None;
+    let mut all = measure_series(series, cores, progress, |count, part, outcome| {
+        let count = count as usize;
+        for (index, row) in part.loads.iter_mut().flat_map(|load| load.rows.iter_mut().enumerate()) {
+            let before = fewest.as_ref().and_then(|(count, memory)| Some((*count, *memory.get(index)?)));
+            add_memory(&mut row.figures, count, before, outcome.memory.get(index));
+        }
+        fewest.get_or_insert_with(|| (count, outcome.memory.clone()));
+    })?;
     all.notes.push(
         "bytes per connection: the resident memory of a server with its connections above that of one with the fewest; \
          the kernel's: growth of its slabs while they were opened"
             .to_owned(),
     );
     Ok(all)
+}
+
+/// Table 2: nginx as it runs and attached to, and this project's web server where it is built and starts.
+pub(super) fn measure_web(
+    config: &PaperConfig,
+    cores: CoreAssignment,
+    programs: &Programs,
+    nginx: &Program,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PartResult, Error> {
+    let root = WebRoot::create(&config.file_sizes)?;
+    let (nginx, own) = (nginx_servers(config, nginx, &root)?, own_servers(programs, &root));
+    let mut measure = |servers: &[_]| {
+        let part = |&size: &usize| (format!("{size} B"), size as f64, web(config, servers, size));
+        measure_series(config.file_sizes.iter().map(part), cores, progress, |_, _, _| {})
+    };
+    match measure(&[nginx.clone(), own.clone()].concat()) {
+        Err(error) if !own.is_empty() => {
+            let mut part = measure(&nginx)?;
+            part.notes.push(format!("Lull's own web server: not measured: {error}"));
+            Ok(part)
+        }
+        measured => {
+            let mut part = measured?;
+            part.notes.push(if own.is_empty() {
+                "Lull's own web server: not installed (no program `web` beside lab)".to_owned()
+            } else {
+                "Lull's web is asked for the policy that its row names by RUNTIME_POLICY; whether it runs is not verified"
+                    .to_owned()
+            });
+            Ok(part)
+        }
+    }
 }
 
 /// Adds what one more connection takes.

@@ -12,7 +12,7 @@ mod programs;
 mod published;
 mod requirements;
 mod saved_parts;
-mod web;
+mod web_servers;
 
 use std::path::Path;
 
@@ -103,13 +103,18 @@ fn fleet_part(
 pub fn steps(config: &PaperConfig, cores: CoreAssignment, programs: &Programs, part: Part) -> usize {
     let steps = |experiment: &Experiment| experiment.steps();
     match part {
-        Part::Web if programs.nginx.is_none() || programs.wrk.is_none() => 0,
-        Part::Web => web::contenders(config, programs) * config.file_sizes.len() * config.rounds,
+        Part::Web if programs.nginx.is_none() => 0,
+        Part::Web => web_contenders(config, programs) * config.file_sizes.len() * config.rounds,
         Part::Connections => {
             config.connection_counts.len() * steps(&fleet_parts::connections(config, 1).experiment)
         }
         part => fleet_part(part, config, cores, programs).map_or(0, |part| steps(&part.experiment)),
     }
+}
+
+/// The number of contenders of Table 2.
+fn web_contenders(config: &PaperConfig, programs: &Programs) -> usize {
+    1 + config.attached_budgets.len() + if programs.web.is_some() { 2 } else { 0 }
 }
 
 /// Measures what `folder` has no results of for this machine and configuration. `cores_awake` says whether idle cores poll
@@ -185,13 +190,12 @@ fn measure_part(
             measured => Ok(Ok(measured?.0)),
         };
     }
-    match (part, &programs.nginx, &programs.wrk) {
-        (Part::Connections, ..) => fleet_parts::measure_connections(config, cores, progress).map(Ok),
-        (Part::Web, Some(nginx), Some(wrk)) => {
-            web::measure(config, cores, programs, (nginx, wrk), progress).map(Ok)
+    match (part, &programs.nginx) {
+        (Part::Connections, _) => fleet_parts::measure_connections(config, cores, progress).map(Ok),
+        (Part::Web, Some(nginx)) => {
+            fleet_parts::measure_web(config, cores, programs, nginx, progress).map(Ok)
         }
-        (Part::Web, None, _) => missing("nginx"),
-        (Part::Web, ..) => missing("wrk"),
+        (Part::Web, None) => missing("nginx"),
         _ => missing("memcached"),
     }
 }
@@ -204,15 +208,11 @@ mod tests {
     /// search for the capacity leaves.
     fn parts(config: &PaperConfig) -> [(Part, usize, usize, f64, f64); 5] {
         let program = |name: &str| Some(Program { path: name.into(), version: "1".to_owned(), build: None });
-        let programs = Programs {
-            memcached: program("memcached"),
-            nginx: program("nginx"),
-            wrk: program("wrk"),
-            web: program("web"),
-        };
+        let programs =
+            Programs { memcached: program("memcached"), nginx: program("nginx"), web: program("web") };
         let fleet = config.warm_up + config.turn + 0.03;
         let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
-        let web = (web::contenders(config, &programs), config.file_sizes.len());
+        let web = (web_contenders(config, &programs), config.file_sizes.len());
         let shape = |part| {
             let experiment = fleet_part(part, config, cores, &programs).unwrap().experiment;
             (experiment.contenders.len(), experiment.loads.len())
@@ -223,8 +223,7 @@ mod tests {
             (Part::Policies, policies.0, policies.1, fleet, 0.65),
             (Part::Attached, attached.0, attached.1, config.settle + fleet, 0.65),
             (Part::UserLevel, user_level.0, user_level.1, fleet, 0.65),
-            // wrk prints that it has run for 1.01 to 1.02 s.
-            (Part::Web, web.0, web.1, config.wrk_seconds as f64 + 0.05, 1.0),
+            (Part::Web, web.0, web.1, config.settle + fleet, 1.0),
             (Part::Connections, 2, config.connection_counts.len(), fleet, 1.0),
         ]
     }

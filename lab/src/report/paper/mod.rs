@@ -2,7 +2,6 @@
 
 mod exhibits;
 mod plots;
-mod scaling;
 mod tables;
 
 use policies::host::Machine;
@@ -56,7 +55,6 @@ impl PaperReport {
             }
         }
         let machine = Machine::read();
-        exhibits.push(scaling::scaling(machine.cores));
         let counts_instructions = result.parts.iter().any(|(_, outcome)| counts_instructions(outcome));
         Self {
             paper: CITATION,
@@ -92,8 +90,7 @@ impl PaperReport {
     /// The machine and what ran on it, a sentence each.
     fn conditions(&self) -> Vec<String> {
         let CoreAssignment { server, client, packing, .. } = self.cores;
-        let PaperConfig { records, connection_records, rounds, capacity_rounds, turn, wrk_seconds, .. } =
-            &self.config;
+        let PaperConfig { records, connection_records, rounds, capacity_rounds, turn, .. } = &self.config;
         let nodes = if self.numa_nodes == 1 { "one NUMA node" } else { "several NUMA nodes" };
         let mut sentences = vec![
             format!("This machine: {}, {nodes}.", self.machine),
@@ -106,7 +103,7 @@ impl PaperReport {
             ),
             format!(
                 "{records} records ({connection_records} for Figure 9), of the paper's 1000000; turns of {:.0} ms \
-                 under a fleet and of {wrk_seconds} s under wrk, up to {rounds} rounds; for capacities trials of {:.0} ms, up to \
+                 up to {rounds} rounds; for capacities trials of {:.0} ms, up to \
                  {capacity_rounds} rounds.",
                 turn * 1e3,
                 self.config.trial_seconds() * 1e3
@@ -124,7 +121,7 @@ impl PaperReport {
             );
         }
         let programs = &self.programs;
-        let versions: Vec<&str> = [&programs.memcached, &programs.nginx, &programs.wrk, &programs.web]
+        let versions: Vec<&str> = [&programs.memcached, &programs.nginx, &programs.web]
             .into_iter()
             .flatten()
             .map(|program| program.version.as_str())

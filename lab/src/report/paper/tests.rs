@@ -91,8 +91,8 @@ fn files_of_the_report_are_written_beside_each_other() {
     assert!(read("report.md").contains("(table-5.svg)"));
     assert!(read("table-5.svg").contains("prefers-color-scheme:dark"));
     let json: serde_json::Value = serde_json::from_str(&read("results.json")).unwrap();
-    // Those of the paper, one beside Table 5, and scaling.
-    assert_eq!(json["exhibits"].as_array().map(Vec::len), Some(EXHIBITS.len() + 2));
+    // Those of the paper, and one beside Table 5.
+    assert_eq!(json["exhibits"].as_array().map(Vec::len), Some(EXHIBITS.len() + 1));
     assert!(read("figure-5.svg").contains("<svg"));
 }
 

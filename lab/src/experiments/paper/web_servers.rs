@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::super::config::{PaperConfig, latency_budgets};
-use super::super::programs::{Program, Programs};
+use super::config::{PaperConfig, latency_budgets};
+use super::programs::{Program, Programs};
 use crate::experiment::{Contender, ServerCommand};
-use crate::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
+use crate::testbed::SERVER_INTERFACE;
 
 /// What the names of the folders begin with.
 const PREFIX: &str = "lull-lab-web-";
@@ -65,38 +65,26 @@ fn remove_abandoned(parent: &Path, young: Duration) {
     }
 }
 
-/// A server that takes part, with the row of the paper that is beside it.
-#[derive(Debug)]
-pub(super) struct WebContestant {
-    pub(super) contender: Contender,
-    pub(super) published: Option<&'static str>,
-    /// Whether the part is measured without it if it doesn't start.
-    pub(super) optional: bool,
-}
-
-/// nginx as it runs, the same attached to, and this project's web server where it is built.
-pub(super) fn contestants(
+/// nginx as it runs, and the same attached to, with the paper's rows that are beside them.
+pub(super) fn nginx_servers(
     config: &PaperConfig,
-    programs: &Programs,
     nginx: &Program,
     root: &WebRoot,
-) -> io::Result<Vec<WebContestant>> {
-    let nginx = nginx_command(nginx, root)?;
-    let mut contestants: Vec<WebContestant> =
-        Contender::attached(&nginx, &latency_budgets(&config.attached_budgets))
-            .into_iter()
-            .map(|contender| {
-                let published = if contender.is_attached() { "F-Stack" } else { "Vanilla" };
-                WebContestant { contender, published: Some(published), optional: false }
-            })
-            .collect();
-    for policy in programs.web.iter().flat_map(|_| ["vanilla", "kernel-polling"]) {
-        let Some(web) = &programs.web else { continue };
-        let server = web_command(web, policy, root);
-        let contender = Contender::Program { server, attached: None };
-        contestants.push(WebContestant { contender, published: None, optional: true });
-    }
-    Ok(contestants)
+) -> io::Result<Vec<(Contender, Option<&'static str>)>> {
+    let attached =
+        Contender::attached(&nginx_command(nginx, root)?, &latency_budgets(&config.attached_budgets));
+    let published = |contender: Contender| {
+        let row = if contender.is_attached() { "F-Stack" } else { "Vanilla" };
+        (contender, Some(row))
+    };
+    Ok(attached.into_iter().map(published).collect())
+}
+
+/// This project's web server, where it is built.
+pub(super) fn own_servers(programs: &Programs, root: &WebRoot) -> Vec<(Contender, Option<&'static str>)> {
+    let Some(web) = &programs.web else { return Vec::new() };
+    let server = |policy| Contender::Program { server: web_command(web, policy, root), attached: None };
+    ["vanilla", "kernel-polling"].map(|policy| (server(policy), None)).into()
 }
 
 /// nginx with one worker, in the foreground, with files from the page cache.
@@ -141,11 +129,6 @@ fn web_command(web: &Program, policy: &str, root: &WebRoot) -> ServerCommand {
         program: PathBuf::from("/usr/bin/env"),
         arguments: arguments.into(),
     }
-}
-
-/// The address of a file.
-pub(super) fn url(size: usize) -> String {
-    format!("http://{SERVER_ADDRESS}:{}/{size}", ServerCommand::address().port())
 }
 
 #[cfg(test)]
