@@ -510,7 +510,7 @@ fn wrap(sentence: &str) -> Vec<String> {
 }
 
 /// Whether the processor says that a hypervisor runs below.
-fn is_virtual() -> bool {
+pub(super) fn is_virtual() -> bool {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = flags.lines().find(|line| line.starts_with("flags"));
     flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))

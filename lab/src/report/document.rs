@@ -50,6 +50,9 @@ pub struct Section {
     pub plots: Vec<Plot>,
     /// What to know before relying on it.
     pub notes: Vec<String>,
+    /// Whether it is too long for a terminal.
+    #[serde(skip)]
+    pub only_in_page: bool,
 }
 
 /// A table of text.
@@ -121,13 +124,13 @@ impl Section {
 }
 
 impl Document {
-    /// The document as text, for a terminal.
+    /// The document as text, for a terminal: without what is too long for it.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for condition in &self.conditions {
             let _ = writeln!(text, "{condition}");
         }
-        for section in &self.sections {
+        for section in self.sections.iter().filter(|section| !section.only_in_page) {
             let _ = writeln!(text, "\n{}", section.heading());
             if let Some(reason) = &section.missing {
                 let _ = writeln!(text, "not measured: {reason}");
@@ -137,7 +140,9 @@ impl Document {
                 let _ = writeln!(text, "note: {note}");
             }
         }
-        text.push('\n');
+        if !self.findings.is_empty() {
+            text.push('\n');
+        }
         for finding in &self.findings {
             let _ = writeln!(text, "{finding}");
         }

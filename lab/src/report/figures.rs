@@ -36,7 +36,14 @@ pub(super) fn load_name(load: &LoadResult) -> String {
 
 /// A figure's median and interval.
 pub(super) fn value(row: &Row, figure: Figure) -> String {
-    row.value(figure).map_or_else(|| NONE.to_owned(), |value| interval_text(value, figure.digits()))
+    let Some(value) = row.value(figure) else { return NONE.to_owned() };
+    // These are measured once, and not in rounds.
+    match figure {
+        Figure::ConnectionBytes | Figure::KernelConnectionBytes | Figure::IdleCpu => {
+            format!("{:.*}", figure.digits(), value.median)
+        }
+        _ => interval_text(value, figure.digits()),
+    }
 }
 
 /// A figure's ratio to the reference's.
@@ -229,6 +236,7 @@ pub(super) fn sections(loads: &[LoadResult], notes: &[String]) -> Vec<Section> {
     }
     let mut rounds = Section::new("rounds", "Rounds, and what was left out");
     rounds.notes = notes.to_vec();
+    parts.only_in_page = true;
     sections.extend([parts, rounds]);
     sections
 }

@@ -43,6 +43,7 @@ impl WaitingReport {
         let mut section = Section::new("strategies", "Messages, and a memcached server on loopback");
         section.caption =
             format!("{:.0} requests/s on {} connections", self.config.rate, self.config.connections);
+        section.only_in_page = true;
         for class in classes(&self.results.loads) {
             let loads: Vec<&LoadResult> =
                 self.results.loads.iter().filter(|load| load.class == class).collect();

@@ -4,9 +4,9 @@ use loadgen::interleaved_rounds::DistanceClass;
 
 use super::super::document::Table;
 pub(super) use super::super::figures::ratio;
-use super::super::figures::{NONE, NOT_MEASURED, class_suffix};
+use super::super::figures::{NONE, NOT_MEASURED, class_suffix, table};
 use super::super::table::interval_text;
-use crate::engine::{Figure, LoadKind, LoadResult, Row};
+use crate::engine::{Figure, LoadKind, LoadResult, Row, order_by_rounds};
 use crate::experiments::paper::{EXHIBITS, Exhibit, PartResult, PublishedRow};
 
 /// What a cell has that the machine can't count.
@@ -169,87 +169,25 @@ pub(super) fn breakdown(exhibit: &Exhibit, part: &PartResult, class: DistanceCla
     Table::new(format!("Breakdown, medians{}", class_suffix(class)), &header, rows)
 }
 
-/// Latency at each rate.
-pub(super) fn latency(part: &PartResult, class: DistanceClass) -> Table {
-    let mut rows = Vec::new();
-    for load in loads(part, LoadKind::Open, class) {
-        for row in &load.rows {
-            rows.push(vec![
-                format!("{:.0}", load.at),
-                row.contender.clone(),
-                value(row, Figure::Throughput),
-                value(row, Figure::P50),
-                value(row, Figure::P99),
-                ratio(row, Figure::P99),
-                value(row, Figure::CpuPerRequest),
-                ratio(row, Figure::CpuPerRequest),
-            ]);
-        }
-    }
-    let header = [
-        "asked, req/s",
-        "here",
-        "answered, req/s [95 %]",
-        "p50 µs [95 %]",
-        "p99 µs [95 %]",
-        "p99 ratio [95 %]",
-        "CPU µs/req [95 %]",
-        "CPU ratio [95 %]",
-    ];
-    Table::new(format!("Latency against throughput{}", class_suffix(class)), &header, rows)
+/// Figures of all loads of a kind, for each distance at which it has rounds. Empty where none of them was measured.
+pub(super) fn figures(
+    title: &str,
+    part: &PartResult,
+    kind: LoadKind,
+    values: &[Figure],
+    ratios: &[Figure],
+) -> Vec<Table> {
+    let table = |class| {
+        let loads = loads(part, kind, class);
+        let has_any =
+            loads.iter().flat_map(|load| &load.rows).any(|row| row.figures.contains_key(&values[0]));
+        has_any.then(|| table(&format!("{title}{}", class_suffix(class)), &loads, values, ratios))
+    };
+    classes_of(part, kind).into_iter().filter_map(table).collect()
 }
 
-/// The highest rates with a bounded latency: a line of the figure in a number.
-pub(super) fn capacities(part: &PartResult, class: DistanceClass) -> Option<Table> {
-    let loads = loads(part, LoadKind::Capacity, class);
-    let load = loads.first()?;
-    let row =
-        |row: &Row| vec![row.contender.clone(), value(row, Figure::Capacity), ratio(row, Figure::Capacity)];
-    let title = format!("Highest rate: {}{}", load.name, class_suffix(class));
-    let header = ["here", "req/s [95 %]", "ratio [95 %]"];
-    Some(Table::new(title, &header, load.rows.iter().map(row).collect()))
-}
-
-/// CPU time while nothing is asked, where it was measured.
-pub(super) fn idle(part: &PartResult) -> Option<Table> {
-    let measured =
-        |load: &&LoadResult| load.rows.iter().any(|row| row.figures.contains_key(&Figure::IdleCpu));
-    let load = part.loads.iter().find(measured)?;
-    let row = |row: &Row| vec![row.contender.clone(), middle(row, Figure::IdleCpu)];
-    let rows = load.rows.iter().map(row).collect();
-    Some(Table::new("CPU time with idle connections", &["here", "% of a core"], rows))
-}
-
-/// Throughput, CPU time, memory and misses by the number of connections.
-pub(super) fn connections(part: &PartResult, class: DistanceClass) -> Table {
-    let mut rows = Vec::new();
-    for load in loads(part, LoadKind::Closed, class) {
-        for row in &load.rows {
-            let memory = |figure| match row.figures.get(&figure) {
-                Some(_) => format!("{:.0}", row.figures[&figure].value.median),
-                None => NONE.to_owned(),
-            };
-            rows.push(vec![
-                format!("{:.0}", load.at),
-                row.contender.clone(),
-                value(row, Figure::Throughput),
-                ratio(row, Figure::Throughput),
-                value(row, Figure::CpuPerRequest),
-                memory(Figure::ConnectionBytes),
-                memory(Figure::KernelConnectionBytes),
-                value(row, Figure::CacheMisses),
-            ]);
-        }
-    }
-    let header = [
-        "connections",
-        "here",
-        "req/s [95 %]",
-        "ratio [95 %]",
-        "CPU µs/req [95 %]",
-        "bytes/connection, server",
-        "bytes/connection, kernel",
-        "LLC misses/req",
-    ];
-    Table::new(format!("Closed loop{}", class_suffix(class)), &header, rows)
+/// The distances at which loads of one kind have rounds, the one with most of them first.
+pub(super) fn classes_of(part: &PartResult, kind: LoadKind) -> Vec<DistanceClass> {
+    let loads = part.loads.iter().filter(|load| load.kind == kind);
+    order_by_rounds(loads.map(|load| (load.class, load.rounds)))
 }

@@ -71,7 +71,7 @@ fn the_user_level_stack_is_beside_f_stack_and_caladan_with_its_cpu_time_at_idle(
     for (system, queries) in [("F-Stack", "106468"), ("Caladan", "2108154")] {
         assert!(text.contains(&format!("| user-level | {system} | {queries} |")), "{text}");
     }
-    assert!(text.contains("| user-level | 99.9 |"), "{text}");
+    assert!(text.contains("| closed loop | user-level | 99.9 |"), "{text}");
 }
 
 #[test]
