@@ -11,6 +11,8 @@ pub enum Figure {
     Capacity,
     /// Replies per second.
     Throughput,
+    /// Replies over the requests that were due meanwhile, %. The rate says less: how many are due is random.
+    Answered,
     /// Median latency, µs.
     P50,
     /// 99th percentile of the latency, µs: of the latencies of all rounds together.
@@ -75,6 +77,7 @@ impl Figure {
         match self {
             Self::Capacity => "capacity",
             Self::Throughput => "requests/s",
+            Self::Answered => "answered %",
             Self::P50 => "p50 µs",
             Self::P99 => "p99 µs",
             Self::CpuPerRequest => "CPU µs/req",
@@ -112,6 +115,7 @@ impl Figure {
             Self::Capacity
             | Self::Throughput
             | Self::P99
+            | Self::Answered
             | Self::CoreBusy
             | Self::LoadBusy
             | Self::ReceivedShare
@@ -135,6 +139,6 @@ impl Figure {
 
     /// Whether more of it is better; of the others less.
     pub fn is_better_when_higher(self) -> bool {
-        matches!(self, Self::Capacity | Self::Throughput | Self::InstructionsPerCycle)
+        matches!(self, Self::Capacity | Self::Throughput | Self::Answered | Self::InstructionsPerCycle)
     }
 }

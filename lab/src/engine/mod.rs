@@ -18,7 +18,7 @@ pub use core_assignment::CoreAssignment;
 pub use figure::Figure;
 #[cfg(test)]
 pub(crate) use results::tests::results_of;
-pub(crate) use results::{ANSWERED_SHARE, values};
+pub(crate) use results::{ANSWERED, values};
 pub use results::{LoadKind, LoadResult, Measured, Results, Round, Row, Status, order_by_rounds};
 pub(crate) use runner::Phases;
 pub use runner::{LoadPlan, Measurement, Runner, TakenTurn, time_limit};

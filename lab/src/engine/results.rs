@@ -13,8 +13,8 @@ use super::pooled::{p99, p99_ratio};
 use super::runner::{Measurement, TakenTurn};
 use super::turn::Turn;
 
-/// The share of the requests of an open loop that a server answers in time, at least; below it is overloaded.
-pub(crate) const ANSWERED_SHARE: f64 = 0.97;
+/// The share of the requests of an open loop that a server answers in time, at least, %; below it is overloaded.
+pub(crate) const ANSWERED: f64 = 97.0;
 /// The least share of the server's packets that its own core must have received, %.
 const RECEIVED_SHARE: f64 = 90.0;
 
@@ -63,7 +63,7 @@ impl Measured {
 pub enum Status {
     /// The server kept up with the load.
     Comparable,
-    /// It answered this share of the requests in time.
+    /// It answered this share of the requests in time, %.
     Overloaded(f64),
     /// It had other conditions than the others.
     NotComparable(String),
@@ -74,7 +74,7 @@ impl Status {
     pub fn text(&self) -> Option<String> {
         match self {
             Self::Comparable => None,
-            Self::Overloaded(answered) => Some(format!("overloaded, answered {:.0} %", answered * 100.0)),
+            Self::Overloaded(answered) => Some(format!("overloaded, answered {answered:.0} %")),
             Self::NotComparable(_) => Some("not comparable".to_owned()),
         }
     }
@@ -248,7 +248,7 @@ fn load_result(
     });
     let rounds: Vec<Round<'_>> = rounds(measured, &turns).collect();
     let plan = &measured.plan;
-    let row = |contender| row(&rounds, contender, names, references, plan.at, plan.kind);
+    let row = |contender| row(&rounds, contender, names, references, plan.kind);
     let mut rows: Vec<Row> = (0..names.len()).map(row).collect();
     let overloaded: Vec<String> = rows
         .iter()
@@ -283,7 +283,6 @@ fn row(
     contender: usize,
     names: &[String],
     references: &[usize],
-    at: f64,
     kind: LoadKind,
 ) -> Row {
     let turns = || rounds.iter().filter_map(|round| round[contender]);
@@ -296,8 +295,8 @@ fn row(
         .collect();
     let mut row =
         Row { figures, turns: turns().count(), queue: queue_mode(turns()), ..Row::new(&names[contender]) };
-    let answered = row.median(Figure::Throughput).map_or(1.0, |rate| rate / at);
-    if kind == LoadKind::Open && answered < ANSWERED_SHARE {
+    let answered = row.median(Figure::Answered).unwrap_or(100.0);
+    if kind == LoadKind::Open && answered < ANSWERED {
         row.status = Status::Overloaded(answered);
     } else if row.median(Figure::ReceivedShare).is_some_and(|share| share < RECEIVED_SHARE) {
         row.status = Status::NotComparable("its packets were received on another core".to_owned());
@@ -480,7 +479,11 @@ pub(crate) mod tests {
             &["vanilla", "polling"],
             &[0],
             6,
-            |_, contender, _| turn([142.0, 199.0][contender], 9.0),
+            |_, contender, _| {
+                let mut turn = turn(200.0, 9.0);
+                turn.set(Figure::Answered, [71.0, 99.0][contender]);
+                turn
+            },
         );
         let rows = &results.loads[0].rows;
         assert_eq!(rows[0].status.text().as_deref(), Some("overloaded, answered 71 %"));

@@ -7,7 +7,7 @@ use super::STEAL_LIMIT;
 use super::plan::Experiment;
 use super::running_contender::RunningContender;
 use crate::Error;
-use crate::engine::{ANSWERED_SHARE, Figure, Turn};
+use crate::engine::{ANSWERED, Figure, Turn};
 use crate::fleet::{FleetLoad, FleetPacing};
 
 /// By how much a search steps until it has a rate on either side of the capacity: the first one, and those that begin
@@ -64,7 +64,7 @@ pub(super) fn search(
         let stolen = turn.steal.unwrap_or(0.0);
         let (qps, p99) = (turn.get(Figure::Throughput), turn.get(Figure::P99));
         let counts = stolen <= STEAL_LIMIT && turn.invalid.is_none();
-        let holds = counts.then_some(p99 <= capacity_p99_us && qps >= rate * ANSWERED_SHARE);
+        let holds = counts.then_some(p99 <= capacity_p99_us && turn.get(Figure::Answered) >= ANSWERED);
         if counts {
             steal = steal.max(stolen);
         }

@@ -142,6 +142,7 @@ pub(super) fn fleet_turn(
     let mut turn = host_turn(before, after, server, fleet.all_replies);
     for (figure, value) in [
         (Figure::Throughput, fleet.qps),
+        (Figure::Answered, fleet.qps * fleet.seconds / fleet.requests as f64 * 100.0),
         (Figure::P50, fleet.latency.p50),
         (Figure::P99, fleet.latency.p99),
         (Figure::LoadBusy, fleet.busy * 100.0),

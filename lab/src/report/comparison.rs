@@ -162,6 +162,11 @@ impl Comparison {
             let figures = [Figure::Throughput, Figure::CpuPerRequest];
             sentences.push(format!("Closed loop: {}.", against(&load.rows[index], &figures)));
         }
+        if self.load(LoadKind::Capacity).is_none()
+            && let Some(first) = sentences.first_mut()
+        {
+            first.insert_str(0, &format!("{name}: "));
+        }
         sentences
     }
 
@@ -377,7 +382,7 @@ impl Comparison {
                 ),
                 (false, Status::Overloaded(_)) if *figure == Figure::P50 => "overloaded,".to_owned(),
                 (false, Status::Overloaded(answered)) if *figure == Figure::P99 => {
-                    format!("answered {:.0} %", answered * 100.0)
+                    format!("answered {answered:.0} %")
                 }
                 (false, _) => median.map_or_else(|| "-".to_owned(), |it| grouped(it, figure.digits().min(1))),
             }
@@ -549,7 +554,7 @@ mod tests {
                 turn.set(Figure::Wakes, wakes);
                 turn.set(Figure::Paused, 0.4);
                 match load {
-                    "50000/s" => turn.set(Figure::Throughput, rate),
+                    "50000/s" => turn.set(Figure::Answered, rate / 500.0),
                     "closed loop" => turn.set(Figure::Throughput, rate * noise),
                     _ => turn.set(Figure::Capacity, rate * noise),
                 }

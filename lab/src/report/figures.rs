@@ -165,7 +165,8 @@ const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 4] = [
 ];
 
 /// Figures that say what the others consist of.
-const PARTS: [Figure; 22] = [
+const PARTS: [Figure; 23] = [
+    Figure::Answered,
     Figure::KernelThreadCpu,
     Figure::Wakes,
     Figure::PacketsPerInterrupt,
