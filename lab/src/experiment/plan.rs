@@ -143,14 +143,14 @@ impl Experiment {
             capacity_rounds: if quick { 6 } else { 12 },
             settle: 0.0,
             // A policy that adapts needs it to settle.
-            warm_up: 0.2,
+            warm_up: if quick { 0.1 } else { 0.2 },
             duration: if quick { 0.2 } else { 0.25 },
-            trial_warm_up: 0.2,
+            trial_warm_up: if quick { 0.1 } else { 0.2 },
             trial_duration: 0.1,
             capacity_p99_us: 500.0,
             idle: 0.0,
             capacity_share: 0.5,
-            time_limit: Duration::from_secs_f64(if quick { 55.0 } else { 290.0 } * fours.max(1.0)),
+            time_limit: Duration::from_secs_f64(if quick { 75.0 } else { 290.0 } * fours.max(1.0)),
         }
     }
 
