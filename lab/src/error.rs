@@ -32,9 +32,12 @@ pub enum Error {
     ProcessExited,
     /// No contender has a capacity that rates could be shares of.
     #[error(
-        "no round of the search for the capacity was completed: {0}; repeat it when the machine is quieter (`lab check` says what disturbs it), or choose the rates with --rates"
+        "{0}; repeat it when the machine is quieter (`lab check` says what disturbs it), or choose the rates with --rates"
     )]
     NoCapacity(String),
+    /// Server and load need a core each.
+    #[error("server and load need a core each, and this process may use one core only")]
+    OneCore,
     /// A server that spins would take the core from those that are measured.
     #[error(
         "under a fleet all servers share one core, and one that spins would slow the others down: compare one policy with --wait spin, or another way to wait"
@@ -64,15 +67,6 @@ pub enum Error {
         /// What is wrong with them, and what to do.
         reason: String,
     },
-    /// The cores that this process may use are not those of two nodes.
-    #[error(
-        "`lab numa` needs two NUMA nodes with three cores each that this process may use: two for workers and one for \
-         the load. Here {0}. If the machine has two nodes, taskset or the control group's cpuset.cpus may hide them"
-    )]
-    NumaNodes(
-        /// What there is, as a clause.
-        String,
-    ),
     /// An external program failed.
     #[error("{}: {reason}", .program.display())]
     Program {
@@ -106,9 +100,6 @@ pub enum Error {
         /// Why it can't be read, and what to do.
         reason: String,
     },
-    /// A memcached server's reply was not the expected one.
-    #[error("unexpected reply of the memcached server: {0:?}")]
-    Reply(String),
 }
 
 impl Error {

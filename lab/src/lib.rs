@@ -1,19 +1,18 @@
 //! Experiments: would kernel polling help this machine, and by how much?
 //!
 //! ```
-//! use lab::experiments::policy_comparison::{ComparisonConfig, PolicyComparison};
-//! use lab::experiments::{Contestant, CoreAssignment};
-//! use lab::polling_config::PollingConfig;
-//! use runtime::DriverKind;
+//! use lab::engine::CoreAssignment;
+//! use lab::experiment::{Contender, Experiment};
 //!
 //! // Which cores run the server, its load, and the network work under the packing policy.
 //! let cores = CoreAssignment::choose()?;
-//! let config = ComparisonConfig::new(Contestant::policies(DriverKind::Epoll), true);
-//! // `Some(Testbed::new(1)?)` runs the rounds between two network namespaces; `None` on loopback.
-//! let comparison = PolicyComparison::new(None, cores, config, PollingConfig::default());
-//! assert_eq!(comparison.config.rounds, 6);
-//! assert!(!comparison.has_testbed());
-//! # Ok::<(), std::io::Error>(())
+//! let contenders: Result<Vec<Contender>, String> =
+//!     ["vanilla:epoll", "vanilla:uring", "kernel-polling"].map(str::parse).into_iter().collect();
+//! let experiment = Experiment::new(contenders?, true);
+//! // In each figure ratios refer to the better vanilla.
+//! assert_eq!(experiment.references, [0, 1]);
+//! // As root: `experiment.run(cores, &mut |step| eprintln!("{step}"))?`
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! The `lab` command creates two network namespaces joined by a veth pair, runs a memcached-protocol server in one
@@ -26,8 +25,10 @@
 //! - [`peers`]: the same echo server on several runtimes, and its load.
 //! - [`user_level_server`]: a memcached server on a network stack in user space, to compare with.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
-//! - [`experiments`]: what is measured, and in which rounds.
-//! - [`report`]: results as tables, sentences and JSON.
+//! - [`engine`]: rounds, figures and their statistics.
+//! - [`experiment`]: contenders under the loads of a fleet.
+//! - [`experiments`]: other questions that the engine answers.
+//! - [`report`]: results as text, HTML, Markdown and JSON.
 
 #![deny(unsafe_code)]
 
@@ -38,7 +39,9 @@ compile_error!(
 
 pub mod allocation_counter;
 pub mod core_distance;
+pub mod engine;
 mod error;
+pub mod experiment;
 pub mod experiment_process;
 pub mod experiments;
 pub mod fleet;

@@ -237,7 +237,7 @@ impl ExperimentProcess {
 }
 
 /// CPU time of all threads of a process so far, in seconds (`/proc/<pid>/task/*/schedstat`).
-pub(crate) fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
+fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     let tasks = procfs::process::Process::new(pid).and_then(|process| process.tasks());
     let mut nanos = 0;

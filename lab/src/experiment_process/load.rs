@@ -5,27 +5,24 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use loadgen::{Arrival, Config, Loop, Report, WarmUp, Workload};
-use policies::{Policy, host};
+use policies::{Cpus, Policy, host};
 use runtime::{Builder, DriverKind, Runtime};
 use rustix::process::{Pid, setpriority_process};
 
-use super::messages::{LatencyPercentiles, LoadMeasurement, LoadMessage, LoadSpec};
+use super::messages::{LoadMeasurement, LoadMessage, LoadSpec};
 use super::output::send;
-use crate::{Error, testbed};
+use crate::Error;
 
 /// Generates the load, and sends what it measured.
 pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
     // All contestants are loaded from the same driver.
-    let mut builder = Builder::new()
-        .ignore_environment()
-        .workers(spec.cores.len())
-        .cores(spec.cores.clone())
-        .driver(DriverKind::Epoll);
+    let mut builder =
+        Builder::new().ignore_environment().workers(1).cores(Cpus::one(spec.core)).driver(DriverKind::Epoll);
     if let Some(name) = &spec.interface {
         // Under every policy of the server, kernel threads on the client's cores poll the client's queues.
         // Otherwise the server's core would pay for the client's receiving: a veth's packets are received by
         // the core that sends them, and packet steering (RPS) leaves the queue's poll there.
-        builder = builder.interface(name).policy(Policy::Packing).packing_cores(spec.cores.clone());
+        builder = builder.interface(name).policy(Policy::Packing).packing_cores(Cpus::one(spec.core));
     }
     let mut runtime = builder.build()?;
     if let Some(name) = &spec.interface {
@@ -42,11 +39,11 @@ pub(super) fn run(spec: &LoadSpec) -> Result<(), Error> {
         duration: Duration::from_secs_f64(spec.duration),
         ..Config::default()
     };
-    let drops_before = testbed::ring_drops()?;
-    match generate(&mut runtime, &config, spec.load_records, warm_up) {
-        Ok(report) => {
-            let ring_drops = testbed::ring_drops()? - drops_before;
-            send(&LoadMessage::Done { measurement: measurement(report, ring_drops) })?;
+    match generate(&mut runtime, &config, warm_up) {
+        Ok(Report { latency, errors, unanswered, misses, .. }) => {
+            let failed = errors + unanswered + misses;
+            let measurement = LoadMeasurement { p50_us: latency.p50, p99_us: latency.p99, failed };
+            send(&LoadMessage::Done { measurement })?;
         }
         Err(error) => send(&LoadMessage::Failed { error: error.to_string() })?,
     }
@@ -68,16 +65,9 @@ fn lower_napi_thread_priority(interface: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn generate(
-    runtime: &mut Runtime,
-    config: &Config,
-    load_records: bool,
-    warm_up: Duration,
-) -> Result<Report, loadgen::Error> {
+fn generate(runtime: &mut Runtime, config: &Config, warm_up: Duration) -> Result<Report, loadgen::Error> {
     runtime.block_on(async {
-        if load_records {
-            loadgen::load_records(config).await?;
-        }
+        loadgen::load_records(config).await?;
         let mut announced = false;
         loadgen::run_until(config, &AtomicBool::new(false), |progress| {
             if progress.elapsed >= warm_up && !std::mem::replace(&mut announced, true) {
@@ -87,23 +77,4 @@ fn generate(
         })
         .await
     })
-}
-
-fn measurement(report: Report, ring_drops: u64) -> LoadMeasurement {
-    let latency = report.latency;
-    LoadMeasurement {
-        qps: report.qps,
-        latency: LatencyPercentiles {
-            p50: latency.p50,
-            p99: latency.p99,
-            p999: latency.p999,
-            max: latency.max,
-        },
-        client_busy: report.client_busy,
-        errors: report.errors,
-        unanswered: report.unanswered,
-        misses: report.misses,
-        ring_drops,
-        warnings: report.warnings,
-    }
 }

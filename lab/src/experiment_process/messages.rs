@@ -137,9 +137,9 @@ pub struct LoadSpec {
     pub interface: Option<String>,
     /// The server's address.
     pub server: SocketAddr,
-    /// The cores of the load's threads, one each.
-    pub cores: Cpus,
-    /// The number of connections of each thread.
+    /// The core of the load's thread.
+    pub core: u32,
+    /// The number of connections.
     pub connections: usize,
     /// Requests per second, at random times; `None` for a closed loop.
     pub rate: Option<f64>,
@@ -147,10 +147,8 @@ pub struct LoadSpec {
     pub warm_up: f64,
     /// Seconds of measurement.
     pub duration: f64,
-    /// The number of records in the server.
+    /// The number of records to store first, and to ask for.
     pub records: u64,
-    /// Whether to store the records first.
-    pub load_records: bool,
 }
 
 /// A memcached server's first message.
@@ -194,72 +192,24 @@ pub struct ServerMeasurement {
     pub requests: u64,
     /// Seconds measured.
     pub seconds: f64,
-    /// Seconds in which its cores were busy, with the workers and with softirqs: their sum.
-    pub core_busy: f64,
-    /// CPU seconds on other cores of the kernel threads that poll its queues.
-    pub kernel_thread_elsewhere: f64,
     /// CPU seconds of the workers' threads.
     pub thread_cpu: f64,
     /// CPU seconds of the kernel threads that poll its queues, on any core.
     pub kernel_thread_cpu: f64,
     /// System calls of its workers that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
     pub waits: u64,
-    /// Packets that its interface received.
-    pub rx_packets: u64,
-    /// Packets per interrupt, wake-up of the kernel thread or softirq; `per` says which. `None` if there was none.
-    pub packets_per_event: Option<f64>,
-    /// The event of `packets_per_event`.
-    pub per: String,
-    /// The share of packets that busy polling received, 0 to 1.
-    pub busy_poll_share: f64,
-    /// NET_RX softirqs of each CPU.
-    pub net_rx: Vec<u64>,
-    /// CPU time that the hypervisor took (steal), as a share of the core that lost most.
-    pub steal: f64,
-    /// Instructions per request, if the machine counts them.
-    pub ipq: Option<f64>,
-    /// Instructions per cycle, if the machine counts them.
-    pub ipc: Option<f64>,
-    /// Connections served by the worker of their NAPI.
-    pub aligned: u64,
-    /// Connections served by another worker.
-    pub misaligned: u64,
 }
 
 /// What a load process measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadMeasurement {
-    /// Requests per second.
-    pub qps: f64,
-    /// Latency, µs.
-    pub latency: LatencyPercentiles,
-    /// CPU time of the client's threads over elapsed time, averaged over the threads: 0 to 1.
-    pub client_busy: f64,
-    /// Requests that failed.
-    pub errors: u64,
-    /// Requests that were never answered.
-    pub unanswered: u64,
-    /// Gets that found nothing.
-    pub misses: u64,
-    /// Packets that found the server's receive ring full, during warm-up and measurement.
-    pub ring_drops: u64,
-    /// Reasons to doubt the measurement.
-    pub warnings: Vec<String>,
-}
-
-/// Percentiles of the latency, µs.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct LatencyPercentiles {
-    /// Median.
-    pub p50: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// 99.9th percentile.
-    pub p999: f64,
-    /// Maximum.
-    pub max: f64,
+    /// Median latency, µs.
+    pub p50_us: f64,
+    /// 99th percentile of the latency, µs.
+    pub p99_us: f64,
+    /// Requests that failed, were never answered, or found nothing.
+    pub failed: u64,
 }
 
 /// A load process's messages.

@@ -14,10 +14,9 @@ mod process_main;
 mod server;
 
 pub use child::ExperimentProcess;
-pub(crate) use child::process_cpu_seconds;
 pub(crate) use messages::{AttachProgress, EchoLoadReady, EchoServerReady};
 pub use messages::{
-    AttachSpec, FleetSpec, LatencyPercentiles, LoadMeasurement, LoadSpec, ProcessRole, ProgramSpec,
-    ServerMeasurement, ServerReady, ServerSpec,
+    AttachSpec, FleetSpec, LoadMeasurement, LoadSpec, ProcessRole, ProgramSpec, ServerMeasurement,
+    ServerReady, ServerSpec,
 };
 pub use process_main::{SUBCOMMAND, run};

@@ -4,9 +4,8 @@ use std::io::{self, BufRead};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use policies::counters::{CpuTime, Delta, PerfCounters, PerfReading, PerfTarget, PerformanceModel, Snapshot};
+use policies::counters::Snapshot;
 use policies::thread_time::thread_cpu_time;
 use policies::{Cpus, host};
 use runtime::io::{AsyncFd, Direction, SourceKind};
@@ -48,7 +47,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
     };
     let (stop, stopped) = UnixStream::pair()?;
     let interface = spec.interface.clone().unwrap_or_else(|| "lo".to_owned());
-    let observer = Observer { interface, cores: spec.cores.clone() };
+    let observer = Observer { interface };
     let observing = runtime.block_on(async move {
         stopped.set_nonblocking(true)?;
         let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
@@ -80,7 +79,6 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
 /// What measures the server.
 struct Observer {
     interface: String,
-    cores: Cpus,
 }
 
 impl Observer {
@@ -91,75 +89,32 @@ impl Observer {
         for line in io::stdin().lock().lines() {
             match line?.as_str() {
                 BEGIN => {
-                    let perf = self.cores.iter().map(|core| PerfCounters::start(PerfTarget::Cpu(core)));
-                    let perf = perf.collect::<io::Result<Vec<_>>>().unwrap_or_default();
                     let cpu = cpu_seconds(workers)?;
-                    begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, perf, waits(handle)));
+                    begun = Some((Snapshot::take(&interface)?, server.requests(), cpu, waits(handle)));
                 }
                 END => {
-                    let Some((before, requests, cpu, perf, waits_before)) = begun.take() else { continue };
+                    let Some((before, requests, cpu, waits_before)) = begun.take() else { continue };
                     let delta = Snapshot::take(&interface)?.since(&before);
-                    let requests = server.requests() - requests;
-                    let thread_cpu = cpu_seconds(workers)? - cpu;
-                    let model = PerformanceModel::new(requests, delta.elapsed, read_all(perf));
-                    let mut measurement = self.measurement(server, &delta, requests, thread_cpu, model);
-                    measurement.waits = waits(handle) - waits_before;
-                    send(&measurement)?;
+                    send(&ServerMeasurement {
+                        requests: server.requests() - requests,
+                        seconds: delta.elapsed.as_secs_f64(),
+                        thread_cpu: cpu_seconds(workers)? - cpu,
+                        kernel_thread_cpu: delta
+                            .napi_threads
+                            .iter()
+                            .map(|it| it.cpu_time.as_secs_f64())
+                            .sum(),
+                        waits: waits(handle) - waits_before,
+                    })?;
                 }
                 _ => {}
             }
         }
         Ok(())
     }
-
-    fn measurement(
-        &self,
-        server: &Server,
-        delta: &Delta,
-        requests: u64,
-        thread_cpu: f64,
-        model: PerformanceModel,
-    ) -> ServerMeasurement {
-        let packets = delta.packets_per_interrupt();
-        let busy = |cpu: &CpuTime| cpu.busy.as_secs_f64();
-        let alignment = server.alignment();
-        let on_own_core = |core: Option<u32>| core.is_some_and(|core| self.cores.contains(core));
-        let elsewhere = delta.napi_threads.iter().filter(|thread| !on_own_core(thread.core));
-        ServerMeasurement {
-            requests,
-            seconds: delta.elapsed.as_secs_f64(),
-            core_busy: self.cores.iter().filter_map(|core| delta.cpus.get(core as usize)).map(busy).sum(),
-            kernel_thread_elsewhere: elsewhere.map(|thread| thread.cpu_time).sum::<Duration>().as_secs_f64(),
-            thread_cpu,
-            kernel_thread_cpu: delta.napi_threads.iter().map(|it| it.cpu_time.as_secs_f64()).sum(),
-            waits: 0,
-            rx_packets: delta.rx_packets.total(),
-            packets_per_event: Some(packets.value).filter(|value| value.is_finite()),
-            per: packets.name.to_owned(),
-            busy_poll_share: delta.busy_poll_share(),
-            net_rx: delta.net_rx.clone(),
-            steal: delta.worst_steal(),
-            ipq: model.ipq,
-            ipc: model.ipc,
-            aligned: alignment.aligned,
-            misaligned: alignment.misaligned,
-        }
-    }
 }
 
 /// CPU time of these threads so far, in seconds.
 fn cpu_seconds(threads: &[i32]) -> io::Result<f64> {
     threads.iter().map(|&thread| Ok(thread_cpu_time(thread)?.as_secs_f64())).sum()
-}
-
-/// The sum of the counters of all cores; `None` if the machine does not count. Without cache misses, which nobody reads.
-fn read_all(counters: Vec<PerfCounters>) -> Option<PerfReading> {
-    let readings = counters.into_iter().map(|mut counters| counters.read().ok());
-    let readings: Vec<PerfReading> = readings.collect::<Option<_>>()?;
-    readings.into_iter().reduce(|mut sum, core| {
-        sum.cycles += core.cycles;
-        sum.instructions += core.instructions;
-        sum.cache_misses = None;
-        sum
-    })
 }

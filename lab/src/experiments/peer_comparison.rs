@@ -1,16 +1,14 @@
-//! The comparison of runtimes: every echo server under every load, in interleaved rounds.
+//! The comparison of runtimes on loopback: every server under every load.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::{DistanceClass, RepeatPolicy, Round, Rounds, figures};
-use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 
-use super::core_assignment::CoreAssignment;
-use super::steal::STEAL_LIMIT;
-use super::turn_conditions::{ConditionsGuard, MeasuredRounds, classes_by_rounds, name_classes, time_limit};
 use crate::Error;
+use crate::engine::{
+    CoreAssignment, Figure, LoadKind, LoadPlan, Measured, Results, Runner, Turn, time_limit,
+};
 use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
 use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, PeerService, RequestShape};
 
@@ -47,7 +45,7 @@ impl PeerComparisonConfig {
         Self {
             service,
             // Six are the fewest that give an interval.
-            rounds: if quick { 6 } else { 7 },
+            rounds: if quick { 6 } else { 12 },
             warm_up: if quick { 0.1 } else { 0.2 },
             duration: if quick { 0.3 } else { 0.7 },
             shapes,
@@ -67,58 +65,6 @@ impl PeerComparisonConfig {
     }
 }
 
-/// One server under one load: medians over the rounds.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct PeerRow {
-    /// The server.
-    pub name: &'static str,
-    /// The class of distance between the cores in which it was measured.
-    pub class: DistanceClass,
-    /// The number of rounds.
-    pub rounds: usize,
-    /// The sizes of requests and replies.
-    pub workload: String,
-    /// The number of connections.
-    pub connections: usize,
-    /// Requests per second.
-    pub qps: f64,
-    /// 99th percentile of the latency, µs.
-    pub p99_us: f64,
-    /// CPU time of the server's thread per request, µs.
-    pub cpu_us_per_request: f64,
-    /// CPU time per request over the lowest of the other projects' runtimes in the same round.
-    pub cpu_ratio_to_best_other: Interval,
-    /// Allocations of the server process per request.
-    pub allocations_per_request: f64,
-    /// CPU time of the client's thread over elapsed time, 0 to 1.
-    pub client_busy: f64,
-    /// Resident memory of the server process per idle connection, in bytes.
-    pub bytes_per_idle_connection: f64,
-}
-
-/// One server measured once.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct PeerMeasurement {
-    /// What the load measured.
-    pub client: EchoMeasurement,
-    /// CPU time of the server's thread per request, µs.
-    pub cpu_us: f64,
-    /// Allocations of the server process per request.
-    pub allocations: f64,
-}
-
-/// What a comparison of servers measured.
-#[derive(Debug, Serialize)]
-#[non_exhaustive]
-pub struct PeerResults {
-    /// A row for each server and load, by class of distance; the class with most rounds first.
-    pub rows: Vec<PeerRow>,
-    /// Every turn under each load.
-    pub runs: Vec<MeasuredRounds<PeerMeasurement>>,
-}
-
 /// Measures all servers under all loads. Calls `progress` before each turn.
 ///
 /// # Errors
@@ -126,95 +72,42 @@ pub struct PeerResults {
 pub fn compare_peers(
     config: &PeerComparisonConfig,
     cores: CoreAssignment,
-    mut progress: impl FnMut(&str),
-) -> Result<PeerResults, Error> {
+    progress: &mut dyn FnMut(&str),
+) -> Result<Results, Error> {
     let (service, peers) = (config.service, config.peers());
+    let mut runner = Runner::new(cores, progress);
     let mut idle = Vec::new();
     for &peer in &peers {
-        progress(&format!("{}, idle", peer.name()));
+        runner.begin(&format!("{}, idle", peer.name()));
         idle.push(idle_bytes(service, peer, cores, config.idle)?);
     }
-    let mut loads = Vec::new();
-    let mut runs = Vec::new();
     let names: Vec<String> = peers.iter().map(|peer| peer.name().to_owned()).collect();
+    let seconds = (config.warm_up + config.duration) * (peers.len() * config.rounds) as f64;
     for &shape in &config.shapes {
         for &connections in &config.connections {
-            let seconds = (config.warm_up + config.duration) * (peers.len() * config.rounds) as f64;
-            let mut rounds = Rounds::new(peers.len(), config.rounds)
-                .repeat_above(STEAL_LIMIT, RepeatPolicy::Once)
-                .time_limit(time_limit(seconds));
-            while let Some(turn) = rounds.next_turn() {
-                let peer = peers[turn.contestant()];
-                let name = format!("{}, {shape}, {connections} connections", peer.name());
-                if !turn.is_repeat() {
-                    progress(&name);
-                }
-                let load = |server| EchoLoadSpec {
-                    server,
-                    core: cores.client,
-                    service,
-                    shape,
-                    connections,
-                    warm_up: config.warm_up,
-                    duration: config.duration,
-                };
-                let guard = ConditionsGuard::begin(cores)?;
-                let measurement = measure(service, peer, cores, shape, load)?;
-                rounds.finish_turn(turn, Some(measurement), guard.end()?);
-            }
-            loads.push((shape, connections));
-            runs.push(MeasuredRounds {
-                load: format!("{shape}, {connections} connections"),
-                contestants: names.clone(),
-                finished: rounds.finish(),
-            });
+            let load = |server| EchoLoadSpec {
+                server,
+                core: cores.client,
+                service,
+                shape,
+                connections,
+                warm_up: config.warm_up,
+                duration: config.duration,
+            };
+            let name = format!("{shape}, {connections} connections");
+            let (at, limit) = (connections as f64, time_limit(seconds));
+            let plan = LoadPlan::new(name, LoadKind::Closed, at, config.rounds, limit);
+            runner.measure(plan, &names, |index| measure(service, peers[index], cores, shape, load))?;
         }
     }
-    name_classes(&mut runs);
-    let mut rows = Vec::new();
-    for class in classes_by_rounds(&runs) {
-        for (&(shape, connections), run) in loads.iter().zip(&runs) {
-            let in_class = run.finished.classes.iter().find(|it| it.class == class && !it.rounds.is_empty());
-            rows.extend(
-                in_class
-                    .iter()
-                    .flat_map(|it| peer_rows(class, &peers, (shape, connections), &it.rounds, &idle)),
-            );
+    let others: Vec<usize> = (0..peers.len()).filter(|index| peers[*index].is_other_runtime()).collect();
+    let mut results = runner.finish(&others);
+    for load in &mut results.loads {
+        for (row, bytes) in load.rows.iter_mut().zip(&idle) {
+            row.figures.insert(Figure::ConnectionBytes, Measured::once(*bytes));
         }
     }
-    Ok(PeerResults { rows, runs })
-}
-
-fn peer_rows(
-    class: DistanceClass,
-    peers: &[Peer],
-    (shape, connections): (RequestShape, usize),
-    rounds: &[Round<PeerMeasurement>],
-    idle: &[f64],
-) -> Vec<PeerRow> {
-    let best_other = |round: &Round<PeerMeasurement>| {
-        let others = peers.iter().enumerate().filter(|(_, peer)| peer.is_other_runtime());
-        others.filter_map(|(index, _)| Some(round.value(index)?.cpu_us)).fold(f64::INFINITY, f64::min)
-    };
-    let row = |(index, peer): (usize, &Peer)| {
-        let median_of = |figure: fn(&PeerMeasurement) -> f64| median(&figures(rounds, index, figure));
-        let ratios = rounds.iter().filter_map(|round| Some(round.value(index)?.cpu_us / best_other(round)));
-        PeerRow {
-            name: peer.name(),
-            class,
-            rounds: rounds.len(),
-            workload: shape.to_string(),
-            connections,
-            qps: median_of(|it| it.client.replies as f64 / it.client.seconds),
-            p99_us: median_of(|it| it.client.p99_us),
-            cpu_us_per_request: median_of(|it| it.cpu_us),
-            cpu_ratio_to_best_other: median_interval(&ratios.collect::<Vec<_>>()),
-            allocations_per_request: median_of(|it| it.allocations),
-            client_busy: median_of(|it| it.client.busy),
-            bytes_per_idle_connection: idle[index],
-        }
-    };
-    peers.iter().enumerate().map(row).collect()
+    Ok(results)
 }
 
 /// Starts a server, and waits until it listens.
@@ -246,7 +139,7 @@ fn measure(
     cores: CoreAssignment,
     shape: RequestShape,
     load: impl FnOnce(SocketAddr) -> EchoLoadSpec,
-) -> Result<PeerMeasurement, Error> {
+) -> Result<Turn, Error> {
     let (server, ready) = start_server(service, peer, cores, shape)?;
     let mut client = ExperimentProcess::start(&ProcessRole::EchoLoad(load(ready.address)), None)?;
     let EchoLoadReady {} = client.receive()?;
@@ -255,8 +148,14 @@ fn measure(
     let measured: EchoMeasurement = client.receive()?;
     let cpu = server.cpu_nanos()? - cpu;
     let replies = measured.replies.max(1) as f64;
-    let allocations = (server.allocations(counter)? - allocations) as f64 / replies;
-    Ok(PeerMeasurement { client: measured, cpu_us: cpu as f64 / 1e3 / replies, allocations })
+    let allocations = server.allocations(counter)? - allocations;
+    Ok(Turn::new([
+        (Figure::Throughput, measured.replies as f64 / measured.seconds),
+        (Figure::P99, measured.p99_us),
+        (Figure::CpuPerRequest, cpu as f64 / 1e3 / replies),
+        (Figure::Allocations, allocations as f64 / replies),
+        (Figure::LoadBusy, measured.busy * 100.0),
+    ]))
 }
 
 /// Resident memory of a server per idle connection, in bytes.

@@ -22,6 +22,9 @@ pub struct FleetMeasurement {
     pub all_replies: u64,
     /// From the time at which a request was due to its reply; in the closed loop, from its sending.
     pub latency: FleetLatency,
+    /// The same as ends of buckets in ns, ascending, with the number of requests in each; 1 % apart.
+    #[serde(default)]
+    pub latencies: Vec<(u64, u64)>,
     /// Under an alternating rate, the latency by the time since the last step. Windows after a step up come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<FleetWindow>,
@@ -111,6 +114,20 @@ impl Recorder {
 
     pub(super) fn latencies(&self) -> FleetLatency {
         summary(&self.latencies)
+    }
+
+    /// The latencies by buckets that are 1 % wide.
+    pub(super) fn buckets(&self) -> Result<Vec<(u64, u64)>, FleetError> {
+        let mut coarse =
+            Histogram::<u64>::new_with_bounds(1, LONGEST, 2).map_err(|_| FleetError::Histogram)?;
+        for step in self.latencies.iter_recorded() {
+            coarse.saturating_record_n(step.value_iterated_to(), step.count_at_value());
+        }
+        let end = |value| coarse.highest_equivalent(value);
+        Ok(coarse
+            .iter_recorded()
+            .map(|step| (end(step.value_iterated_to()), step.count_at_value()))
+            .collect())
     }
 
     pub(super) fn lags(&self) -> FleetLatency {

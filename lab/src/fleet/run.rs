@@ -205,6 +205,7 @@ impl Fleet {
             qps: recorder.replies as f64 / seconds,
             all_replies: recorder.all_replies,
             latency: recorder.latencies(),
+            latencies: recorder.buckets()?,
             windows: windows.map_or_else(Vec::new, |windows| windows.windows()),
             send_lag: recorder.lags(),
             pauses,

@@ -5,7 +5,7 @@ use loadgen::medians::Interval;
 
 /// A table without borders, its columns right-aligned except those in `left_aligned`.
 pub(super) fn plain_table(
-    header: impl IntoIterator<Item = &'static str>,
+    header: &[String],
     rows: impl IntoIterator<Item = Vec<String>>,
     left_aligned: &[usize],
 ) -> String {
@@ -33,13 +33,20 @@ pub(super) fn interval_text(interval: &Interval, digits: usize) -> String {
     format!("{median:.digits$} [{low:.digits$}, {high:.digits$}]")
 }
 
-/// The throughput of the slowest of some turns over their median, for example `0.93 of 20 turns`.
-pub(super) fn slowest_turn_text(slowest: f64, turns: usize) -> String {
-    match turns {
-        0 => "not measured".to_owned(),
-        1 => "1 turn".to_owned(),
-        _ => format!("{slowest:.2} of {turns} turns"),
+/// How far the ends of an interval may be apart, as a factor, for a figure to be told.
+const WIDEST: f64 = 2.0;
+
+/// Whether an interval says nothing: too few rounds, or ends that are more than a factor of two apart.
+pub(super) fn is_undecided(interval: &Interval) -> bool {
+    !interval.reaches_target() || interval.low <= 0.0 || interval.high > interval.low * WIDEST
+}
+
+/// A ratio, or `can't tell`.
+pub(super) fn ratio_text(ratio: &Interval) -> String {
+    if ratio.reaches_target() && is_undecided(ratio) {
+        return "can't tell".to_owned();
     }
+    interval_text(ratio, 2)
 }
 
 #[cfg(test)]
@@ -49,11 +56,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_turn_is_no_slowest_one() {
-        assert_eq!(
-            [0, 1, 20].map(|turns| slowest_turn_text(0.934, turns)),
-            ["not measured", "1 turn", "0.93 of 20 turns"]
-        );
+    fn an_interval_wider_than_a_factor_of_two_is_not_told() {
+        let ratio = |low: f64, high: f64| median_interval(&[low, low, 1.0, 1.0, high, high]);
+        assert_eq!(ratio_text(&ratio(0.8, 1.5)), "1.00 [0.80, 1.50]");
+        assert_eq!(ratio_text(&ratio(0.06, 30.0)), "can't tell");
+        assert!(is_undecided(&median_interval(&[1.0; 5])) && !is_undecided(&median_interval(&[1.0; 6])));
     }
 
     #[test]

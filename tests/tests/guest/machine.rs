@@ -1,7 +1,7 @@
 //! A guest under QEMU, with its own links, and a shell in it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub struct Machine {
     namespace: Namespace,
     /// The interfaces' names, in the order of the shape's NICs.
     pub interfaces: Vec<String>,
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
 }
 
 /// The exit status and output of one request.
@@ -123,7 +123,7 @@ impl Machine {
             }
         };
         let mut machine =
-            Self { _qemu: qemu, port, socket, monitor, namespace, interfaces: Vec::new(), folder: sockets };
+            Self { _qemu: qemu, port, socket, monitor, namespace, interfaces: Vec::new(), _folder: sockets };
         machine.name_interfaces(shape)?;
         Ok(machine)
     }
@@ -162,19 +162,6 @@ impl Machine {
         let mut text = vec![0; length.parse().expect(&give_up)];
         self.port.read_exact(&mut text).expect(&give_up);
         Answer { status: status.parse().expect(&give_up), text: String::from_utf8_lossy(&text).into_owned() }
-    }
-
-    /// Copies one of the workspace's binaries into the guest, over its first link. Most tests need none but those of the image.
-    pub fn copy_in(&mut self, program: &str) -> io::Result<()> {
-        let stripped = self.folder.path().join(program);
-        let strip =
-            Command::new("strip").arg("-o").arg(&stripped).arg(tests::own_program(program)).status()?;
-        assert!(strip.success(), "strip {program}: {strip}");
-        let bytes = std::fs::read(stripped)?;
-        let listener = self.namespace.run(|| TcpListener::bind("10.9.0.1:9000"))?;
-        let sending = std::thread::spawn(move || listener.accept()?.0.write_all(&bytes));
-        self.run(&format!("nc 10.9.0.1 9000 >/bin/{program} && chmod +x /bin/{program}"));
-        sending.join().unwrap_or_else(|_| Err(io::Error::other("the sending thread panicked")))
     }
 
     /// Runs one line of shell, which must succeed. Returns its output.

@@ -3,9 +3,9 @@
 use serde_json::json;
 use serial_test::serial;
 
+use super::boot;
 use super::load::{start, stop, worker_lines};
-use super::machine::{Machine, Nic, Shape};
-use super::{boot, boot_shape};
+use super::machine::{Machine, Nic};
 
 #[test]
 #[serial]
@@ -114,50 +114,4 @@ fn memory_is_on_the_workers_node(guest: &mut Machine, nic: usize, cores: [u64; 2
     stop(guest);
     assert_eq!(guest.settings(&interface), before);
     explained
-}
-
-/// `lab numa`: three cores a node, two for workers and one for the load.
-#[test]
-#[serial]
-#[ignore = "takes one to two minutes: tests/guest/run lab_numa --ignored"]
-fn lab_numa_places_workers_and_what_they_store_on_one_node_and_on_two() {
-    let shape = Shape { nics: vec![Nic::Virtio], numa_nodes: 2, cpus_per_node: 3 };
-    let Some(mut guest) = boot_shape(&shape) else { return };
-    guest.run("echo 0 >/proc/sys/kernel/numa_balancing");
-    guest.copy_in("lab").unwrap();
-    let refused = guest.ask("taskset -c 0-2 lab numa --quick");
-    assert!(
-        refused.status != 0 && refused.text.contains("cores 0-2 of node 0, and none of another"),
-        "{refused:?}"
-    );
-    let report = guest.json("lab numa --quick --rounds 1 --policies vanilla --format json 2>/tmp/errors");
-    assert_eq!(report["cores"]["workers"], json!(["0-1", "3-4", "0,3"]), "{report}");
-    assert_eq!(
-        (&report["cores"]["nodes"], &report["cores"]["load"]),
-        (&json!([0, 1]), &json!("2,5")),
-        "{report}"
-    );
-    let loads = report["measured"]["loads"].as_array().unwrap();
-    assert_eq!(loads.len(), 2, "{report}");
-    for load in loads {
-        let rounds =
-            load["classes"].as_array().unwrap().iter().flat_map(|class| class["rounds"].as_array().unwrap());
-        let turns = rounds.flat_map(|round| round["turns"].as_array().unwrap());
-        let mut placements = 0;
-        for turn in turns.filter(|turn| !turn["value"].is_null()) {
-            let (index, value) = (turn["contestant"].as_u64().unwrap(), &turn["value"]);
-            let [first, second] = [0, 1].map(|node| value["pages"][node].as_u64().unwrap());
-            println!("{}: {} {first} {second} pages", load["load"], load["contestants"][index as usize]);
-            assert!(value["load"]["qps"].as_f64() > Some(0.0), "{value}");
-            assert_eq!(value["server"]["misaligned"], 0, "{value}");
-            // 2,000 records are some 130 pages. With workers on both nodes they are where they were received.
-            assert!(first + second > 100, "{value}");
-            let on_first = first as f64 / (first + second) as f64;
-            assert!(index != 0 || on_first > 0.95, "{value}");
-            assert!(index != 1 || on_first < 0.05, "{value}");
-            placements |= 1 << index;
-        }
-        assert_eq!(placements, 0b111, "{report}");
-    }
-    assert_eq!(guest.run("ls /run"), "", "nothing is left behind");
 }

@@ -19,40 +19,30 @@ fn array(value: &Value) -> &[Value] {
 
 /// Measures a server at a rate that an unoptimized fleet can keep, and checks what was attached.
 fn is_measured(name: &str, arguments: &[&str]) {
-    let load = ["--quick", "--rates", "500", "--rounds", "1", "--latency-budget", "1000", "--format", "json"];
-    let output = attach(&[&load[..], arguments].concat());
+    let folder = tempfile::tempdir().unwrap();
+    let load = ["--rates", "500", "--rounds", "1", "--latency-budget", "1000", "--format", "json"];
+    let output = attach(&[&load[..], &["--output", folder.path().to_str().unwrap()], arguments].concat());
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
-    let [load] = array(&report["result"]["loads"]) else { panic!("{report}") };
     let attached = format!("{name}, attached, budget 1000 µs");
     // Empty where the machine disturbed the round.
-    for row in array(&load["classes"]).iter().flat_map(|class| array(&class["rows"])) {
-        let is_attached = match row["name"].as_str().unwrap() {
-            other if other == name => false,
-            other => {
-                assert_eq!(other, attached);
-                true
-            }
-        };
-        assert_eq!(row["reference"], name, "{row}");
-        assert_eq!(row["attach_cores"].is_number(), is_attached, "{row}");
+    for row in array(&report["results"]["loads"]).iter().flat_map(|load| array(&load["rows"])) {
+        let is_attached = row["contender"] == attached;
+        assert!(is_attached || row["contender"] == name, "{row}");
         // A server of which no turn was valid has none.
-        assert!(row["queue"].is_string() == is_attached || row["qps"]["count"] == 0, "{row}");
+        if row["turns"] != 0 {
+            assert_eq!(row["figures"]["attach-cpu"].is_object(), is_attached, "{row}");
+            assert_eq!(row["queue"].is_string(), is_attached, "{row}");
+            assert_eq!(row["figures"]["p50"]["reference"], name, "{row}");
+        }
     }
     // Turns that don't count show what was attached, too.
-    let measured = &load["measured"];
-    let rounds = array(&measured["classes"]).iter().flat_map(|class| array(&class["rounds"]));
-    let counted = rounds.flat_map(|round| array(&round["turns"]));
-    let others = array(&measured["left_out"]).iter().chain(array(&load["invalid"]));
-    let attached: Vec<&Value> = counted
-        .chain(others)
-        .map(|turn| &turn["value"]["attach"])
-        .filter(|attach| attach.is_object())
-        .collect();
+    let load = &report["results"]["measurements"][0];
+    let turns = array(&load["turns"]).iter().filter(|turn| turn["contender"] == 1);
+    let attached: Vec<&Value> = turns.map(|turn| &turn["detail"]["attach"]).collect();
     assert!(!attached.is_empty(), "{load}");
     for turn in attached {
-        assert_eq!(turn["instances"], 1, "{turn}");
-        assert!(turn["cores"].as_f64().is_some_and(|cores| cores > 0.0), "{turn}");
+        assert_eq!(turn["instances"], 1, "{load}");
     }
 }
 
@@ -104,7 +94,10 @@ fn a_server_that_can_not_be_attached_to_is_refused_with_the_reason() {
     if program("python3").is_none() {
         return;
     }
-    let output = attach(&["--quick", "--connections", "2", "--server", BLOCKING, "--request", "echo"]);
+    let folder = tempfile::tempdir().unwrap();
+    let report = ["--output", folder.path().to_str().unwrap()];
+    let blocking = ["--quick", "--connections", "2", "--server", BLOCKING, "--request", "echo"];
+    let output = attach(&[&report[..], &blocking].concat());
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{output:?}");
     for expected in ["can't be attached to", "poll or select", "epoll"] {
@@ -132,7 +125,7 @@ fn a_server_and_its_children_end_with_a_lab_that_is_killed() {
     let request = r"GET /nonesuch HTTP/1.1\r\nHost: lab\r\n\r\n";
     let mut lab = Command::new(tests::own_program("lab"));
     lab.args(["attach", "--quick", "--connections", "2", "--server", &server, "--request", request]);
-    let mut lab = lab.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lab = lab.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let children = || -> Option<(u32, Vec<u32>)> {
         let master = fs::read_to_string(folder.path().join("pid")).ok()?.trim().parse().ok()?;
         let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).ok()?;

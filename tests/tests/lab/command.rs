@@ -10,42 +10,74 @@ fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+/// `lab` with these arguments, its report in a folder, and what it prints as JSON.
+fn lab(arguments: &[&str]) -> (tempfile::TempDir, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(tests::own_program("lab"))
+        .args(arguments)
+        .args(["--format", "json", "--output", folder.path().to_str().unwrap()])
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    (folder, report)
+}
+
 #[test]
 #[ignore = "long"]
 #[isolated(root)]
 #[serial]
-fn lab_compares_the_policies_that_it_was_asked_for_and_prints_every_load() {
+fn lab_compares_the_contenders_that_it_was_asked_for_under_every_load() {
+    let contenders = "vanilla:epoll,vanilla:uring,kernel-polling:epoll";
+    let asked =
+        ["compare", "--quick", "--rounds", "2", "--gro-flush-timeout", "50", "--contenders", contenders];
+    let (folder, report) = lab(&asked);
+    let ran: Vec<&str> = array(&report["servers"]).iter().filter_map(|it| it["ran"].as_str()).collect();
+    assert_eq!(ran, ["vanilla", "vanilla", "kernel-polling"]);
+    assert_eq!(report["experiment"]["references"], serde_json::json!([0, 1]));
+    let kinds: Vec<&Value> =
+        array(&report["results"]["measurements"]).iter().map(|load| &load["kind"]).collect();
+    // Without a capacity, which the machine may have prevented, there is no share of it.
+    assert!(kinds == ["capacity", "open", "closed"] || kinds == ["capacity", "closed"], "{kinds:?}");
+    // Two rounds are too few. Empty where the machine disturbed both.
+    let verdict = report["verdict"].to_string();
+    assert!(["too few rounds", "Nothing was measured"].iter().any(|it| verdict.contains(it)), "{verdict}");
+    for row in array(&report["results"]["loads"]).iter().flat_map(|load| array(&load["rows"])) {
+        let expected = ["vanilla, epoll", "vanilla, uring", "kernel-polling, epoll, grace 50 µs"];
+        assert!(expected.iter().any(|name| row["contender"] == *name), "{row}");
+        // An unoptimized fleet may send too late: then the figure is not there.
+        let share = &row["figures"]["busy-poll-share"]["value"]["median"];
+        assert!(share.is_null() || (0.0..=100.0).contains(&share.as_f64().unwrap()), "{row}");
+    }
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("vanilla, uring") && !page.contains("{{") && !page.contains("src="), "{page}");
+    assert!(folder.path().join("report.md").exists() && folder.path().join("results.json").exists());
+    let diff = Command::new(tests::own_program("lab")).arg("diff").args([folder.path(); 2]).output().unwrap();
+    let text = String::from_utf8_lossy(&diff.stdout).into_owned();
+    assert!(diff.status.success() && text.contains(" 0 are worse"), "{diff:?}");
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn the_first_screen_has_forty_lines_of_a_hundred_columns_and_names_the_page() {
+    let folder = tempfile::tempdir().unwrap();
     let output = Command::new(tests::own_program("lab"))
-        .args(["compare", "--quick", "--rounds", "2", "--policies", "vanilla,kernel-polling"])
-        .args(["--format", "json", "--gro-flush-timeout", "50"])
+        .args(["--quick", "--rounds", "1", "--rates", "500,600"])
+        .args(["--output", folder.path().to_str().unwrap()])
         .output()
         .unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    let result = &report["result"];
-    let ran: Vec<&str> = array(&result["servers"]).iter().filter_map(|it| it["ran"].as_str()).collect();
-    assert_eq!(ran, ["vanilla", "kernel-polling"]);
-    // Two rounds are too few.
-    let verdict = report["verdict"].as_str().unwrap();
-    assert!(
-        verdict.starts_with("Too few rounds") || verdict.starts_with("Nothing was measured"),
-        "{verdict}"
-    );
-    let shares: Vec<&Value> = array(&result["loads"]).iter().map(|load| &load["share"]).collect();
-    assert_eq!(shares, array(&report["config"]["shares"]).iter().collect::<Vec<_>>());
-    assert!(!shares.is_empty());
-    // Empty where the machine disturbed both rounds.
-    let classes = array(&result["loads"]).iter().flat_map(|load| array(&load["classes"]));
-    for row in classes.flat_map(|class| array(&class["rows"])) {
-        let share = row["busy_poll_share"].as_f64().unwrap();
-        match row["name"].as_str().unwrap() {
-            "vanilla, epoll" => assert_eq!(share, 0.0, "{row}"),
-            "kernel-polling, epoll, grace 50 µs" => assert!((0.0..=1.0).contains(&share), "{row}"),
-            other => panic!("{other} was not asked for"),
-        }
-        // 0 where no turn was valid: an unoptimized fleet may send too late.
-        assert!(row["p99_us"]["median"].as_f64().is_some(), "{row}");
-    }
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() <= 40 && lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+    let page = folder.path().join("report.html");
+    assert_eq!(lines.last(), Some(&&*format!("Plots and every number: {}", page.display())));
+    assert!(page.exists());
+    // The machine may have disturbed the only round.
+    let verdict = lines[..10].join(" ");
+    assert!(["kernel-polling, auto", "Nothing was measured"].iter().any(|it| verdict.contains(it)), "{text}");
+    assert!(text.contains("Left out of "), "{text}");
 }
 
 #[test]
@@ -68,23 +100,16 @@ fn compare_application(service: &str) {
     if tests::drivers(["uring"]).is_empty() || tests::descriptors(4000).is_none() {
         return;
     }
-    let output = Command::new(tests::own_program("lab"))
-        .args(["peers", "--service", service, "--loopback", "--quick", "--rounds", "1", "--format", "json"])
-        .output()
-        .unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    let rows = array(&report["rows"]);
-    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    let (_folder, report) = lab(&["peers", "--service", service, "--loopback", "--quick", "--rounds", "1"]);
     // Empty where the machine disturbed the only round.
-    assert!(names.is_empty() || names == ["lull uring", "lull epoll", "tokio"], "{names:?}");
-    for row in rows {
-        assert!(row["qps"].as_f64() > Some(0.0) && row["cpu_us_per_request"].as_f64() > Some(0.0), "{row}");
+    for row in array(&report["results"]["loads"]).iter().flat_map(|load| array(&load["rows"])) {
+        let figure = |name: &str| row["figures"][name]["value"]["median"].as_f64();
+        assert!(figure("throughput") > Some(0.0) && figure("cpu-per-request") > Some(0.0), "{row}");
         // A connection with an HTTP session is more than a socket, on any runtime.
-        assert!(row["bytes_per_idle_connection"].as_f64() > Some(1000.0), "{row}");
+        assert!(figure("connection-bytes") > Some(1000.0), "{row}");
     }
     assert_eq!(
-        array(&report["runs"])[0]["contestants"],
+        array(&report["results"]["measurements"])[0]["contenders"],
         serde_json::json!(["lull uring", "lull epoll", "tokio"])
     );
 }
@@ -109,6 +134,7 @@ fn explain_shows_what_lab_has_measured_last_of_each_latency_budget() {
         let output = Command::new(tests::own_program(program))
             .args(arguments)
             .env("XDG_STATE_HOME", state.path())
+            .current_dir(state.path())
             .output()
             .unwrap();
         // Nothing can poll loopback.
@@ -116,20 +142,16 @@ fn explain_shows_what_lab_has_measured_last_of_each_latency_budget() {
         assert_eq!(output.status.code(), Some(expected), "{output:?}");
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let policies = ["--policies", "vanilla,kernel-polling", "--latency-budget", "0,20"];
-    let load = ["compare", "--quick", "--rounds", "2", "--rates", "500", "--format", "json"];
-    let (report, stderr) = run("lab", &[&load[..], &policies[..]].concat());
+    let contenders = "vanilla:epoll,kernel-polling:epoll:0,kernel-polling:epoll:20";
+    let load = ["compare", "--rounds", "2", "--rates", "500", "--format", "json"];
+    let (report, stderr) = run("lab", &[&load[..], &["--contenders", contenders]].concat());
     let report: Value = serde_json::from_str(&report).unwrap();
     let kept = std::fs::read(state.path().join("lull/lab-last.json"));
     assert!(!stderr.contains("won't show this result"), "{stderr}");
     // The machine may have disturbed both rounds of a server.
-    let loads = array(&report["result"]["loads"]);
-    let rows =
-        loads.iter().flat_map(|load| array(&load["classes"])).take(1).flat_map(|class| array(&class["rows"]));
-    let measured = rows
-        .filter(|row| row["cpu_ratio"]["count"].as_u64() > Some(0))
-        .filter_map(|row| row["name"].as_str());
-    let measured: Vec<&str> = measured.filter(|name| name.starts_with("kernel-polling")).collect();
+    let rows = array(&report["results"]["loads"]).iter().take(1).flat_map(|load| array(&load["rows"]));
+    let measured = rows.filter(|row| row["figures"]["cpu-per-request"]["ratio"].is_object());
+    let measured: Vec<&str> = measured.filter_map(|row| row["contender"].as_str()).collect();
     assert_eq!(kept.is_ok(), !measured.is_empty(), "{measured:?}");
     let Ok(kept) = kept else { return };
     let kept: Value = serde_json::from_slice(&kept).unwrap();
@@ -140,6 +162,28 @@ fn explain_shows_what_lab_has_measured_last_of_each_latency_budget() {
         let budget = if name.contains("budget 20") { " 20 µs " } else { " 0 µs " };
         let row = text.lines().find(|line| line.starts_with(" 500/s ") && line.contains(budget));
         assert!(row.is_some_and(|row| row.contains("too few rounds")), "{name}: {text}");
+    }
+}
+
+#[test]
+fn without_root_lab_says_what_needs_it_and_what_does_not() {
+    if tests::program("setpriv").is_none() {
+        return;
+    }
+    let lab = tests::own_program("lab");
+    // Without capabilities root can do here what anybody can.
+    let mut command = if rustix::process::geteuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(lab);
+        command
+    } else {
+        Command::new(lab)
+    };
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    for expected in ["`lab compare` needs root", "lab peers --loopback"] {
+        assert!(error.contains(expected), "no {expected:?} in {error}");
     }
 }
 

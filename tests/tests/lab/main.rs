@@ -5,7 +5,6 @@ mod command;
 mod failures;
 mod load;
 mod model;
-mod numa;
 mod pacing;
 mod paper;
 mod server;

@@ -8,8 +8,8 @@ use serde_json::Value;
 use serial_test::serial;
 use tests::isolated;
 
-/// Every table and figure with measurements; figures 1 to 4 are drawings. Beside them are two of our own: memcached attached, and
-/// scaling over queues.
+/// Every table and figure with measurements; figures 1 to 4 are drawings. Beside them is one of our own: memcached
+/// attached.
 const EXHIBITS: [&str; 10] = [
     "Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Figure 5", "Figure 6", "Figure 7", "Figure 8",
     "Figure 9",
@@ -98,7 +98,7 @@ fn lab_paper_reports_every_table_and_figure_and_measures_no_part_twice() {
     }
     for load in array(&policies["loads"]) {
         let systems: Vec<&str> =
-            array(&load["rows"]).iter().filter_map(|row| row["system"].as_str()).collect();
+            array(&load["rows"]).iter().filter_map(|row| row["contender"].as_str()).collect();
         let expected = [
             "vanilla, epoll",
             "packing, epoll",
@@ -114,7 +114,7 @@ fn lab_paper_reports_every_table_and_figure_and_measures_no_part_twice() {
         let rows = array(&load["rows"]);
         let idle = |row: &Value| row["figures"]["idle-cpu"]["value"]["median"].as_f64().unwrap();
         let [vanilla, _, polls] = rows else { panic!("three contenders: {load}") };
-        assert_eq!(polls["system"], "user-level, smoltcp over AF_XDP", "{load}");
+        assert_eq!(polls["contender"], "user-level, smoltcp over AF_XDP", "{load}");
         assert!(idle(polls) > 0.0 && idle(vanilla) >= 0.0, "{load}");
     }
 
@@ -165,7 +165,7 @@ fn without_root_lab_paper_names_what_is_missing_beside_the_papers_numbers() {
         );
     }
     let markdown = fs::read_to_string(folder.path().join("report.md")).unwrap();
-    assert_eq!(markdown.matches("**Not measured here: ").count(), EXHIBITS.len() + 2, "{markdown}");
+    assert_eq!(markdown.matches("**Not measured here: ").count(), EXHIBITS.len() + 1, "{markdown}");
     assert!(!folder.path().join("part-policies.json").exists());
 }
 

@@ -14,35 +14,31 @@ fn array(value: &Value) -> &[Value] {
 #[isolated(root)]
 #[serial]
 fn lab_steps_shows_each_server_after_each_step_of_each_load() {
+    let folder = tempfile::tempdir().unwrap();
     let output = Command::new(tests::own_program("lab"))
         // An unoptimized server and fleet keep up with that.
-        .args(["steps", "--quick", "--rounds", "1", "--capacity", "2000", "--latency-budget", "0,50"])
-        .args(["--format", "json"])
+        .args(["steps", "--quick", "--rounds", "1", "--capacity", "2000"])
+        .args(["--contenders", "vanilla:epoll,kernel-polling:epoll,kernel-polling:epoll:50"])
+        .args(["--format", "json", "--output", folder.path().to_str().unwrap()])
         .output()
         .unwrap();
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    let loads: Vec<&str> = array(&report["steps"]).iter().filter_map(|load| load["load"].as_str()).collect();
+    let loads = array(&report["results"]["measurements"]).iter().filter_map(|load| load["name"].as_str());
     let expected = ["steps of 400ms, 200 to 1800/s", "bursts of 10ms, 1800/s", "bursts of 100ms, 1800/s"];
-    assert_eq!(loads, expected);
+    assert_eq!(loads.collect::<Vec<_>>(), expected);
     let servers = ["vanilla, epoll", "kernel-polling, epoll", "kernel-polling, epoll, budget 50 µs"];
+    // Empty where the machine disturbed the round.
     for load in array(&report["steps"]) {
         let steps: &[&str] = if load["rate"]["low"].as_f64() > Some(0.0) { &["up", "down"] } else { &["up"] };
         let expected: Vec<(&str, &str)> =
             steps.iter().flat_map(|&step| servers.map(|server| (step, server))).collect();
-        // Empty where the machine disturbed the round.
-        for class in array(&load["classes"]) {
-            let rows = array(&class["rows"]);
-            let named: Vec<(&str, &str)> = rows
-                .iter()
-                .map(|row| (row["step"].as_str().unwrap(), row["name"].as_str().unwrap()))
-                .collect();
-            assert_eq!(named, expected);
-            rows.iter().for_each(|row| check_row(load, row));
-        }
+        let rows = array(&load["rows"]);
+        let named: Vec<(&str, &str)> =
+            rows.iter().map(|row| (row["step"].as_str().unwrap(), row["name"].as_str().unwrap())).collect();
+        assert_eq!(named, expected);
+        rows.iter().for_each(|row| check_row(load, row));
     }
-    let text = &report["comparison"]["verdict"];
-    assert!(text.as_str().unwrap().contains("the capacity is not searched"), "{text}");
 }
 
 fn check_row(load: &Value, row: &Value) {
@@ -70,6 +66,14 @@ fn check_row(load: &Value, row: &Value) {
     }
     let budget = if row["name"].as_str().unwrap().ends_with("50 µs") { 50.0 } else { 0.0 };
     assert_eq!(row["allowed_us"].as_f64(), Some(1000.0 + budget), "{row}");
+}
+
+#[test]
+#[isolated(root)]
+fn rates_are_refused_where_they_have_no_effect() {
+    let output = Command::new(tests::own_program("lab")).args(["steps", "--rates", "500"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("--rates has no effect"), "{error}");
 }
 
 #[test]

@@ -2,31 +2,27 @@
 
 #![forbid(unsafe_code)]
 
-mod commands;
 mod flags;
-mod fleet_commands;
-mod ineffective_flags;
-mod model_command;
-mod numa_command;
+mod fleet_presets;
 mod output;
 mod paper_command;
+mod presets;
 mod progress_bar;
-mod steps_command;
-mod waiting_command;
 
 use std::process::ExitCode;
 
-use flags::Command;
+use clap::Parser;
+use flags::{Command, Flags, PeerFlags};
 use lab::allocation_counter::CountingAllocator;
 use lab::experiment_process;
-use lab::experiments::Contestant;
+use output::Failure;
 
 /// Costs every echo server the same, and nothing where nothing is allocated.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
-    let flags = ineffective_flags::parse();
+    let flags = Flags::parse();
     // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
     // Not on standard output, which is an experiment process's protocol.
     tracing_subscriber::fmt()
@@ -35,32 +31,39 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    let outcome = match flags.command {
-        Some(Command::ExperimentProcess { role, namespace }) => {
-            experiment_process::run(&role, namespace.as_deref()).map_err(Into::into)
-        }
-        Some(Command::Diff(flags)) => commands::diff(&flags),
-        Some(Command::SelfTest(flags)) => fleet_commands::self_test(&flags),
-        Some(Command::Check(flags)) => commands::check(&flags),
-        Some(Command::Compare(flags)) => fleet_commands::compare(&flags, flags.contestants()),
-        Some(Command::Peers(flags)) if flags.comparison.loopback => commands::compare_peers(&flags),
-        Some(Command::Peers(flags)) => fleet_commands::compare_peers(&flags),
-        Some(Command::Attach(flags)) => fleet_commands::attach(&flags),
-        Some(Command::Steps(flags)) => steps_command::run(&flags),
-        Some(Command::Generators(flags)) => commands::compare_generators(&flags),
-        Some(Command::MemcachedCpu(flags)) => commands::compare_memcached_cpu(flags),
-        Some(Command::Model(flags)) => model_command::run(&flags),
-        Some(Command::Numa(flags)) => numa_command::run(&flags),
-        Some(Command::Waiting(flags)) => waiting_command::run(&flags),
-        Some(Command::Paper(flags)) => paper_command::run(&flags),
-        Some(Command::Drivers(flags)) => fleet_commands::compare(&flags, Contestant::drivers()),
-        None => fleet_commands::compare(&flags.compare, flags.compare.contestants()),
-    };
-    match outcome {
+    match run(flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lab: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run(flags: Flags) -> Result<(), Failure> {
+    match flags.command.unwrap_or(Command::Compare(flags.compare)) {
+        Command::Compare(flags) => fleet_presets::compare(&flags),
+        Command::Drivers(flags) => fleet_presets::drivers(&flags),
+        Command::Peers(flags) => peers(&flags),
+        Command::Attach(flags) => fleet_presets::attach(&flags),
+        Command::Steps(flags) => fleet_presets::steps(&flags),
+        Command::Diff(flags) => presets::diff(&flags),
+        Command::SelfTest(flags) => fleet_presets::self_test(&flags),
+        Command::Check(flags) => presets::check(&flags),
+        Command::Model(flags) => presets::model(&flags),
+        Command::Waiting(flags) => presets::waiting(&flags),
+        Command::Paper(flags) => paper_command::run(&flags),
+        Command::ExperimentProcess { role, namespace } => {
+            Ok(experiment_process::run(&role, namespace.as_deref())?)
+        }
+    }
+}
+
+fn peers(flags: &PeerFlags) -> Result<(), Failure> {
+    let service = flags.service()?;
+    if flags.loopback {
+        presets::peers_on_loopback(flags, service)
+    } else {
+        fleet_presets::peers(flags, service)
     }
 }

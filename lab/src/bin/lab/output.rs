@@ -1,27 +1,64 @@
-//! Where reports go: standard output, and a file.
+//! Where reports go: standard output, and a folder.
 
-use std::fs::File;
+use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
-use lab::report::FleetReport;
+use lab::report::{Comparison, Document};
 use policies::explain::measured::Measured;
 use serde::Serialize;
 
-use crate::flags::Format;
+use crate::flags::{Format, ReportFlags};
 
 /// A failure to be printed; the binary handles none of them.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Creates the file for JSON. Called before the experiment, so that a wrong path doesn't cost a run.
-pub fn create_file(path: Option<&Path>) -> Result<Option<File>, Failure> {
-    let Some(path) = path else { return Ok(None) };
-    Ok(Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?))
+/// The folder of a report, which exists.
+pub struct Output {
+    format: Format,
+    folder: PathBuf,
+}
+
+impl Output {
+    /// Creates the folder. Before the experiment, so that a wrong path doesn't cost a run.
+    pub fn open(flags: &ReportFlags) -> Result<Self, Failure> {
+        let folder = flags.output.clone();
+        fs::create_dir_all(&folder).map_err(|error| format!("--output {}: {error}", folder.display()))?;
+        Ok(Self { format: flags.format, folder })
+    }
+
+    /// The page that is written.
+    pub fn page(&self) -> String {
+        self.folder.join("report.html").display().to_string()
+    }
+
+    /// Writes the document and `json` into the folder, and prints `text` or the JSON.
+    pub fn write(&self, document: &Document, json: &impl Serialize, text: &str) -> Result<(), Failure> {
+        let result = document.write(&self.folder, json);
+        result.map_err(|error| format!("--output {}: {error}", self.folder.display()))?;
+        print(self.format, json, text)
+    }
+
+    /// The same with the whole document as text.
+    pub fn write_all(&self, document: &Document, json: &impl Serialize) -> Result<(), Failure> {
+        let text = format!("{}\nWith plots: {}\n", document.text(), self.page());
+        self.write(document, json, &text)
+    }
+}
+
+/// Prints the text, or the JSON.
+pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match format {
+        Format::Table => write!(out, "{text}")?,
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(json)?)?,
+    }
+    Ok(())
 }
 
 /// Keeps the report for `policies explain`, if it says what a latency budget buys. Its readers can do without it, so
 /// a failure is only a warning.
-pub fn keep_report(report: &FleetReport) {
+pub fn keep_report(report: &Comparison) {
     let Some(measured) = report.measured() else { return };
     let Some(path) = Measured::path() else {
         eprintln!("lab: `policies explain` won't show this result: neither XDG_STATE_HOME nor HOME is set");
@@ -30,23 +67,4 @@ pub fn keep_report(report: &FleetReport) {
     if let Err(error) = measured.write(&path, report) {
         eprintln!("lab: `policies explain` won't show this result: {}: {error}", path.display());
     }
-}
-
-/// Prints the report in the requested format, and writes it to `file` as JSON.
-pub fn write_report(
-    format: Format,
-    file: Option<File>,
-    report: &impl Serialize,
-    text: impl FnOnce() -> String,
-) -> Result<(), Failure> {
-    let json = serde_json::to_string_pretty(report)?;
-    if let Some(mut file) = file {
-        writeln!(file, "{json}")?;
-    }
-    let mut out = io::stdout().lock();
-    match format {
-        Format::Table => write!(out, "{}", text())?,
-        Format::Json => writeln!(out, "{json}")?,
-    }
-    Ok(())
 }

@@ -3,14 +3,14 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use lab::experiments::CoreAssignment;
+use lab::engine::CoreAssignment;
 use lab::experiments::paper::{self, PaperConfig, PaperProgress, Part, PartOutcome, Programs};
 use lab::idle_cores::AwakeCores;
 use lab::report::PaperReport;
 
 use crate::flags::PaperFlags;
 use crate::output::Failure;
-use crate::progress_bar::{begin_step, progress_bar};
+use crate::progress_bar::progress_bar;
 
 pub fn run(flags: &PaperFlags) -> Result<(), Failure> {
     let config = PaperConfig::new(flags.quick)
@@ -19,12 +19,15 @@ pub fn run(flags: &PaperFlags) -> Result<(), Failure> {
     // Fails without permission; all are compared under the same conditions either way.
     let awake = AwakeCores::request();
     let programs = Programs::find();
-    let steps = Part::ALL.map(|part| paper::steps(&config, &programs, part));
+    let steps = Part::ALL.map(|part| paper::steps(&config, cores, &programs, part));
     let bar = progress_bar(steps.iter().sum());
     let terminal = io::stderr().is_terminal();
     let (mut begun, mut done) = (Instant::now(), 0);
     let result = paper::measure(&config, cores, awake.is_ok(), &flags.output, |progress| match progress {
-        PaperProgress::Turn(step) => begin_step(&bar, step),
+        PaperProgress::Turn(step) => {
+            bar.inc(1);
+            bar.set_message(step.to_owned());
+        }
         PaperProgress::Finished(part, outcome) => {
             // A part may take fewer turns than planned, or more.
             done += Part::ALL.iter().position(|other| *other == part).map_or(0, |index| steps[index]);
@@ -43,7 +46,10 @@ pub fn run(flags: &PaperFlags) -> Result<(), Failure> {
     let folder = &flags.output;
     let result = result.map_err(|error| format!("--output {}: {error}", folder.display()))?;
     let report = PaperReport::new(config, cores, awake.is_ok(), result);
-    report.write(folder).map_err(|error| format!("--output {}: {error}", folder.display()))?;
+    report
+        .document()
+        .write(folder, &report)
+        .map_err(|error| format!("--output {}: {error}", folder.display()))?;
     let mut out = io::stdout().lock();
     write!(out, "{}", report.summary())?;
     writeln!(out, "\n{}", folder.join("report.html").display())?;

@@ -16,8 +16,13 @@ pub fn progress_bar(steps: usize) -> ProgressBar {
     bar
 }
 
-/// Begins a step.
-pub fn begin_step(bar: &ProgressBar, message: &str) {
-    bar.inc(1);
-    bar.set_message(message.to_owned());
+/// Runs what calls `progress` with each of its steps.
+pub fn with_bar<T>(steps: usize, run: impl FnOnce(&mut dyn FnMut(&str)) -> T) -> T {
+    let bar = progress_bar(steps);
+    let result = run(&mut |message| {
+        bar.inc(1);
+        bar.set_message(message.to_owned());
+    });
+    bar.finish_and_clear();
+    result
 }

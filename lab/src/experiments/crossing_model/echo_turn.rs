@@ -4,39 +4,17 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use runtime::DriverKind;
-use serde::Serialize;
 
-use super::super::core_assignment::CoreAssignment;
 use crate::Error;
+use crate::engine::{CoreAssignment, Figure, Turn};
 use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
 use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, PeerService, RequestShape};
 
 const CONNECTIONS: usize = 32;
 
-/// What one request costs a server.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[non_exhaustive]
-pub struct RequestCost {
-    /// Replies that the load has received.
-    pub requests: u64,
-    /// CPU time of the server's worker and of the kernel thread that receives for it, per request, µs.
-    pub cpu_us: f64,
-    /// System calls per request that wait, poll or submit, counted by the worker.
-    pub waits: f64,
-    /// System calls per request that receive and send a record directly.
-    pub transfers: f64,
-}
-
-impl RequestCost {
-    /// System calls per request.
-    pub fn crossings(&self) -> f64 {
-        self.waits + self.transfers
-    }
-}
-
 /// System calls per request beside the worker's waits. On epoll a record is received by one `recv(2)`, and its reply sent
 /// by one `send(2)`. On a ring both are operations, for which the waits submit.
-pub(super) fn transfers(driver: DriverKind) -> f64 {
+fn transfers(driver: DriverKind) -> f64 {
     if driver == DriverKind::Uring { 0.0 } else { 2.0 }
 }
 
@@ -46,7 +24,7 @@ pub(super) fn measure(
     cores: CoreAssignment,
     warm_up: f64,
     duration: f64,
-) -> Result<RequestCost, Error> {
+) -> Result<Turn, Error> {
     let role = ProcessRole::EchoServer(EchoServerSpec {
         peer: if driver == DriverKind::Uring { Peer::LullUring } else { Peer::LullEpoll },
         core: cores.server,
@@ -75,10 +53,11 @@ pub(super) fn measure(
     let measured: EchoMeasurement = client.receive()?;
     let (cpu, waits) = (server.cpu_nanos()? - cpu, server.echo_waits()? - waits);
     let requests = measured.replies.max(1) as f64;
-    Ok(RequestCost {
-        requests: measured.replies,
-        cpu_us: cpu as f64 / 1e3 / requests,
-        waits: waits as f64 / requests,
-        transfers: transfers(driver),
-    })
+    Ok(request_cost(driver, cpu as f64 / 1e3 / requests, waits as f64 / requests))
+}
+
+/// CPU time and system calls of a request.
+pub(super) fn request_cost(driver: DriverKind, cpu_us: f64, waits: f64) -> Turn {
+    let calls = waits + transfers(driver);
+    Turn::new([(Figure::CpuPerRequest, cpu_us), (Figure::Waits, waits), (Figure::Calls, calls)])
 }

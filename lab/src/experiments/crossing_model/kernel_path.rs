@@ -13,7 +13,7 @@ use policies::Cpus;
 use policies::thread_time::this_thread_cpu_time;
 use serde::Serialize;
 
-use super::super::core_assignment::CoreAssignment;
+use crate::engine::CoreAssignment;
 
 /// Bytes of a request.
 pub const REQUEST: usize = 64;

@@ -1,31 +1,28 @@
 //! The measurements that the model is made of, in interleaved rounds.
 
-use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use policies::Policy;
-use runtime::DriverKind;
+use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;
 
-use super::super::contestant::Contestant;
-use super::super::core_assignment::CoreAssignment;
+use super::super::kernel_client::KernelClientTurn;
 use super::super::machine_check::vulnerabilities;
-use super::super::policy_comparison::{ComparisonConfig, PolicyComparison};
-use super::super::turn_conditions::{MeasuredRounds, RoundsPlan};
 use super::config::ModelConfig;
 use super::crossing_cost::{self, CrossingCost};
-use super::echo_turn::{self, RequestCost, transfers};
-use super::kernel_path::{Connections, PathMeasurement, SIZES};
+use super::echo_turn::{self, request_cost};
+use super::kernel_path::{Connections, SIZES};
 use crate::Error;
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Phases, Results, Runner, Turn};
 use crate::peers::RequestShape;
-use crate::polling_config::PollingConfig;
 use crate::testbed::Testbed;
 
-/// The drivers that are compared, by index of contestant.
+/// The drivers that are compared, by index of contender.
 pub(super) const DRIVERS: [DriverKind; 2] = [DriverKind::Epoll, DriverKind::Uring];
 /// Bytes of a reply of the echo server, and of the memcached server: a value of 200 bytes under a key of 30, and the
 /// protocol's lines.
 pub(super) const REPLIES: [usize; 2] = [RequestShape::SMALL.reply, 251];
+/// The loads: the exchange without a server, and each server in a closed loop.
+pub(super) const LOADS: [&str; 3] = ["exchange", "echo", "memcached"];
 
 /// Everything that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -35,23 +32,17 @@ pub struct ModelMeasurements {
     pub vulnerabilities: Vec<(String, String)>,
     /// δ.
     pub crossing: CrossingCost,
-    /// The exchange without a server on loopback: every round, with one exchange for each size.
-    pub path: MeasuredRounds<Vec<PathMeasurement>>,
-    /// The echo server in a closed loop on loopback, on epoll and on uring.
-    pub echo: MeasuredRounds<RequestCost>,
-    /// The memcached server in a closed loop on epoll and on uring.
-    pub memcached: MeasuredRounds<RequestCost>,
-    /// The network of `memcached`: `testbed`, or `loopback` without one.
+    /// The exchange on loopback with a contender for each size, the echo server on loopback and the memcached server, on epoll
+    /// and on uring.
+    pub results: Results,
+    /// The network of the memcached server: `testbed`, or `loopback` without one.
     pub memcached_network: &'static str,
 }
 
 /// The number of turns without repeats, for a progress bar.
 pub fn steps(config: &ModelConfig) -> usize {
-    1 + config.rounds * (1 + DRIVERS.len() * 2)
+    1 + config.rounds * (SIZES.len() + DRIVERS.len() * 2)
 }
-
-/// The shares of the time of the exchange, the echo server and memcached.
-const SHARES: [f64; 3] = [0.2, 0.4, 0.4];
 
 /// Measures everything. Calls `progress` before each turn.
 ///
@@ -61,50 +52,58 @@ pub fn measure(
     config: &ModelConfig,
     cores: CoreAssignment,
     testbed: Option<Testbed>,
-    mut progress: impl FnMut(&str),
+    progress: &mut dyn FnMut(&str),
 ) -> Result<ModelMeasurements, Error> {
-    let begun = Instant::now();
     progress("crossings");
     let crossing = crossing_cost::measure(cores.server, config.batches)?;
-    // What a phase leaves over is the next one's.
-    let limit = |phase: usize| {
-        let left = config.seconds - begun.elapsed().as_secs_f64();
-        let share = SHARES[phase] / SHARES[phase..].iter().sum::<f64>();
-        Duration::from_secs_f64((left * share).max(0.1))
-    };
-    let plan = |load, limit| RoundsPlan { load, rounds: config.rounds, cores, limit };
+    let mut phases = Phases::new(config.seconds, &[0.2, 0.4, 0.4]);
+    let mut runner = Runner::new(cores, progress);
+    let plan = |load, limit| LoadPlan::new(LOADS[load], LoadKind::Closed, 0.0, config.rounds, limit);
     let (mut connections, exchange) = (Connections::open(cores)?, Duration::from_secs_f64(config.exchange));
-    let all_sizes = ["all sizes".to_owned()];
-    // A turn has each size once, and gives a line.
-    let path = plan("exchange", limit(0)).measure(&all_sizes, &mut progress, |_| {
-        let measured = SIZES.iter().map(|&bytes| connections.measure(bytes, exchange));
-        Ok(Some(measured.collect::<io::Result<_>>()?))
+    let sizes = SIZES.map(|bytes| format!("{bytes} B"));
+    runner.measure(plan(0, phases.next_limit()?), &sizes, |index| {
+        let measured = connections.measure(SIZES[index], exchange)?;
+        Ok(Turn::new([
+            (Figure::CpuPerRequest, measured.server_us),
+            (Figure::BothEndsCpu, measured.both_us),
+            (Figure::Calls, measured.server_calls),
+        ]))
     })?;
     let names = DRIVERS.map(|driver| driver.to_string());
-    let echo = plan("echo", limit(1)).measure(&names, &mut progress, |index| {
-        echo_turn::measure(DRIVERS[index], cores, config.warm_up, config.duration).map(Some)
+    runner.measure(plan(1, phases.next_limit()?), &names, |index| {
+        echo_turn::measure(DRIVERS[index], cores, config.warm_up, config.duration)
     })?;
-    let memcached_network = if testbed.is_some() { "testbed" } else { "loopback" };
-    let mut comparison = ComparisonConfig::new(Vec::new(), true);
-    (comparison.warm_up, comparison.duration) = (config.warm_up, config.duration);
-    let mut comparison = PolicyComparison::new(testbed, cores, comparison, PollingConfig::default());
-    let memcached = plan("memcached", limit(2))
-        .measure(&names, &mut progress, |index| memcached_turn(&mut comparison, DRIVERS[index]).map(Some))?;
-    let vulnerabilities = vulnerabilities();
-    Ok(ModelMeasurements { vulnerabilities, crossing, path, echo, memcached, memcached_network })
+    runner.measure(plan(2, phases.next_limit()?), &names, |index| {
+        memcached_turn(config, cores, testbed.as_ref(), DRIVERS[index])
+    })?;
+    Ok(ModelMeasurements {
+        vulnerabilities: vulnerabilities(),
+        crossing,
+        results: runner.finish(&[0]),
+        memcached_network: if testbed.is_some() { "testbed" } else { "loopback" },
+    })
 }
 
 /// Measures this project's memcached server under vanilla in a closed loop.
-fn memcached_turn(comparison: &mut PolicyComparison, driver: DriverKind) -> Result<RequestCost, Error> {
-    let (warm_up, duration) = (comparison.config.warm_up, comparison.config.duration);
-    let contestant = Contestant { policy: Policy::Vanilla, driver };
-    let measured = comparison.measure(contestant, PollingConfig::default(), warm_up, duration)?;
-    let server = measured.server;
+fn memcached_turn(
+    config: &ModelConfig,
+    cores: CoreAssignment,
+    testbed: Option<&Testbed>,
+    driver: DriverKind,
+) -> Result<Turn, Error> {
+    let turn = KernelClientTurn {
+        testbed,
+        cores,
+        driver,
+        wait: WaitStrategy::Block,
+        connections: 64,
+        rate: None,
+        records: 10_000,
+        warm_up: config.warm_up,
+        duration: config.duration,
+    };
+    let (_, server) = turn.measure()?;
     let requests = server.requests.max(1) as f64;
-    Ok(RequestCost {
-        requests: server.requests,
-        cpu_us: (server.thread_cpu + server.kernel_thread_cpu) * 1e6 / requests,
-        waits: server.waits as f64 / requests,
-        transfers: transfers(driver),
-    })
+    let cpu_us = (server.thread_cpu + server.kernel_thread_cpu) * 1e6 / requests;
+    Ok(request_cost(driver, cpu_us, server.waits as f64 / requests))
 }

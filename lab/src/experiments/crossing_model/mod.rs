@@ -17,8 +17,7 @@ pub(crate) mod sample;
 
 pub use config::ModelConfig;
 pub use crossing_cost::{BATCH, CrossingCost};
-pub use echo_turn::RequestCost;
-pub use kernel_path::{PathMeasurement, REQUEST, SIZES};
+pub use kernel_path::{REQUEST, SIZES};
 pub use line::{Line, Regression};
 pub use measurement::{ModelMeasurements, measure, steps};
 pub use model::{CrossingModel, KernelPath, PathRow, ServerCost};

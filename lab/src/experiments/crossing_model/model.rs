@@ -1,16 +1,15 @@
 //! The model's figures from the measurements.
 
-use loadgen::interleaved_rounds::{Round, figures, ratios};
 use loadgen::medians::{Interval, median, median_interval};
 use runtime::DriverKind;
 use serde::Serialize;
 
 use super::crossing_cost::CrossingCost;
-use super::echo_turn::RequestCost;
-use super::kernel_path::{PathMeasurement, SIZES};
+use super::kernel_path::SIZES;
 use super::line::{Line, Regression};
-use super::measurement::{DRIVERS, ModelMeasurements, REPLIES};
+use super::measurement::{DRIVERS, LOADS, ModelMeasurements, REPLIES};
 use super::potential::{Prediction, potential};
+use crate::engine::{Figure, Round, Turn, values};
 
 /// Operations of a request on a ring, of which each costs a NOP's share of a batch: a receive and a send.
 const OPERATIONS: f64 = 2.0;
@@ -42,29 +41,32 @@ pub struct KernelPath {
 }
 
 impl KernelPath {
-    fn new(rounds: &[Round<Vec<PathMeasurement>>], crossing_us: f64) -> Self {
+    fn new(rounds: &[Round<'_>], crossing_us: f64) -> Self {
         let row = |(index, &bytes): (usize, &usize)| {
-            let at_size = || rounds.iter().filter_map(|round| round.value(0)?.get(index));
-            let of = |figure: fn(&PathMeasurement) -> f64| {
-                median_interval(&at_size().map(figure).collect::<Vec<_>>())
-            };
-            let share = |it: &PathMeasurement| potential(it.server_calls, crossing_us, it.server_us);
+            let of = |figure| median_interval(&values(rounds, index, |turn| turn.get(figure)));
             PathRow {
                 bytes,
-                server_us: of(|it| it.server_us),
-                both_us: of(|it| it.both_us),
-                server_calls: of(|it| it.server_calls).median,
-                potential: median_interval(&at_size().filter_map(share).collect::<Vec<_>>()),
+                server_us: of(Figure::CpuPerRequest),
+                both_us: of(Figure::BothEndsCpu),
+                server_calls: of(Figure::Calls).median,
+                potential: median_interval(&values(rounds, index, |turn| share(turn, crossing_us))),
             }
         };
-        let line = |round: &Round<Vec<PathMeasurement>>| {
-            let without = |it: &PathMeasurement| it.server_us - it.server_calls * crossing_us;
-            let measured = round.value(0)?.iter();
-            Line::fit(&measured.map(|it| (it.bytes as f64, without(it))).collect::<Vec<_>>())
+        let line = |round: &Round<'_>| {
+            let without = |(turn, &bytes): (&Option<&Turn>, &usize)| {
+                let turn = (*turn)?;
+                Some((bytes as f64, turn.get(Figure::CpuPerRequest) - turn.get(Figure::Calls) * crossing_us))
+            };
+            Line::fit(&round.iter().zip(&SIZES).filter_map(without).collect::<Vec<_>>())
         };
         let lines: Vec<Line> = rounds.iter().filter_map(line).collect();
         Self { rows: SIZES.iter().enumerate().map(row).collect(), server: Regression::new(&lines) }
     }
+}
+
+/// The share of a turn's CPU time that its system calls cost; NaN without CPU time.
+fn share(turn: &Turn, crossing_us: f64) -> f64 {
+    potential(turn.get(Figure::Calls), crossing_us, turn.get(Figure::CpuPerRequest)).unwrap_or(f64::NAN)
 }
 
 /// Where a server's CPU time per request goes.
@@ -107,18 +109,15 @@ impl CrossingModel {
     /// Computes the model. δ is its median; the intervals have what differs between rounds.
     pub fn new(measured: &ModelMeasurements) -> Self {
         let crossing_us = measured.crossing.system_call.median / 1e3;
-        let path = KernelPath::new(&measured.path.finished.leading().rounds, crossing_us);
+        let rounds = |load: usize| measured.results.rounds_of(LOADS[load]);
+        let path = KernelPath::new(&rounds(0), crossing_us);
         let (mut servers, mut predictions) = (Vec::new(), Vec::new());
-        let runs = [
-            ("echo", "loopback", &measured.echo),
-            ("memcached", measured.memcached_network, &measured.memcached),
-        ];
-        for ((name, network, run), bytes) in runs.into_iter().zip(REPLIES) {
-            let rounds = &run.finished.leading().rounds;
+        for (load, network) in [(1, "loopback"), (2, measured.memcached_network)] {
+            let (name, rounds, bytes) = (LOADS[load], rounds(load), REPLIES[load - 1]);
             servers.extend(DRIVERS.iter().enumerate().filter_map(|(index, driver)| {
-                server_cost(name, *driver, (index, rounds), (network, bytes), crossing_us)
+                server_cost(name, *driver, (index, &rounds), (network, bytes), crossing_us)
             }));
-            predictions.extend(driver_prediction(name, rounds, &measured.crossing));
+            predictions.extend(driver_prediction(name, &rounds, &measured.crossing));
         }
         Self { path, servers, predictions }
     }
@@ -133,44 +132,40 @@ impl CrossingModel {
 fn server_cost(
     name: &str,
     driver: DriverKind,
-    (index, rounds): (usize, &[Round<RequestCost>]),
+    (index, rounds): (usize, &[Round<'_>]),
     (network, bytes): (&'static str, usize),
     crossing_us: f64,
 ) -> Option<ServerCost> {
-    let of = |figure: &dyn Fn(&RequestCost) -> f64| median_interval(&figures(rounds, index, figure));
-    let values = rounds.iter().filter_map(|round| round.value(index));
-    let shares = values.filter_map(|it| potential(it.crossings(), crossing_us, it.cpu_us));
-    let cpu_us = of(&|it| it.cpu_us);
+    let of = |read: &dyn Fn(&Turn) -> f64| median_interval(&values(rounds, index, read));
+    let crossings = |turn: &Turn| turn.get(Figure::Calls) * crossing_us;
+    let cpu_us = of(&|turn| turn.get(Figure::CpuPerRequest));
     (cpu_us.count > 0).then(|| ServerCost {
         name: format!("{name}, {driver}"),
         network,
         bytes,
         cpu_us,
-        waits: of(&|it| it.waits).median,
-        transfers: of(&|it| it.transfers).median,
-        crossings_us: of(&|it| it.crossings() * crossing_us),
-        rest_us: of(&|it| it.cpu_us - it.crossings() * crossing_us),
-        potential: median_interval(&shares.collect::<Vec<_>>()),
+        waits: of(&|turn| turn.get(Figure::Waits)).median,
+        transfers: of(&|turn| turn.get(Figure::Calls) - turn.get(Figure::Waits)).median,
+        crossings_us: of(&crossings),
+        rest_us: of(&|turn| turn.get(Figure::CpuPerRequest) - crossings(turn)),
+        potential: of(&|turn| share(turn, crossing_us)),
     })
 }
 
 /// From epoll to uring: the crossings that are saved, less what the operations cost on the ring.
-fn driver_prediction(
-    name: &str,
-    rounds: &[Round<RequestCost>],
-    crossing: &CrossingCost,
-) -> Option<Prediction> {
+fn driver_prediction(name: &str, rounds: &[Round<'_>], crossing: &CrossingCost) -> Option<Prediction> {
     let operations = OPERATIONS * crossing.nop_in_batch?.median;
-    let gain = |round: &Round<RequestCost>| {
-        let (epoll, uring) = (round.value(0)?, round.value(1)?);
-        let saved = epoll.crossings() - uring.crossings();
-        let gain = (saved * crossing.system_call.median - operations) / 1e3 / epoll.cpu_us;
-        gain.is_finite().then_some(gain)
+    let cpu = |turn: &Turn| turn.get(Figure::CpuPerRequest);
+    let paired = |gain: &dyn Fn(&Turn, &Turn) -> f64| -> Vec<f64> {
+        let gains = rounds.iter().filter_map(|round| Some(gain(round[0]?, round[1]?)));
+        gains.filter(|gain| gain.is_finite()).collect()
     };
-    let predicted: Vec<f64> = rounds.iter().filter_map(gain).collect();
-    let measured = ratios(rounds, 1, 0, |it| it.cpu_us).into_iter().filter(|it| it.is_finite());
-    let measured: Vec<f64> = measured.map(|ratio| 1.0 - ratio).collect();
-    let waits = [0, 1].map(|index| median(&figures(rounds, index, |it| it.waits)));
+    let predicted = paired(&|epoll, uring| {
+        let saved = epoll.get(Figure::Calls) - uring.get(Figure::Calls);
+        (saved * crossing.system_call.median - operations) / 1e3 / cpu(epoll)
+    });
+    let measured = paired(&|epoll, uring| 1.0 - cpu(uring) / cpu(epoll));
+    let waits = [0, 1].map(|index| median(&values(rounds, index, |turn| turn.get(Figure::Waits))));
     let change = format!("{name}: epoll to uring");
     Prediction::new(change, waits, median_interval(&predicted), median_interval(&measured))
 }
@@ -183,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_server_is_what_its_crossings_and_all_else_cost() {
-        let model = CrossingModel::new(&measurements(true));
+        let model = CrossingModel::new(&measurements(6, 5.0 - 0.34));
         let epoll = model.servers.iter().find(|it| it.name == "memcached, epoll").unwrap();
         // 0.2 µs for each of 2.5 crossings, of 8 µs.
         assert!((epoll.crossings_us.median - 0.5).abs() < 1e-9, "{epoll:?}");
@@ -194,7 +189,7 @@ mod tests {
 
     #[test]
     fn crossings_are_taken_out_of_the_kernels_path_and_their_share_falls_with_the_size() {
-        let path = CrossingModel::new(&measurements(false)).path;
+        let path = CrossingModel::new(&measurements(6, 4.66)).path;
         assert!((path.server.intercept.median - 3.0).abs() < 1e-6, "{path:?}");
         assert!((path.server.slope_ns.median - 0.1).abs() < 1e-9, "{path:?}");
         assert_eq!(path.rows.len(), SIZES.len());
@@ -204,11 +199,11 @@ mod tests {
 
     #[test]
     fn a_driver_is_predicted_from_crossings_and_operations() {
-        let predictions = CrossingModel::new(&measurements(true)).predictions;
+        let predictions = CrossingModel::new(&measurements(6, 5.0 - 0.34)).predictions;
         // 2 crossings of 0.2 µs less 2 operations of 0.03 µs, of 5 µs.
         assert!((predictions[0].predicted_gain.median - 0.068).abs() < 1e-9, "{predictions:?}");
         assert_eq!(predictions[0].outcome, Outcome::Overlaps);
-        let mut measured = measurements(true);
+        let mut measured = measurements(6, 5.0 - 0.34);
         measured.crossing.nop_in_batch = None;
         assert!(
             CrossingModel::new(&measured).predictions.is_empty(),

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::Round;
 use loadgen::medians::{Interval, median_interval};
 use serde::Serialize;
 
 use super::Outcome;
-use crate::experiments::fleet_comparison::TurnMeasurement;
+use crate::engine::Round;
 use crate::fleet::{FleetLatency, FleetWindow};
 
 /// By how much a percentile may be beyond vanilla's, apart from the latency budget.
@@ -56,7 +55,7 @@ pub struct Excess {
 /// Compares a percentile in each of the windows, which are named by their index and the seconds from the step on. `None` without
 /// a round in which both were measured.
 pub(super) fn excess(
-    rounds: &[Round<TurnMeasurement>],
+    rounds: &[Round<'_>],
     contender: usize,
     reference: usize,
     windows: &[(usize, f64)],
@@ -64,8 +63,8 @@ pub(super) fn excess(
     allowed: Duration,
 ) -> Option<Excess> {
     let compared = windows.iter().map(|&(index, from)| {
-        let window = |round: &Round<TurnMeasurement>, contender: usize| -> Option<f64> {
-            let window: &FleetWindow = round.value(contender)?.fleet.windows.get(index)?;
+        let window = |round: &Round<'_>, contender: usize| -> Option<f64> {
+            let window: &FleetWindow = round[contender]?.windows.get(index)?;
             (window.requests > 0).then(|| percentile.of(&window.latency))
         };
         let difference = |round| Some(window(round, contender)? - window(round, reference)?);

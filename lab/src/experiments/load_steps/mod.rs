@@ -1,8 +1,7 @@
 //! What a server does when its load steps up or down: how long its latency takes to settle, and by how much it is beyond
 //! vanilla's meanwhile.
 //!
-//! [`FleetComparison`](super::fleet_comparison::FleetComparison) measures it, with
-//! [`FleetComparisonConfig::load_steps`](super::fleet_comparison::FleetComparisonConfig::load_steps).
+//! [`Load::Steps`](crate::experiment::Load::Steps) measures it.
 
 mod excess;
 mod settling;
@@ -10,7 +9,7 @@ mod step_rows;
 
 pub use excess::{ALLOWED_BEYOND_BUDGET, Excess, Percentile};
 pub use settling::{SETTLED_WITHIN, Settling, TIME_TO_SETTLE};
-pub use step_rows::{LoadSteps, StepClass, StepRow, load_steps};
+pub use step_rows::{LoadSteps, StepRow, load_steps};
 
 /// Whether measurements say that a bound is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]

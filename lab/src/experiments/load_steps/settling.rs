@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::Round;
 use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 
 use super::Outcome;
-use crate::experiments::fleet_comparison::TurnMeasurement;
+use crate::engine::Round;
 use crate::fleet::{FleetLatency, FleetWindow, Step};
 
 /// A window has settled if its percentile is at most this many times the settled one, and not less than the inverse of it.
@@ -45,7 +44,7 @@ impl Settling {
 /// When a percentile of a contender settles after a step, over these rounds. `None` where the load stays for less than twice
 /// [`TIME_TO_SETTLE`], so that nothing is known to be settled, and without a round.
 pub(super) fn settling(
-    rounds: &[Round<TurnMeasurement>],
+    rounds: &[Round<'_>],
     contender: usize,
     step: Step,
     seconds: f64,
@@ -56,12 +55,12 @@ pub(super) fn settling(
         return None;
     }
     let settled_from = seconds * (1.0 - SETTLED_SHARE);
-    let turns = rounds.iter().filter_map(|round| round.value(contender));
+    let turns = rounds.iter().filter_map(|round| round[contender]);
     // The percentiles by window of each turn, over the settled one of the same turn.
     let mut ratios: Vec<Vec<f64>> = Vec::new();
     for turn in turns {
         let after: Vec<&FleetWindow> =
-            turn.fleet.windows.iter().filter(|window| window.step == step && window.requests > 0).collect();
+            turn.windows.iter().filter(|window| window.step == step && window.requests > 0).collect();
         // A window that begins a rounding error before.
         let is_settled = |window: &FleetWindow| window.from > settled_from - window_seconds / 2.0;
         let settled: Vec<f64> = after

@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::{DistanceClass, Round};
+use loadgen::interleaved_rounds::DistanceClass;
 use loadgen::medians::{Interval, median_interval};
 use serde::Serialize;
 
 use super::Outcome;
 use super::excess::{ALLOWED_BEYOND_BUDGET, Excess, Percentile, excess};
 use super::settling::{Settling, settling};
-use crate::experiments::fleet_comparison::{
-    Contender, FleetComparisonConfig, FleetComparisonResult, TurnMeasurement,
-};
-use crate::fleet::{AlternatingRate, FleetLatency, FleetPacing, FleetWindow, Step};
+use crate::engine::{LoadKind, Results, Round};
+use crate::experiment::{Contender, Experiment, Load};
+use crate::fleet::{AlternatingRate, FleetLatency, FleetWindow, Step};
 
-/// A load that steps up and down.
+/// A load that steps up and down, with the cores at one distance.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct LoadSteps {
@@ -22,18 +21,8 @@ pub struct LoadSteps {
     pub load: String,
     /// The rates and times.
     pub rate: AlternatingRate,
-    /// Rows, a table for each class of distance between the cores.
-    pub classes: Vec<StepClass>,
-}
-
-/// The rows of one class of distance.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct StepClass {
-    /// The class.
+    /// The class of distance.
     pub class: DistanceClass,
-    /// The number of rounds.
-    pub rounds: usize,
     /// A row for each contender after each step.
     pub rows: Vec<StepRow>,
 }
@@ -89,52 +78,44 @@ fn all(mut outcomes: impl Iterator<Item = Outcome> + Clone) -> Outcome {
     }
 }
 
-/// The rows of all alternating loads.
-pub fn load_steps(config: &FleetComparisonConfig, result: &FleetComparisonResult) -> Vec<LoadSteps> {
-    let alternating = result.loads.iter().filter_map(|load| match load.pacing? {
-        FleetPacing::Alternating(rate) => Some((load, rate)),
-        FleetPacing::Open { .. } | FleetPacing::Closed { .. } => None,
+/// The rows of all loads that step, which are shares of this capacity.
+pub fn load_steps(experiment: &Experiment, capacity: f64, results: &Results) -> Vec<LoadSteps> {
+    let rates = experiment.loads.iter().filter_map(|load| match load {
+        Load::Steps(alternation) => Some(alternation.rate(capacity)),
+        _ => None,
     });
-    let steps = alternating.map(|(load, rate)| {
-        let classes = load.measured.finished.classes.iter().filter(|class| !class.rounds.is_empty());
-        let classes = classes.map(|class| StepClass {
-            class: class.class,
-            rounds: class.rounds.len(),
-            rows: step_rows(config, &rate, &class.rounds),
-        });
-        LoadSteps { load: load.measured.load.clone(), rate, classes: classes.collect() }
+    let rates: Vec<AlternatingRate> = rates.collect();
+    let stepping = results.loads.iter().filter(|load| load.kind == LoadKind::Steps);
+    let steps = stepping.filter_map(|load| {
+        let rate = *rates.iter().find(|rate| rate.to_string() == load.name)?;
+        let rounds: Vec<Round<'_>> = results.rounds(load).collect();
+        let rows = step_rows(experiment, &rate, &rounds);
+        Some(LoadSteps { load: load.name.clone(), rate, class: load.class, rows })
     });
     steps.collect()
 }
 
-fn step_rows(
-    config: &FleetComparisonConfig,
-    rate: &AlternatingRate,
-    rounds: &[Round<TurnMeasurement>],
-) -> Vec<StepRow> {
-    let steps = rate.steps().into_iter();
-    let rows = |step| {
-        let contenders = config.contenders.iter().enumerate();
-        contenders.map(move |(index, contender)| step_row(config, rate, rounds, step, index, contender))
-    };
-    steps.flat_map(rows).collect()
+fn step_rows(experiment: &Experiment, rate: &AlternatingRate, rounds: &[Round<'_>]) -> Vec<StepRow> {
+    let contenders = 0..experiment.contenders.len();
+    let rows = |step| contenders.clone().map(move |index| step_row(experiment, rate, rounds, step, index));
+    rate.steps().into_iter().flat_map(rows).collect()
 }
 
 fn step_row(
-    config: &FleetComparisonConfig,
+    experiment: &Experiment,
     rate: &AlternatingRate,
-    rounds: &[Round<TurnMeasurement>],
+    rounds: &[Round<'_>],
     step: Step,
     index: usize,
-    contender: &Contender,
 ) -> StepRow {
-    let reference = config.reference_of(index);
+    let contender = &experiment.contenders[index];
+    let reference = experiment.references.first().copied().unwrap_or(0);
     let first = if step == Step::Up { 0 } else { rate.windows_after(Step::Up) };
     let count = rate.windows_after(step);
     let windows: Vec<(usize, f64)> =
         (0..count).map(|window| (first + window, window as f64 * rate.window_seconds)).collect();
     let median_of = |window: usize| {
-        let turns = rounds.iter().filter_map(|round| round.value(index)?.fleet.windows.get(window));
+        let turns = rounds.iter().filter_map(|round| round[index]?.windows.get(window));
         let medians = turns.filter(|it: &&FleetWindow| it.requests > 0).map(|it| it.latency.p50);
         median_interval(&medians.collect::<Vec<_>>())
     };
@@ -145,9 +126,9 @@ fn step_row(
     let excess = |percentile| excess(rounds, index, reference, &windows, percentile, allowed);
     StepRow {
         name: contender.name(),
-        reference: config.contenders[reference].name(),
+        reference: experiment.contenders[reference].name(),
         step,
-        turns: rounds.iter().filter(|round| round.value(index).is_some()).count(),
+        turns: rounds.iter().filter(|round| round[index].is_some()).count(),
         first_p50_us: median_of(first),
         last_p50_us: median_of(first + count - 1),
         settled_p50: settled(|latency| latency.p50),
@@ -172,61 +153,30 @@ fn budget(contender: &Contender) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use loadgen::interleaved_rounds::{Conditions, Rounds};
-    use policies::Policy;
-    use runtime::{DriverKind, WaitStrategy};
-
     use super::*;
-    use crate::experiments::Contestant;
-    use crate::fleet::{FleetLoad, FleetMeasurement};
-    use crate::polling_config::PollingConfig;
+    use crate::engine::Turn;
 
     const RATE: AlternatingRate =
         AlternatingRate { high: 900.0, low: 100.0, high_seconds: 0.4, low_seconds: 0.4, window_seconds: 0.1 };
 
     /// A turn whose windows have these latencies in all percentiles, µs.
-    fn turn(latencies: [f64; 8]) -> TurnMeasurement {
+    fn turn(latencies: [f64; 8]) -> Turn {
         let window = |(index, us): (usize, f64)| FleetWindow {
             step: if index < 4 { Step::Up } else { Step::Down },
             from: (index % 4) as f64 * 0.1,
             requests: 10,
             latency: FleetLatency { mean: us, p50: us, p90: us, p99: us, p999: us, max: us },
         };
-        let windows = latencies.into_iter().enumerate().map(window).collect();
-        TurnMeasurement {
-            load: FleetLoad { pacing: FleetPacing::Alternating(RATE), warm_up: 0.0, duration: 0.8 },
-            fleet: FleetMeasurement { windows, ..FleetMeasurement::default() },
-            server_cpu_us: 0.0,
-            kernel_thread_cpu_us: 0.0,
-            server_core_busy: 0.0,
-            client_core_busy: 0.0,
-            steal: 0.0,
-            packets_per_wake: 0.0,
-            busy_poll_share: 0.0,
-            received_share: None,
-            received_by_cpu: Vec::new(),
-            server_retransmitted: 0,
-            drops: 0,
-            queue: None,
-            attach: None,
-            figures: Default::default(),
-        }
+        Turn { windows: latencies.into_iter().enumerate().map(window).collect(), ..Turn::default() }
     }
 
     #[test]
     fn a_server_that_takes_long_after_one_step_breaks_the_bounds_after_that_step() {
-        let driver = DriverKind::Epoll;
-        let contestants =
-            [Policy::Vanilla, Policy::KernelPolling].map(|policy| Contestant { policy, driver });
-        let contenders = Contender::lull(&contestants, &[PollingConfig::default()], WaitStrategy::Block);
-        let config = FleetComparisonConfig::load_steps(contenders, true);
-        let turns = [[30.0; 8], [5000.0, 2000.0, 90.0, 30.0, 31.0, 30.0, 30.0, 30.0]];
-        let mut rounds = Rounds::new(2, 6);
-        while let Some(next) = rounds.next_turn() {
-            let value = turn(turns[next.contestant()]);
-            rounds.finish_turn(next, Some(value), Conditions::default());
-        }
-        let rows = step_rows(&config, &RATE, &rounds.finish().leading().rounds);
+        let contenders = ["vanilla:epoll", "kernel-polling:epoll"].map(|name| name.parse().unwrap()).into();
+        let experiment = Experiment::new(contenders, true);
+        let turns = [turn([30.0; 8]), turn([5000.0, 2000.0, 90.0, 30.0, 31.0, 30.0, 30.0, 30.0])];
+        let rounds: Vec<Round<'_>> = vec![turns.iter().map(Some).collect(); 6];
+        let rows = step_rows(&experiment, &RATE, &rounds);
         let outcomes: Vec<_> =
             rows.iter().map(|row| (row.step, row.turns, row.settles(), row.is_within())).collect();
         let (kept, broken) = (Some(Outcome::Kept), Some(Outcome::Broken));

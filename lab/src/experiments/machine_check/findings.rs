@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::observation::Observation;
-use crate::experiments::steal::STEAL_LIMIT;
+use crate::engine::STEAL_LIMIT;
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::core_assignment::CoreAssignment;
 use crate::Error;
+use crate::engine::CoreAssignment;
 use crate::idle_cores::AwakeCores;
 pub use findings::{Finding, Level};
 pub use observation::Observation;

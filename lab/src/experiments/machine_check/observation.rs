@@ -5,17 +5,18 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loadgen::interleaved_rounds::{DistanceClass, FinishedRounds, RepeatPolicy, Rounds, ratios};
+use loadgen::interleaved_rounds::DistanceClass;
 use loadgen::medians::median_interval;
 use policies::Cpus;
 use serde::Serialize;
 
-use crate::experiments::core_assignment::CoreAssignment;
-use crate::experiments::steal::STEAL_LIMIT;
-use crate::experiments::turn_conditions::ConditionsGuard;
+use crate::Error;
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Results, Runner, Turn};
 
 /// How long a piece of work lasts.
 const PIECE: Duration = Duration::from_millis(50);
+/// The name of the load.
+const LOAD: &str = "messages";
 /// Groups of rounds that a resolution needs, so that it isn't the luck of one.
 const MIN_GROUPS: usize = 3;
 
@@ -52,56 +53,53 @@ pub struct SeenClass {
     pub share: f64,
 }
 
-/// Runs pieces of work for `duration`, two identical contestants in turns.
-pub(super) fn observe(cores: CoreAssignment, duration: Duration, rounds: usize) -> io::Result<Observation> {
-    // The time ends it, not the number of rounds.
-    let mut turns = Rounds::new(2, 100_000).repeat_above(STEAL_LIMIT, RepeatPolicy::Always);
-    let mut steals = Vec::new();
+/// Runs pieces of work for `duration`, two identical contenders in turns.
+pub(super) fn observe(
+    cores: CoreAssignment,
+    duration: Duration,
+    rounds: usize,
+) -> Result<Observation, Error> {
+    /// More rounds than there is time for: the time ends it.
+    const MANY: usize = 10_000;
     let begun = Instant::now();
-    while begun.elapsed() < duration {
-        let Some(turn) = turns.next_turn() else { break };
-        let (guard, piece) = (ConditionsGuard::begin(cores)?, Instant::now());
-        let rate = round_trips_per_second(cores.server, cores.client)?;
-        let seconds = piece.elapsed().as_secs_f64();
-        let conditions = guard.end()?;
-        steals.push((conditions.steal * seconds, seconds));
-        turns.finish_turn(turn, Some(rate), conditions);
-    }
-    Ok(summary(&turns.finish(), &steals, begun.elapsed().as_secs_f64(), rounds))
+    let mut silent = |_: &str| {};
+    let mut runner = Runner::new(cores, &mut silent);
+    let plan = LoadPlan::new(LOAD, LoadKind::Closed, 0.0, MANY, duration);
+    let names = ["one", "the same again"].map(str::to_owned);
+    runner.measure(plan, &names, |_| {
+        Ok(Turn::new([(Figure::Throughput, round_trips_per_second(cores.server, cores.client)?)]))
+    })?;
+    Ok(summary(&runner.finish(&[0]), begun.elapsed().as_secs_f64(), rounds))
 }
 
-/// Summarises turns of two identical contestants. `steals` has the stolen and the elapsed seconds of each turn.
-fn summary(
-    finished: &FinishedRounds<f64>,
-    steals: &[(f64, f64)],
-    seconds: f64,
-    rounds: usize,
-) -> Observation {
-    let counts: Vec<usize> = finished.classes.iter().map(|class| class.rounds.len()).collect();
-    let all = counts.iter().sum::<usize>().max(1) as f64;
-    let with_rounds = finished.classes.iter().zip(&counts).filter(|(_, count)| **count > 0);
-    let classes = with_rounds.filter_map(|(class, &count)| {
-        Some(SeenClass { class: class.class, low: class.low?, high: class.high?, share: count as f64 / all })
+/// Summarises turns of two identical contenders.
+fn summary(results: &Results, seconds: f64, rounds: usize) -> Observation {
+    let turns = || results.measurements.iter().flat_map(|measured| &measured.turns);
+    let all = results.loads.iter().map(|load| load.rounds).sum::<usize>().max(1) as f64;
+    let classes = results.loads.iter().filter_map(|load| {
+        let (low, high) = load.distance?;
+        Some(SeenClass { class: load.class, low, high, share: load.rounds as f64 / all })
     });
-    let mut in_order: Vec<_> = finished
-        .classes
-        .iter()
-        .flat_map(|class| class.rounds.iter().flat_map(|round| &round.turns))
-        .map(|turn| (turn.sequence, turn.class))
-        .collect();
-    in_order.sort_by_key(|(sequence, _)| *sequence);
-    let (mut burst, mut longest) = (0.0, 0.0f64);
-    for (stolen, _) in steals {
-        burst = if *stolen > 0.0 { burst + stolen } else { 0.0 };
+    let classes: Vec<SeenClass> = classes.collect();
+    let class = |distance: f64| classes.iter().position(|seen| (seen.low..=seen.high).contains(&distance));
+    let in_order: Vec<usize> = turns().filter_map(|turn| class(turn.conditions.distance?.after)).collect();
+    let (mut burst, mut longest, mut stolen) = (0.0, 0.0f64, 0.0);
+    let each = seconds / turns().count().max(1) as f64;
+    for turn in turns() {
+        burst = if turn.conditions.steal > 0.0 { burst + turn.conditions.steal * each } else { 0.0 };
         longest = longest.max(burst);
+        stolen += turn.conditions.steal;
     }
-    let (stolen, elapsed) = steals.iter().fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-    let leading = ratios(&finished.leading().rounds, 1, 0, |rate| *rate);
+    let leading: Vec<f64> = results
+        .rounds_of(LOAD)
+        .iter()
+        .filter_map(|round| Some(round[1]?.get(Figure::Throughput) / round[0]?.get(Figure::Throughput)))
+        .collect();
     Observation {
         seconds,
-        classes: classes.collect(),
-        changes: in_order.windows(2).filter(|pair| pair[0].1 != pair[1].1).count(),
-        steal: if elapsed > 0.0 { stolen / elapsed } else { 0.0 },
+        changes: in_order.windows(2).filter(|pair| pair[0] != pair[1]).count(),
+        classes,
+        steal: stolen / turns().count().max(1) as f64,
         longest_steal: longest,
         resolution: resolution(&leading, rounds),
     }
@@ -152,9 +150,8 @@ fn round_trips_per_second(core_a: u32, core_b: u32) -> io::Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use loadgen::interleaved_rounds::Conditions;
-
     use super::*;
+    use crate::engine::results_of;
 
     #[test]
     fn a_resolution_is_the_half_width_of_intervals_of_identical_contestants() {
@@ -166,17 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_has_the_classes_their_shares_and_the_changes() {
-        let mut turns = Rounds::new(2, 100);
-        for index in 0..12 {
-            let turn = turns.next_turn().unwrap();
-            let distance = if index < 8 { 100.0 } else { 500.0 };
-            turns.finish_turn(turn, Some(1.0), Conditions::default().with_distance(distance, distance));
-        }
-        let steals = [(0.0, 1.0), (0.25, 1.0), (0.25, 1.0), (0.0, 1.0)];
-        let found = summary(&turns.finish(), &steals, 4.0, 7);
-        let shares: Vec<_> = found.classes.iter().map(|seen| (seen.class, seen.share > 0.5)).collect();
-        assert_eq!(shares, [(DistanceClass::Near, true), (DistanceClass::Far, false)]);
-        assert_eq!((found.changes, found.steal, found.longest_steal), (1, 0.125, 0.5));
+    fn a_summary_of_equal_contenders_has_their_one_distance() {
+        let results =
+            results_of(&[(LOAD, LoadKind::Closed, 0.0, None)], &["one", "again"], &[0], 21, |_, _, _| {
+                Turn::new([(Figure::Throughput, 1000.0)])
+            });
+        let found = summary(&results, 4.0, 7);
+        assert_eq!((found.classes.len(), found.changes, found.resolution), (1, 0, Some(0.0)));
+        assert_eq!((found.classes[0].low, found.classes[0].share), (100.0, 1.0));
     }
 }

@@ -45,12 +45,8 @@ pub struct PaperConfig {
     pub connection_counts: Vec<usize>,
     /// Records for Figure 9, which starts a server for each number of connections.
     pub connection_records: u64,
-    /// Bytes of the files of Table 2.
+    /// Bytes of the files of Table 2: what fits into a packet with its headers.
     pub file_sizes: Vec<usize>,
-    /// Connections of wrk: the paper's 1000 for 8 cores are 125 for one.
-    pub wrk_connections: usize,
-    /// Seconds of a turn under wrk, which takes whole ones.
-    pub wrk_seconds: u64,
     /// Rounds of each load that the time of a part is enough for if no turn is repeated, in the order of [`Part::ALL`]. Starting
     /// servers comes on top.
     pub rounds_in_time: [u32; 5],
@@ -74,9 +70,7 @@ impl PaperConfig {
             attached_shares: if quick { vec![0.5] } else { vec![0.5, 1.1] },
             connection_counts: if quick { vec![1, 100, 10_000] } else { vec![1, 10, 100, 1_000, 10_000] },
             connection_records: if quick { 10_000 } else { 100_000 },
-            file_sizes: if quick { vec![64, 1 << 20] } else { vec![64, 1 << 10, 16 << 10, 1 << 20] },
-            wrk_connections: 125,
-            wrk_seconds: 1,
+            file_sizes: if quick { vec![64] } else { vec![64, 1 << 10] },
             // Six rounds are the fewest that give an interval, and a turn that is not valid costs one.
             rounds_in_time: if quick { [8, 8, 9, 8, 10] } else { [11, 8, 16, 9, 16] },
         }
@@ -91,10 +85,8 @@ impl PaperConfig {
             config.records = config.records.min(1_000);
             config.connection_records = config.connection_records.min(1_000);
             config.connections = config.connections.min(8);
-            config.wrk_connections = config.wrk_connections.min(8);
             config.connection_counts.retain(|count| *count <= 100);
             config.rates = vec![500.0];
-            config.file_sizes = vec![64, 16 << 10];
         }
         if let Some(rounds) = rounds {
             (config.rounds, config.capacity_rounds) = (rounds, rounds);
@@ -119,12 +111,9 @@ impl PaperConfig {
     pub(super) fn turn_seconds(&self, part: Part) -> f64 {
         /// Reading the distance of the cores and the host's counters, twice.
         const READING: f64 = 0.05;
-        /// The same, and what wrk takes to connect and to end.
-        const WRK: f64 = 0.1;
         let fleet = self.warm_up + self.turn + READING;
         match part {
-            Part::Attached => self.settle + fleet,
-            Part::Web => self.wrk_seconds as f64 + WRK,
+            Part::Attached | Part::Web => self.settle + fleet,
             Part::Policies | Part::UserLevel | Part::Connections => fleet,
         }
     }

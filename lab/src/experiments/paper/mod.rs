@@ -4,19 +4,15 @@
 //! - [`Part`]: what is measured at a time, and saved.
 //! - [`measure`]: measures all parts that are not saved yet.
 
-mod attached;
 mod config;
-mod connections;
-mod fleet_loads;
-mod measured;
+mod fleet_parts;
 mod part;
-mod policies;
+mod part_result;
 mod programs;
 mod published;
 mod requirements;
 mod saved_parts;
-mod user_level;
-mod web;
+mod web_servers;
 
 use std::path::Path;
 
@@ -25,14 +21,15 @@ use serde::Serialize;
 use serde_json::json;
 
 pub use config::PaperConfig;
-pub use measured::{Figure, LoadKind, MeasuredFigure, MeasuredLoad, MeasuredRow, PartResult};
 pub use part::Part;
+pub use part_result::PartResult;
 pub use programs::{Program, Programs};
 pub use published::{CITATION, EXHIBITS, Exhibit, Needs, PublishedRow, SETUP};
 pub use saved_parts::SavedParts;
 
-use super::core_assignment::CoreAssignment;
 use crate::Error;
+use crate::engine::CoreAssignment;
+use crate::experiment::Experiment;
 
 /// What became of a part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -84,28 +81,40 @@ pub enum PaperProgress<'a> {
     Finished(Part, &'a PartOutcome),
 }
 
-/// About how many turns all parts take: fewer where time runs out, and more where turns are repeated.
-pub fn steps(config: &PaperConfig, programs: &Programs, part: Part) -> usize {
+/// The experiment of a part. `None` for one that is not an experiment under a fleet, or lacks a program.
+fn fleet_part(
+    part: Part,
+    config: &PaperConfig,
+    cores: CoreAssignment,
+    programs: &Programs,
+) -> Option<fleet_parts::FleetPart> {
     match part {
-        Part::Policies => {
-            policies::contenders(config) * (capacity_rounds(config) + policies::loads(config) * config.rounds)
-        }
+        Part::Policies => Some(fleet_parts::policies(config, cores)),
         Part::Attached => {
-            let rounds = capacity_rounds(config) + attached::loads(config) * config.rounds;
-            if programs.memcached.is_some() { attached::contenders(config) * rounds } else { 0 }
+            let memcached = programs.memcached.as_ref()?;
+            Some(fleet_parts::attached(config, cores, &memcached.path))
         }
-        Part::UserLevel => {
-            user_level::CONTENDERS * (capacity_rounds(config) + user_level::loads(config) * config.rounds)
-        }
-        Part::Web if programs.nginx.is_none() || programs.wrk.is_none() => 0,
-        Part::Web => web::contenders(config, programs) * config.file_sizes.len() * config.rounds,
-        Part::Connections => connections::CONTENDERS * config.connection_counts.len() * config.rounds,
+        Part::UserLevel => Some(fleet_parts::user_level(config)),
+        Part::Web | Part::Connections => None,
     }
 }
 
-/// Rounds of the search for the capacity, if it is searched.
-fn capacity_rounds(config: &PaperConfig) -> usize {
-    if config.rates.is_empty() { config.capacity_rounds } else { 0 }
+/// About how many turns a part takes: fewer where time runs out, and more where turns are repeated.
+pub fn steps(config: &PaperConfig, cores: CoreAssignment, programs: &Programs, part: Part) -> usize {
+    let steps = |experiment: &Experiment| experiment.steps();
+    match part {
+        Part::Web if programs.nginx.is_none() => 0,
+        Part::Web => web_contenders(config, programs) * config.file_sizes.len() * config.rounds,
+        Part::Connections => {
+            config.connection_counts.len() * steps(&fleet_parts::connections(config, 1).experiment)
+        }
+        part => fleet_part(part, config, cores, programs).map_or(0, |part| steps(&part.experiment)),
+    }
+}
+
+/// The number of contenders of Table 2.
+fn web_contenders(config: &PaperConfig, programs: &Programs) -> usize {
+    1 + config.attached_budgets.len() + if programs.web.is_some() { 2 } else { 0 }
 }
 
 /// Measures what `folder` has no results of for this machine and configuration. `cores_awake` says whether idle cores poll
@@ -175,19 +184,19 @@ fn measure_part(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Result<PartResult, String>, Error> {
     let missing = |name: &str| Ok(Err(format!("{name} is not installed (Debian: apt-get install {name})")));
-    match part {
-        Part::Policies => policies::measure(config, cores, progress).map(Ok),
-        Part::Attached => match &programs.memcached {
-            Some(memcached) => attached::measure(config, cores, &memcached.path, progress).map(Ok),
-            None => missing("memcached"),
-        },
-        Part::UserLevel => user_level::measure(config, cores, progress),
-        Part::Web => match (&programs.nginx, &programs.wrk) {
-            (Some(nginx), Some(wrk)) => web::measure(config, cores, programs, (nginx, wrk), progress).map(Ok),
-            (None, _) => missing("nginx"),
-            (_, None) => missing("wrk"),
-        },
-        Part::Connections => connections::measure(config, cores, progress).map(Ok),
+    if let Some(part) = fleet_part(part, config, cores, programs) {
+        return match part.measure(cores, progress) {
+            Err(Error::UserLevelServer(reason)) => Ok(Err(reason)),
+            measured => Ok(Ok(measured?.0)),
+        };
+    }
+    match (part, &programs.nginx) {
+        (Part::Connections, _) => fleet_parts::measure_connections(config, cores, progress).map(Ok),
+        (Part::Web, Some(nginx)) => {
+            fleet_parts::measure_web(config, cores, programs, nginx, progress).map(Ok)
+        }
+        (Part::Web, None) => missing("nginx"),
+        _ => missing("memcached"),
     }
 }
 
@@ -199,27 +208,23 @@ mod tests {
     /// search for the capacity leaves.
     fn parts(config: &PaperConfig) -> [(Part, usize, usize, f64, f64); 5] {
         let program = |name: &str| Some(Program { path: name.into(), version: "1".to_owned(), build: None });
-        let programs = Programs {
-            memcached: program("memcached"),
-            nginx: program("nginx"),
-            wrk: program("wrk"),
-            web: program("web"),
-        };
+        let programs =
+            Programs { memcached: program("memcached"), nginx: program("nginx"), web: program("web") };
         let fleet = config.warm_up + config.turn + 0.03;
-        let web = (web::contenders(config, &programs), config.file_sizes.len());
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        let web = (web_contenders(config, &programs), config.file_sizes.len());
+        let shape = |part| {
+            let experiment = fleet_part(part, config, cores, &programs).unwrap().experiment;
+            (experiment.contenders.len(), experiment.loads.len())
+        };
+        let (policies, attached, user_level) =
+            (shape(Part::Policies), shape(Part::Attached), shape(Part::UserLevel));
         [
-            (Part::Policies, policies::contenders(config), policies::loads(config), fleet, 0.65),
-            (
-                Part::Attached,
-                attached::contenders(config),
-                attached::loads(config),
-                config.settle + fleet,
-                0.65,
-            ),
-            (Part::UserLevel, user_level::CONTENDERS, user_level::loads(config), fleet, 0.65),
-            // wrk prints that it has run for 1.01 to 1.02 s.
-            (Part::Web, web.0, web.1, config.wrk_seconds as f64 + 0.05, 1.0),
-            (Part::Connections, connections::CONTENDERS, config.connection_counts.len(), fleet, 1.0),
+            (Part::Policies, policies.0, policies.1, fleet, 0.65),
+            (Part::Attached, attached.0, attached.1, config.settle + fleet, 0.65),
+            (Part::UserLevel, user_level.0, user_level.1, fleet, 0.65),
+            (Part::Web, web.0, web.1, config.settle + fleet, 1.0),
+            (Part::Connections, 2, config.connection_counts.len(), fleet, 1.0),
         ]
     }
 
@@ -246,14 +251,9 @@ mod tests {
         let path = folder.path().join("lab-paper");
         let saved = SavedParts::open(&path, json!("a")).unwrap();
         std::fs::remove_dir(&path).unwrap();
-        let result = PartResult {
-            reference: "vanilla".to_owned(),
-            workload: "ETC".to_owned(),
-            loads: Vec::new(),
-            notes: Vec::new(),
-            failure: None,
-        };
-        let PartOutcome::Measured { saved: false, result } = saved_now(&saved, Part::Web, result) else {
+        let PartOutcome::Measured { saved: false, result } =
+            saved_now(&saved, Part::Web, PartResult::empty())
+        else {
             panic!("it was measured");
         };
         assert!(result.notes.len() == 1 && result.notes[0].starts_with("not saved"), "{:?}", result.notes);

@@ -14,8 +14,6 @@ pub struct Programs {
     pub memcached: Option<Program>,
     /// nginx.
     pub nginx: Option<Program>,
-    /// wrk.
-    pub wrk: Option<Program>,
     /// This project's web server, beside this program.
     pub web: Option<Program>,
 }
@@ -40,7 +38,6 @@ impl Programs {
         Self {
             memcached: find("memcached").map(|path| Program::new(path, "-V")),
             nginx: find("nginx").map(|path| Program::new(path, "-v")),
-            wrk: find("wrk").map(|path| Program::new(path, "-v")),
             web: web.map(|path| Program::new(path, "--version")),
         }
     }
@@ -67,13 +64,12 @@ fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The first line that a program prints of its version; wrk exits with an error after it.
+/// The first line that a program prints of its version.
 fn version(program: &Path, flag: &str) -> Option<String> {
     let output = Command::new(program).arg(flag).output().ok()?;
     let text = [output.stdout, output.stderr].concat();
     let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_owned();
-    // wrk's line ends with its copyright.
-    Some(line.split(" [epoll]").next().unwrap_or(&line).to_owned()).filter(|line| !line.is_empty())
+    Some(line).filter(|line| !line.is_empty())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use super::super::core_assignment::CoreAssignment;
+use crate::engine::CoreAssignment;
 use crate::testbed::Testbed;
 
 /// NUMA nodes with cores. At least 1.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::measured::PartResult;
 use super::part::Part;
+use super::part_result::PartResult;
 
 /// What the files are; another version's are measured again.
-const FORMAT: &str = "lull-lab-paper-part-1";
+const FORMAT: &str = "lull-lab-paper-part-2";
 
 /// The folder of finished parts.
 #[derive(Debug, Clone)]
@@ -80,13 +80,7 @@ mod tests {
     fn a_complete_part_is_found_again_until_the_machine_or_the_configuration_differs() {
         let folder = tempfile::tempdir().unwrap();
         let open = |with| SavedParts::open(folder.path(), json!(with)).unwrap();
-        let result = PartResult {
-            reference: "vanilla".to_owned(),
-            workload: "ETC".to_owned(),
-            loads: Vec::new(),
-            notes: vec!["one".to_owned()],
-            failure: None,
-        };
+        let result = PartResult { notes: vec!["one".to_owned()], ..PartResult::empty() };
         assert_eq!(open("a").load(Part::Web), None);
         let incomplete = PartResult { failure: Some("nginx exited".to_owned()), ..result.clone() };
         open("a").save(Part::Web, &incomplete).unwrap();

@@ -9,11 +9,12 @@ use policies::Cpus;
 use runtime::{Builder, Handle, Runtime, WaitStrategy};
 use serde::Serialize;
 
-use super::super::core_assignment::CoreAssignment;
 use super::config::WaitingConfig;
 use super::exchange::{Direction, Exchange};
-use super::messages::{MessageCost, answer, ask};
+use super::gap::Gap;
+use super::messages::{answer, ask};
 use crate::Error;
+use crate::engine::{CoreAssignment, Turn};
 
 /// Who exchanges messages. The one that asks computes in the gaps; the one that answers waits for as long as they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -48,50 +49,52 @@ impl fmt::Display for Pair {
     }
 }
 
-/// Measures all gaps.
+/// Measures messages at one gap.
 pub(super) fn measure(
     pair: Pair,
+    gap: Gap,
     strategy: WaitStrategy,
     cores: CoreAssignment,
     config: &WaitingConfig,
-) -> Result<Vec<MessageCost>, Error> {
+) -> Result<Turn, Error> {
     // New threads, which are pinned and have learned nothing. The caller keeps its affinity.
     let measured = thread::scope(|scope| {
         let measuring = scope.spawn(|| {
             Cpus::one(cores.client).pin(None)?;
             Cpus::one(cores.server).pin(None)?;
-            measure_here(pair, strategy, cores, config)
+            measure_here(pair, gap, strategy, cores, config)
         });
         measuring.join()
     });
-    let (costs, asked, answered) = measured.unwrap_or_else(|_| Err(panicked().into()))?;
+    let (cost, asked, answered) = measured.unwrap_or_else(|_| Err(panicked().into()))?;
     if asked != answered {
         let error = format!("{pair}: {asked} messages were sent, and {answered} answered");
         return Err(io::Error::other(error).into());
     }
-    Ok(costs)
+    Ok(cost)
 }
 
 fn panicked() -> io::Error {
     io::Error::other("a measuring thread panicked")
 }
 
-/// Returns the costs, the number of messages, and the number of answers.
+/// Returns what the messages cost, their number, and the number of answers.
 fn measure_here(
     pair: Pair,
+    gap: Gap,
     strategy: WaitStrategy,
     cores: CoreAssignment,
     config: &WaitingConfig,
-) -> Result<(Vec<MessageCost>, u64, u64), Error> {
+) -> Result<(Turn, u64, u64), Error> {
     let exchange = Arc::new(Exchange::default());
     let mut runtime = build(pair, strategy, cores, config)?;
     let handle = runtime.handle();
     if pair == Pair::Workers {
         let answering = Arc::clone(&exchange);
         let answering = handle.spawn_on(1, move || async move { answer(&answering, on_worker).await });
-        let (costs, asked) = runtime.block_on(ask(&exchange, config, on_worker));
+        let (cost, asked) = runtime.block_on(ask(&exchange, gap, config, on_worker));
         let answered = runtime.block_on(answering).map_err(io::Error::other)?;
-        return Ok((costs, asked, answered));
+        return Ok((cost, asked, answered));
     }
     thread::scope(|scope| {
         let exchange = &exchange;
@@ -99,16 +102,16 @@ fn measure_here(
             let answering = scope.spawn(|| {
                 on_thread(cores.client, || handle.block_on(answer(exchange, waiting_thread(&handle))))
             });
-            let (costs, asked) = runtime.block_on(ask(exchange, config, on_worker));
+            let (cost, asked) = runtime.block_on(ask(exchange, gap, config, on_worker));
             let answered = answering.join().unwrap_or_else(|_| Err(panicked()))?;
-            return Ok((costs, asked, answered));
+            return Ok((cost, asked, answered));
         }
         let asking = scope.spawn(|| {
-            on_thread(cores.client, || handle.block_on(ask(exchange, config, waiting_thread(&handle))))
+            on_thread(cores.client, || handle.block_on(ask(exchange, gap, config, waiting_thread(&handle))))
         });
         let answered = runtime.block_on(answer(exchange, on_worker));
-        let (costs, asked) = asking.join().unwrap_or_else(|_| Err(panicked()))?;
-        Ok((costs, asked, answered))
+        let (cost, asked) = asking.join().unwrap_or_else(|_| Err(panicked()))?;
+        Ok((cost, asked, answered))
     })
 }
 
@@ -149,25 +152,24 @@ fn on_thread<T>(core: u32, run: impl FnOnce() -> T) -> io::Result<T> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::gap::Gap;
     use super::*;
+    use crate::engine::Figure;
 
     #[test]
     fn every_pair_answers_all_messages_at_all_gaps() {
         let cores = CoreAssignment::choose().unwrap();
         let config = WaitingConfig {
-            gaps: vec![Gap::Fixed(Duration::from_micros(20)), Gap::Mixed],
             message_warm_up: 0.005,
             message_duration: 0.02,
             ..WaitingConfig::new(true, None)
         };
         for pair in Pair::ALL {
             for strategy in [WaitStrategy::Block, WaitStrategy::Adaptive] {
-                let costs = measure(pair, strategy, cores, &config).unwrap();
-                assert_eq!(costs.len(), 2);
-                for cost in costs {
-                    assert!(cost.messages > 0 && cost.round_trip_us > 0.0, "{pair}, {strategy}: {cost:?}");
-                    assert!(cost.p99_us > 0.0 && cost.answering_cpu_us > 0.0, "{pair}, {strategy}: {cost:?}");
+                for gap in [Gap::Fixed(Duration::from_micros(20)), Gap::Mixed] {
+                    let turn = measure(pair, gap, strategy, cores, &config).unwrap();
+                    for figure in [Figure::RoundTrip, Figure::P99, Figure::CpuPerRequest] {
+                        assert!(turn.get(figure) > 0.0, "{pair}, {gap}, {strategy}: {turn:?}");
+                    }
                 }
             }
         }
@@ -177,6 +179,6 @@ mod tests {
     fn a_core_that_does_not_exist_is_an_error_and_no_hang() {
         let cores = CoreAssignment { server: 100_000, ..CoreAssignment::choose().unwrap() };
         let config = WaitingConfig::new(true, None);
-        assert!(measure(Pair::Workers, WaitStrategy::Block, cores, &config).is_err());
+        assert!(measure(Pair::Workers, Gap::Mixed, WaitStrategy::Block, cores, &config).is_err());
     }
 }

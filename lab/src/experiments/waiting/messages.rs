@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use loadgen::medians::percentile;
 use policies::thread_time::this_thread_cpu_time;
-use serde::Serialize;
 
 use super::config::WaitingConfig;
 use super::exchange::{Direction, Exchange};
 use super::gap::Gap;
+use crate::engine::{Figure, Turn};
 
 /// The share of the slowest round trips that the mean leaves out: the hypervisor pauses a core now and then, for
 /// hundreds of round trips.
@@ -20,29 +20,6 @@ const MESSAGE: u64 = 0;
 const REPORT: u64 = 1;
 /// The exchange is over.
 const STOP: u64 = 2;
-
-/// Messages at one gap.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct MessageCost {
-    /// Messages that were measured, all of them answered.
-    pub messages: u64,
-    /// The time from sending a message until the answer is there, µs: the mean without the slowest 2 %.
-    pub round_trip_us: f64,
-    /// 99th percentile of the round trips, µs.
-    pub p99_us: f64,
-    /// CPU time of the asking thread per message, without what it computes in the gaps, µs.
-    pub asking_cpu_us: f64,
-    /// CPU time of the answering thread per message, µs.
-    pub answering_cpu_us: f64,
-}
-
-impl MessageCost {
-    /// CPU time of both threads per message, without what is computed in the gaps, µs.
-    pub fn cpu_us(&self) -> f64 {
-        self.asking_cpu_us + self.answering_cpu_us
-    }
-}
 
 /// Answers each message, until the end. `wait` waits for the message of a number. Returns the number of messages.
 pub(super) async fn answer(exchange: &Exchange, wait: impl AsyncFn(&Direction, u64) -> u64) -> u64 {
@@ -57,20 +34,18 @@ pub(super) async fn answer(exchange: &Exchange, wait: impl AsyncFn(&Direction, u
     }
 }
 
-/// Measures each gap of `config`, and ends the exchange. `wait` waits for the answer of a number. Returns what each gap
-/// costs, and the number of all messages.
+/// Measures messages at a gap, and ends the exchange. `wait` waits for the answer of a number. Returns what they cost, and the
+/// number of all messages.
 pub(super) async fn ask(
     exchange: &Exchange,
+    gap: Gap,
     config: &WaitingConfig,
     wait: impl AsyncFn(&Direction, u64) -> u64,
-) -> (Vec<MessageCost>, u64) {
+) -> (Turn, u64) {
     let mut asking = Asking { exchange, wait, number: 0 };
-    let mut costs = Vec::new();
-    for gap in &config.gaps {
-        costs.push(asking.measure(*gap, config).await);
-    }
+    let turn = asking.measure(gap, config).await;
     exchange.request.send(asking.number + 1, STOP);
-    (costs, asking.number)
+    (turn, asking.number)
 }
 
 struct Asking<'a, W> {
@@ -87,7 +62,7 @@ impl<W: AsyncFn(&Direction, u64) -> u64> Asking<'_, W> {
         (self.wait)(&self.exchange.reply, self.number).await
     }
 
-    async fn measure(&mut self, gap: Gap, config: &WaitingConfig) -> MessageCost {
+    async fn measure(&mut self, gap: Gap, config: &WaitingConfig) -> Turn {
         let mut next_gap = gap.times();
         let (begun, limit) = (Instant::now(), Duration::from_secs_f64(config.message_warm_up));
         let until = self.number + WaitingConfig::WARM_UP_MESSAGES;
@@ -121,19 +96,18 @@ fn compute(gap: Duration) -> Duration {
     this_thread_cpu_time() - cpu
 }
 
-fn message_cost(mut trips: Vec<Duration>, asking: Duration, answering: Duration) -> MessageCost {
+/// The figures of messages: CPU time is that of both threads, without what is computed in the gaps.
+fn message_cost(mut trips: Vec<Duration>, asking: Duration, answering: Duration) -> Turn {
     let p99 = percentile(&mut trips, 99);
     trips.sort_unstable();
     let count = trips.len().max(1) as f64;
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let kept = trips.len() - (trips.len() as f64 * LEFT_OUT) as usize;
-    MessageCost {
-        messages: trips.len() as u64,
-        round_trip_us: micros(trips[..kept].iter().sum()) / kept.max(1) as f64,
-        p99_us: p99.map_or(0.0, micros),
-        asking_cpu_us: micros(asking) / count,
-        answering_cpu_us: micros(answering) / count,
-    }
+    Turn::new([
+        (Figure::RoundTrip, micros(trips[..kept].iter().sum()) / kept.max(1) as f64),
+        (Figure::P99, p99.map_or(f64::NAN, micros)),
+        (Figure::CpuPerRequest, micros(asking + answering) / count),
+    ])
 }
 
 #[cfg(test)]
@@ -145,14 +119,13 @@ mod tests {
         let mut trips = vec![Duration::from_micros(10); 98];
         trips.extend([Duration::from_millis(50); 2]);
         let cost = message_cost(trips, Duration::from_micros(300), Duration::from_micros(100));
-        assert_eq!((cost.messages, cost.p99_us), (100, 50_000.0));
-        assert!((cost.round_trip_us - 10.0).abs() < 1e-9, "{cost:?}");
-        assert!((cost.cpu_us() - 4.0).abs() < 1e-9, "{cost:?}");
+        assert_eq!(cost.get(Figure::P99), 50_000.0);
+        assert!((cost.get(Figure::RoundTrip) - 10.0).abs() < 1e-9, "{cost:?}");
+        assert!((cost.get(Figure::CpuPerRequest) - 4.0).abs() < 1e-9, "{cost:?}");
     }
 
     #[test]
-    fn no_messages_cost_nothing() {
-        let cost = message_cost(Vec::new(), Duration::ZERO, Duration::ZERO);
-        assert_eq!((cost.messages, cost.round_trip_us, cost.cpu_us()), (0, 0.0, 0.0));
+    fn no_messages_have_no_percentile() {
+        assert!(message_cost(Vec::new(), Duration::ZERO, Duration::ZERO).get(Figure::P99).is_nan());
     }
 }

@@ -11,15 +11,11 @@ mod gap;
 mod measurement;
 mod message_turn;
 mod messages;
-mod rows;
-#[cfg(test)]
-pub(crate) mod sample;
 mod server_turn;
+mod targets;
 
 pub use config::WaitingConfig;
 pub use gap::Gap;
-pub use measurement::{WaitingMeasurements, measure, steps};
+pub use measurement::{measure, steps};
 pub use message_turn::Pair;
-pub use messages::MessageCost;
-pub use rows::{MessageRow, Outcome, ServerRow, Target, WaitingRows};
-pub use server_turn::ServerCost;
+pub use targets::{CLAIMS, Claim, Outcome, Target, targets};

@@ -1,0 +1,249 @@
+//! The subcommands that are experiments under a fleet: which contenders, and which loads.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use lab::engine::CoreAssignment;
+use lab::experiment::{Alternation, Contender, Experiment, Load, ServerCommand, requests_for};
+use lab::experiments::load_steps::load_steps;
+use lab::fleet::FleetRequests;
+use lab::idle_cores::AwakeCores;
+use lab::peers::PeerService;
+use lab::polling_config::PollingConfig;
+use lab::report::{Comparison, self_test_verdict, steps_section};
+use lab::testbed::Testbed;
+use policies::Policy;
+use runtime::DriverKind;
+use serde_json::json;
+
+use crate::flags::{AttachFlags, CompareFlags, PeerFlags, RunFlags, SelfTestFlags, StepsFlags};
+use crate::output::{Failure, Output, keep_report};
+use crate::progress_bar::with_bar;
+
+/// Policies as users get them, and the better vanilla.
+pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
+    let cores = flags.run.cores()?;
+    let mut contenders = flags.contenders.clone();
+    if contenders.is_empty() {
+        let lull = |policy, driver| Contender::lull(policy, driver, PollingConfig::default());
+        contenders.extend([DriverKind::Epoll, DriverKind::Uring].map(|driver| lull(Policy::Vanilla, driver)));
+        // On two cores it shares the fleet's, and is not comparable.
+        let has_core = cores.packing != cores.client;
+        contenders.extend(has_core.then(|| lull(Policy::Packing, DriverKind::Auto)));
+        contenders.push(lull(Policy::Suppression, DriverKind::Auto));
+        contenders.extend(Contender::with_budgets(DriverKind::Auto, &flags.latency_budget));
+    }
+    let waits = |contender: Contender| contender.with_waits(flags.gro_flush_timeout, flags.wait);
+    let mut contenders: Vec<Contender> = contenders.into_iter().map(waits).collect();
+    contenders.extend(
+        flags
+            .memcached
+            .clone()
+            .map(|program| Contender::Program { server: ServerCommand::memcached(program), attached: None }),
+    );
+    let report = run("compare", Experiment::new(contenders, flags.run.quick), cores, &flags.run)?;
+    keep_report(&report.comparison);
+    report.write()
+}
+
+/// The drivers, under vanilla and under kernel polling.
+pub fn drivers(flags: &RunFlags) -> Result<(), Failure> {
+    let drivers = [DriverKind::Epoll, DriverKind::Uring];
+    let under = |policy| drivers.map(|driver| Contender::lull(policy, driver, PollingConfig::default()));
+    let contenders = [Policy::Vanilla, Policy::KernelPolling].into_iter().flat_map(under).collect();
+    run("drivers", Experiment::new(contenders, flags.quick), flags.cores()?, flags)?.write()
+}
+
+/// A service on other runtimes, as they run, and on Lull under each policy.
+pub fn peers(flags: &PeerFlags, service: PeerService) -> Result<(), Failure> {
+    let contenders = Contender::peers(service, PollingConfig::default());
+    let mut experiment = Experiment::new(contenders, flags.run.quick);
+    experiment.requests = requests_for(service);
+    experiment.references = vec![0];
+    if !flags.run.quick {
+        experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed(0.0)]).collect();
+    }
+    run("peers", experiment, flags.run.cores()?, &flags.run)?.write()
+}
+
+/// A server of another project, as it runs, and under kernel polling from outside with each latency budget.
+pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
+    let server = match &flags.server {
+        Some(command) => ServerCommand::shell(command)?,
+        None => {
+            let server = ServerCommand::memcached(flags.memcached.clone());
+            let hint = "install it (Debian: apt-get install memcached), or name another path with --memcached or \
+                        another server with --server";
+            server.check_installed(hint)?;
+            server
+        }
+    };
+    let contenders = Contender::attached(&server, &flags.latency_budget);
+    let quick = flags.run.quick;
+    let fours = contenders.len() as f64 / 4.0;
+    let mut experiment = Experiment {
+        // From outside the law is asked every 50 ms, and begins with plain interrupts after each idle time.
+        settle: 0.8,
+        warm_up: 0.1,
+        duration: 0.3,
+        trial_warm_up: 0.4,
+        trial_duration: 0.15,
+        capacity_p99_us: 200.0,
+        time_limit: Duration::from_secs_f64(if quick { 150.0 } else { 540.0 } * fours.max(1.0)),
+        ..Experiment::new(contenders, quick)
+    };
+    if let Some(request) = &flags.request {
+        experiment.requests = FleetRequests::Text { request: with_escapes(request)?, reply: None };
+    }
+    run("attach", experiment, flags.run.cores()?, &flags.run)?.write()
+}
+
+/// Steps between 10 and 90 % of the first contender's capacity, and bursts at 90 % of it.
+pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
+    if !flags.run.rates.is_empty() {
+        return Err("--rates has no effect on `lab steps`, whose rates are shares of a capacity; name one with --capacity".into());
+    }
+    let quick = flags.run.quick;
+    let steps = |seconds| Alternation {
+        high_share: 0.9,
+        low_share: 0.1,
+        high_seconds: seconds,
+        low_seconds: seconds,
+        window_seconds: 0.02,
+        cycles: 1,
+    };
+    // As long as the pauses between them. A shorter window has too few requests.
+    let bursts = |seconds: f64, cycles| Alternation {
+        low_share: 0.0,
+        window_seconds: seconds.min(0.02),
+        cycles,
+        ..steps(seconds)
+    };
+    let alternations = if quick {
+        vec![steps(0.4), bursts(0.01, 20), bursts(0.1, 2)]
+    } else {
+        vec![steps(0.5), bursts(0.001, 200), bursts(0.01, 20), bursts(0.1, 3), bursts(1.0, 1)]
+    };
+    let twos = flags.contenders.len() as f64 / 2.0;
+    let experiment = Experiment {
+        references: vec![0],
+        loads: alternations.into_iter().map(Load::Steps).collect(),
+        given_capacity: flags.capacity.map(f64::from),
+        capacity_share: 0.35,
+        time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
+        ..Experiment::new(flags.contenders.clone(), quick)
+    };
+    let report = run("steps", experiment, flags.run.cores()?, &flags.run)?;
+    let Comparison { experiment, outcome, .. } = &report.comparison;
+    let steps = load_steps(experiment, outcome.capacity.unwrap_or(0.0), &outcome.results);
+    let mut document = report.comparison.document();
+    document.sections.insert(0, steps_section(&steps));
+    let mut json = serde_json::to_value(&report.comparison)?;
+    json["steps"] = json!(steps);
+    report.output.write_all(&document, &json)
+}
+
+/// A server beside itself, and beside one that computes longer for each request.
+pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
+    let work = Duration::from_micros(flags.work.into());
+    let server =
+        |work| Contender::lull_echo(Policy::Vanilla, DriverKind::Epoll, PollingConfig::default(), work);
+    let contenders = vec![server(Duration::ZERO), server(Duration::ZERO), server(work)];
+    let experiment = Experiment {
+        references: vec![0],
+        // Low enough that the slowest server is far from saturated: a busier server batches more.
+        loads: vec![Load::Share(0.25)],
+        requests: requests_for(PeerService::Echo),
+        rounds: 16,
+        ..Experiment::new(contenders, true)
+    };
+    let mut report = run("self-test", experiment, flags.run.cores()?, &flags.run)?;
+    let (passed, sentence) = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
+    report.comparison.verdict = vec![sentence.clone()];
+    report.write()?;
+    if passed { Ok(()) } else { Err(sentence.into()) }
+}
+
+/// A comparison, and where it goes.
+struct Report {
+    comparison: Comparison,
+    output: Output,
+}
+
+impl Report {
+    fn write(&self) -> Result<(), Failure> {
+        let screen = self.comparison.screen(&self.output.page());
+        self.output.write(&self.comparison.document(), &self.comparison, &screen)
+    }
+}
+
+/// Runs a preset with what the flags say of it.
+fn run(
+    command: &str,
+    mut experiment: Experiment,
+    cores: CoreAssignment,
+    flags: &RunFlags,
+) -> Result<Report, Failure> {
+    require_testbed(command)?;
+    flags.set(&mut experiment);
+    let output = Output::open(&flags.report)?;
+    let awake = (!flags.cores_sleep).then(AwakeCores::request);
+    let begun = Instant::now();
+    let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
+    let minutes = begun.elapsed().as_secs_f64() / 60.0;
+    let comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
+    Ok(Report { comparison, output })
+}
+
+/// Fails without permission to create a testbed.
+fn require_testbed(command: &str) -> Result<(), Failure> {
+    match Testbed::new(1) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(format!(
+            "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none. Without root \
+             there are `lab check`, `lab model --loopback`, `lab waiting` and `lab peers --loopback`"
+        )
+        .into()),
+        Err(error) => Err(error.to_string().into()),
+    }
+}
+
+/// A request from the command line, in which `\r`, `\n` and `\\` stand for what they do in C.
+fn with_escapes(text: &str) -> Result<String, Failure> {
+    let mut request = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        request.push(match character {
+            '\\' => match characters.next() {
+                Some('r') => '\r',
+                Some('n') => '\n',
+                Some('\\') => '\\',
+                other => {
+                    let other = other.map(String::from).unwrap_or_default();
+                    return Err(format!("--request: \\{other} is none of \\r, \\n and \\\\").into());
+                }
+            },
+            character => character,
+        });
+    }
+    if request.is_empty() {
+        return Err("--request is empty".into());
+    }
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_ends_of_a_request_are_written_as_in_c() {
+        assert_eq!(
+            with_escapes(r"GET / HTTP/1.1\r\nHost: a\\b\r\n\r\n").unwrap(),
+            "GET / HTTP/1.1\r\nHost: a\\b\r\n\r\n"
+        );
+        for wrong in [r"\t", "PING\\", ""] {
+            assert!(with_escapes(wrong).unwrap_err().to_string().starts_with("--request"), "{wrong}");
+        }
+    }
+}

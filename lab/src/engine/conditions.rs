@@ -1,0 +1,61 @@
+//! The machine's conditions around a turn.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use loadgen::interleaved_rounds::Conditions;
+use procfs::CurrentSI;
+
+use super::core_assignment::CoreAssignment;
+use crate::core_distance::round_trip;
+
+/// Steal, as a share of one core, above which a turn is repeated.
+pub(crate) const STEAL_LIMIT: f64 = 0.02;
+/// How long a distance is measured: twice a turn, so it has to be short beside the turn.
+const DISTANCE_DURATION: Duration = Duration::from_millis(10);
+
+/// Reads the distance between the server's and the client's core and the steal before a turn, and again after it.
+#[derive(Debug)]
+pub(crate) struct ConditionsGuard {
+    cores: CoreAssignment,
+    distance: Option<f64>,
+    steal: f64,
+    begun: Instant,
+}
+
+impl ConditionsGuard {
+    /// Begins a turn. Neither server nor load may run yet, or they would be in the way of the measurement.
+    pub(crate) fn begin(cores: CoreAssignment) -> io::Result<Self> {
+        let distance = distance(cores)?;
+        Ok(Self { cores, distance, steal: total_steal()?, begun: Instant::now() })
+    }
+
+    /// Ends the turn when the load has ended.
+    pub(crate) fn end(self) -> io::Result<Conditions> {
+        let steal = (total_steal()? - self.steal) / self.begun.elapsed().as_secs_f64();
+        let conditions = Conditions::with_steal(steal);
+        Ok(match (self.distance, distance(self.cores)?) {
+            (Some(before), Some(after)) => conditions.with_distance(before, after),
+            _ => conditions,
+        })
+    }
+}
+
+/// The distance between the server's and the client's core in nanoseconds; `None` if they share a core, or if
+/// something else kept a core busy.
+fn distance(cores: CoreAssignment) -> io::Result<Option<f64>> {
+    if cores.server == cores.client {
+        return Ok(None);
+    }
+    match round_trip(cores.server, cores.client, DISTANCE_DURATION) {
+        Ok(distance) => Ok(Some(distance)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Steal of all cores since boot, in seconds.
+fn total_steal() -> io::Result<f64> {
+    let stat = procfs::KernelStats::current().map_err(io::Error::other)?;
+    Ok(stat.total.steal.unwrap_or(0) as f64 / procfs::ticks_per_second() as f64)
+}

@@ -1,0 +1,25 @@
+//! The engine of all experiments: contenders take turns under loads, and each turn gives figures.
+//!
+//! - [`Turn`]: what was measured of a contender once, as [`Figure`]s and latencies.
+//! - [`Runner`]: whose turn it is, under which conditions, and which turns are repeated.
+//! - [`Results`]: rows of medians, intervals and ratios, by load and by class of core distance.
+
+mod classes;
+mod conditions;
+mod core_assignment;
+mod figure;
+mod pooled;
+mod results;
+mod runner;
+mod turn;
+
+pub(crate) use conditions::STEAL_LIMIT;
+pub use core_assignment::CoreAssignment;
+pub use figure::Figure;
+#[cfg(test)]
+pub(crate) use results::tests::results_of;
+pub(crate) use results::{ANSWERED, values};
+pub use results::{LoadKind, LoadResult, Measured, Results, Round, Row, Status, order_by_rounds};
+pub(crate) use runner::Phases;
+pub use runner::{LoadPlan, Measurement, Runner, TakenTurn, time_limit};
+pub use turn::Turn;

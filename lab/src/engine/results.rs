@@ -1,0 +1,515 @@
+//! Rows of medians, intervals and ratios, by load and by class of core distance.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use loadgen::interleaved_rounds::DistanceClass;
+use loadgen::medians::{Interval, median, median_interval};
+use serde::{Deserialize, Serialize};
+
+use super::classes::classify;
+use super::figure::Figure;
+use super::pooled::{p99, p99_ratio};
+use super::runner::{Measurement, TakenTurn};
+use super::turn::Turn;
+
+/// The share of the requests of an open loop that a server answers in time, at least, %; below it is overloaded.
+pub(crate) const ANSWERED: f64 = 97.0;
+/// The least share of the server's packets that its own core must have received, %.
+const RECEIVED_SHARE: f64 = 90.0;
+
+/// How a load is paced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum LoadKind {
+    /// A search for the capacity.
+    Capacity,
+    /// Requests at a given rate.
+    Open,
+    /// A rate that steps up and down.
+    Steps,
+    /// Each connection sends again when it has its reply.
+    Closed,
+}
+
+/// The median of the rounds, and of the ratios within rounds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Measured {
+    /// The figure.
+    pub value: Interval,
+    /// The figure over the reference's in the same round. `None` for the reference itself, and where there is none.
+    pub ratio: Option<Interval>,
+    /// The figure minus the reference's in the same round. `None` as above.
+    #[serde(default)]
+    pub difference: Option<Interval>,
+    /// The reference: of several the one that is best in this figure.
+    #[serde(default)]
+    pub reference: String,
+}
+
+impl Measured {
+    /// A figure that was measured once.
+    pub fn once(value: f64) -> Self {
+        Self { value: median_interval(&[value]), ratio: None, difference: None, reference: String::new() }
+    }
+}
+
+/// What a row's ratios mean.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Status {
+    /// The server kept up with the load.
+    Comparable,
+    /// It answered this share of the requests in time, %.
+    Overloaded(f64),
+    /// It had other conditions than the others.
+    NotComparable(String),
+}
+
+impl Status {
+    /// What stands in the place of a ratio; `None` if the ratio does.
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Self::Comparable => None,
+            Self::Overloaded(answered) => Some(format!("overloaded, answered {answered:.0} %")),
+            Self::NotComparable(_) => Some("not comparable".to_owned()),
+        }
+    }
+}
+
+/// One contender under one load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// The contender's name, for example `kernel-polling, epoll`.
+    pub contender: String,
+    /// The valid turns that the row is of.
+    pub turns: usize,
+    /// What its ratios mean.
+    pub status: Status,
+    /// The figures that at least one turn has.
+    pub figures: BTreeMap<Figure, Measured>,
+    /// How a law drove the server's queue at the end of most turns.
+    pub queue: Option<String>,
+}
+
+impl Row {
+    /// A row without figures.
+    pub fn new(contender: impl Into<String>) -> Self {
+        let (contender, status) = (contender.into(), Status::Comparable);
+        Self { contender, turns: 0, status, figures: BTreeMap::new(), queue: None }
+    }
+
+    /// The interval of a figure.
+    pub fn value(&self, figure: Figure) -> Option<&Interval> {
+        self.figures.get(&figure).map(|measured| &measured.value)
+    }
+
+    /// The median of a figure.
+    pub fn median(&self, figure: Figure) -> Option<f64> {
+        self.value(figure).map(|value| value.median)
+    }
+
+    /// The ratio of a figure to the reference's, if it says something.
+    pub fn ratio(&self, figure: Figure) -> Option<&Interval> {
+        self.figures.get(&figure)?.ratio.as_ref().filter(|_| self.status == Status::Comparable)
+    }
+
+    /// Whether a turn beside the search for the capacity was valid. Memory and CPU time at idle are measured without one.
+    pub fn has_valid_turn(&self) -> bool {
+        self.figures.contains_key(&Figure::Throughput)
+    }
+}
+
+/// All contenders under one load, with the cores at one distance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoadResult {
+    /// For example `closed loop`.
+    pub name: String,
+    /// How it is paced.
+    pub kind: LoadKind,
+    /// What loads differ in: requests per second, bytes of a file, or connections.
+    pub at: f64,
+    /// The rate as a share of the reference's capacity.
+    pub share: Option<f64>,
+    /// The distance of the cores.
+    pub class: DistanceClass,
+    /// The shortest and the longest distance of the class, ns. `None` if it was not measured.
+    pub distance: Option<(f64, f64)>,
+    /// Complete rounds.
+    pub rounds: usize,
+    /// The contenders.
+    pub rows: Vec<Row>,
+    /// The turns of each round by contender, as indices of the load's turns.
+    #[serde(skip)]
+    pub(crate) turns: Vec<Vec<usize>>,
+    /// The index of the load's measurement.
+    #[serde(skip)]
+    pub(crate) measurement: usize,
+}
+
+/// The turns of a round by contender; `None` for one that is not valid.
+pub type Round<'a> = Vec<Option<&'a Turn>>;
+
+/// A value of a contender, from every round in which it has a finite one.
+pub(crate) fn values(rounds: &[Round<'_>], contender: usize, read: impl Fn(&Turn) -> f64) -> Vec<f64> {
+    let values = rounds.iter().filter_map(|round| round[contender]).map(read);
+    values.filter(|value| value.is_finite()).collect()
+}
+
+/// What was measured, and what follows from it.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Results {
+    /// All loads in the order in which they were measured, each once for each class with rounds; the class with most rounds of
+    /// the whole run first.
+    pub loads: Vec<LoadResult>,
+    /// How many rounds there were under each load, and what was left out, a sentence each.
+    pub notes: Vec<String>,
+    /// Every turn.
+    pub measurements: Vec<Measurement>,
+}
+
+impl Results {
+    pub(super) fn new(measurements: Vec<Measurement>, references: &[usize]) -> Self {
+        let all = measurements.iter().flat_map(|measured| &measured.turns);
+        let classes = classify(&all.map(|turn| turn.conditions.distance).collect::<Vec<_>>());
+        let (mut loads, mut notes, mut at) = (Vec::new(), Vec::new(), 0);
+        for (index, measured) in measurements.iter().enumerate() {
+            let of_load = &classes[at..at + measured.turns.len()];
+            at += measured.turns.len();
+            let of_class = |class| load_result(index, measured, of_load, class, references);
+            let results: Vec<LoadResult> = [DistanceClass::Single, DistanceClass::Near, DistanceClass::Far]
+                .into_iter()
+                .filter_map(of_class)
+                .collect();
+            notes.push(summary(measured, of_load, &results));
+            loads.extend(results);
+        }
+        let order = order_by_rounds(loads.iter().map(|load| (load.class, load.rounds)));
+        loads.sort_by_key(|load| order.iter().position(|class| *class == load.class));
+        Self { loads, notes, measurements }
+    }
+
+    /// The loads of the class with most rounds.
+    pub fn leading(&self) -> impl Iterator<Item = &LoadResult> + Clone {
+        let class = self.loads.first().map(|load| load.class);
+        self.loads.iter().filter(move |load| Some(load.class) == class)
+    }
+
+    /// The rounds of the load of this name, at the distance at which it has most.
+    pub(crate) fn rounds_of(&self, name: &str) -> Vec<Round<'_>> {
+        let load = self.loads.iter().filter(|load| load.name == name).max_by_key(|load| load.rounds);
+        load.map_or_else(Vec::new, |load| self.rounds(load).collect())
+    }
+
+    /// The rounds of a load.
+    pub fn rounds<'a>(&'a self, load: &'a LoadResult) -> impl Iterator<Item = Round<'a>> {
+        rounds(&self.measurements[load.measurement], &load.turns)
+    }
+
+    /// All valid turns of a contender that count.
+    pub fn turns_of(&self, contender: usize) -> impl Iterator<Item = &Turn> {
+        let rounds = self.loads.iter().flat_map(|load| self.rounds(load));
+        rounds.filter_map(move |round| round.get(contender).copied().flatten())
+    }
+}
+
+fn rounds<'a>(measured: &'a Measurement, turns: &'a [Vec<usize>]) -> impl Iterator<Item = Round<'a>> {
+    let turn = |index: &usize| Some(&measured.turns[*index].turn).filter(|turn| turn.invalid.is_none());
+    turns.iter().map(move |round| round.iter().map(turn).collect())
+}
+
+/// The rows of one class: the first turn of each contender in it makes the first round, and so on. `None` without a round.
+fn load_result(
+    index: usize,
+    measured: &Measurement,
+    classes: &[Option<DistanceClass>],
+    class: DistanceClass,
+    references: &[usize],
+) -> Option<LoadResult> {
+    let names = &measured.contenders;
+    let mut by_contender = vec![Vec::new(); names.len()];
+    let in_class = |at: &usize| classes[*at] == Some(class) && !measured.turns[*at].stolen;
+    (0..measured.turns.len())
+        .filter(in_class)
+        .for_each(|at| by_contender[measured.turns[at].contender].push(at));
+    let count = by_contender.iter().map(Vec::len).min().filter(|count| *count > 0)?;
+    let turns: Vec<Vec<usize>> =
+        (0..count).map(|round| by_contender.iter().map(|turns| turns[round]).collect()).collect();
+    let readings = turns.iter().flatten().filter_map(|at| measured.turns[*at].conditions.distance);
+    let distance = readings.flat_map(|it| [it.before, it.after]).fold(None, |range, it| {
+        let (low, high) = range.unwrap_or((it, it));
+        Some((low.min(it), high.max(it)))
+    });
+    let rounds: Vec<Round<'_>> = rounds(measured, &turns).collect();
+    let plan = &measured.plan;
+    let row = |contender| row(&rounds, contender, names, references, plan.kind);
+    let mut rows: Vec<Row> = (0..names.len()).map(row).collect();
+    let overloaded: Vec<String> = rows
+        .iter()
+        .filter(|row| matches!(row.status, Status::Overloaded(_)))
+        .map(|row| row.contender.clone())
+        .collect();
+    // The latency of an overloaded reference grows with the time for which it was measured.
+    for row in &mut rows {
+        for figure in [Figure::P50, Figure::P99] {
+            let measured = row.figures.get_mut(&figure).filter(|it| overloaded.contains(&it.reference));
+            if let Some(measured) = measured {
+                (measured.ratio, measured.difference) = (None, None);
+            }
+        }
+    }
+    Some(LoadResult {
+        name: plan.name.clone(),
+        kind: plan.kind,
+        at: plan.at,
+        share: plan.share,
+        class,
+        distance,
+        rounds: count,
+        rows,
+        turns,
+        measurement: index,
+    })
+}
+
+fn row(
+    rounds: &[Round<'_>],
+    contender: usize,
+    names: &[String],
+    references: &[usize],
+    kind: LoadKind,
+) -> Row {
+    let turns = || rounds.iter().filter_map(|round| round[contender]);
+    let mut figures: Vec<Figure> = turns().flat_map(|turn| turn.figures.keys().copied()).collect();
+    figures.sort_unstable();
+    figures.dedup();
+    let figures = figures
+        .into_iter()
+        .map(|figure| (figure, measured(rounds, contender, figure, names, references)))
+        .collect();
+    let mut row =
+        Row { figures, turns: turns().count(), queue: queue_mode(turns()), ..Row::new(&names[contender]) };
+    let answered = row.median(Figure::Answered).unwrap_or(100.0);
+    if kind == LoadKind::Open && answered < ANSWERED {
+        row.status = Status::Overloaded(answered);
+    } else if row.median(Figure::ReceivedShare).is_some_and(|share| share < RECEIVED_SHARE) {
+        row.status = Status::NotComparable("its packets were received on another core".to_owned());
+    }
+    row
+}
+
+fn measured(
+    rounds: &[Round<'_>],
+    contender: usize,
+    figure: Figure,
+    names: &[String],
+    references: &[usize],
+) -> Measured {
+    let of = |turn: Option<&Turn>| turn.and_then(|turn| turn.figures.get(&figure).copied());
+    let values =
+        |contender: usize| -> Vec<f64> { rounds.iter().filter_map(|round| of(round[contender])).collect() };
+    let typical =
+        |index: &usize| Some((*index, median(&values(*index)))).filter(|_| !values(*index).is_empty());
+    let measured = references.iter().filter_map(typical);
+    let best = if figure.is_better_when_higher() {
+        measured.max_by(|a, b| a.1.total_cmp(&b.1))
+    } else {
+        measured.min_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    let reference = best.map(|(index, _)| index);
+    let other = reference.filter(|index| *index != contender);
+    let paired = |operation: fn(f64, f64) -> f64| {
+        let pairs = rounds.iter().filter_map(|round| Some((of(round[contender])?, of(round[other?])?)));
+        let paired: Vec<f64> =
+            pairs.map(|(one, other)| operation(one, other)).filter(|value| value.is_finite()).collect();
+        (!paired.is_empty()).then(|| median_interval(&paired))
+    };
+    let latencies = |contender: usize, both: Option<usize>| -> Vec<&[(u64, u64)]> {
+        let valid = |round: &&Round<'_>| both.is_none_or(|other| round[other].is_some());
+        let turns = rounds.iter().filter(valid).filter_map(|round| round[contender]);
+        turns.map(|turn| &turn.latencies[..]).collect()
+    };
+    let (mut value, mut ratio) = (median_interval(&values(contender)), paired(|one, other| one / other));
+    let has_latencies = |contender: usize| latencies(contender, None).iter().all(|it| !it.is_empty());
+    if figure == Figure::P99 && has_latencies(contender) {
+        value = p99(&latencies(contender, None));
+        if let Some(other) = other.filter(|other| ratio.is_some() && has_latencies(*other)) {
+            ratio = Some(p99_ratio(&latencies(contender, Some(other)), &latencies(other, Some(contender))));
+        }
+    }
+    let reference = reference.map(|index| names[index].clone()).unwrap_or_default();
+    Measured { value, ratio, difference: paired(|one, other| one - other), reference }
+}
+
+/// The most frequent mode of a contender's queue, with the share of turns that ended in it if that is not all.
+fn queue_mode<'a>(turns: impl Iterator<Item = &'a Turn>) -> Option<String> {
+    let modes: Vec<&String> = turns.filter_map(|turn| turn.queue.as_ref()).collect();
+    let count = |mode: &String| modes.iter().filter(|other| **other == mode).count();
+    let most = modes.iter().max_by_key(|mode| count(mode))?;
+    Some(match count(most) {
+        all if all == modes.len() => (*most).clone(),
+        some => format!("{most} ({some} of {})", modes.len()),
+    })
+}
+
+/// How many rounds a load had at which distance, and what was left out, in one sentence.
+fn summary(measured: &Measurement, classes: &[Option<DistanceClass>], results: &[LoadResult]) -> String {
+    let mut text = format!("{}: ", measured.plan.name);
+    for (index, load) in results.iter().enumerate() {
+        let separator = if index > 0 { ", " } else { "" };
+        let _ = write!(text, "{separator}{}", counted(load.rounds, "round"));
+        if load.class != DistanceClass::Single {
+            let _ = write!(text, " {}", load.class);
+        }
+        if let Some((low, high)) = load.distance {
+            let _ = write!(text, " (distance {low:.0} to {high:.0} ns)");
+        }
+    }
+    if results.is_empty() {
+        text.push_str("no complete round");
+    }
+    let turns = &measured.turns;
+    let kept: usize = results.iter().map(|load| load.rounds * measured.contenders.len()).sum();
+    let stolen = turns.iter().filter(|turn| turn.stolen).count();
+    let changed = turns.iter().zip(classes).filter(|(turn, class)| class.is_none() && !turn.stolen).count();
+    let invalid: Vec<&TakenTurn> = turns.iter().filter(|turn| turn.turn.invalid.is_some()).collect();
+    for (count, words) in [
+        (stolen, "left out because of steal"),
+        (changed, "left out because the distance changed"),
+        (turns.len() - kept - stolen - changed, "left out for lack of a complete round"),
+        (turns.iter().filter(|turn| turn.disturbed).count(), "kept in spite of steal"),
+        (invalid.len(), "not valid"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, "; {} {words}", counted(count, "turn"));
+        }
+    }
+    if let Some(TakenTurn { contender, turn, .. }) = invalid.first() {
+        let reason = turn.invalid.as_deref().unwrap_or_default();
+        let _ = write!(text, ", for example {}: {reason}", measured.contenders[*contender]);
+    }
+    text
+}
+
+/// For example `1 turn`, `2 turns`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Classes in the order of their numbers of rounds, which are added up; those without rounds are left out.
+pub fn order_by_rounds(classes: impl Iterator<Item = (DistanceClass, usize)>) -> Vec<DistanceClass> {
+    let seen: Vec<(DistanceClass, usize)> = classes.collect();
+    let rounds = |wanted| -> usize {
+        seen.iter().filter(|(class, _)| *class == wanted).map(|(_, rounds)| rounds).sum()
+    };
+    let mut classes = vec![DistanceClass::Single, DistanceClass::Near, DistanceClass::Far];
+    classes.retain(|&class| rounds(class) > 0);
+    classes.sort_by_key(|&class| std::cmp::Reverse(rounds(class)));
+    classes
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use loadgen::interleaved_rounds::Conditions;
+
+    use super::super::runner::LoadPlan;
+    use super::*;
+
+    /// Results of loads whose turns have these figures; `turn` gets the contender and the round.
+    pub(crate) fn results_of(
+        loads: &[(&str, LoadKind, f64, Option<f64>)],
+        contenders: &[&str],
+        references: &[usize],
+        rounds: usize,
+        turn: impl Fn(&str, usize, usize) -> Turn,
+    ) -> Results {
+        let measurement = |(name, kind, at, share): &(&str, LoadKind, f64, Option<f64>)| {
+            let plan = LoadPlan {
+                share: *share,
+                ..LoadPlan::new(*name, *kind, *at, rounds, Duration::from_secs(1))
+            };
+            let taken = |index: usize| {
+                let (round, contender) = (index / contenders.len(), index % contenders.len());
+                let conditions = Conditions::default().with_distance(100.0, 110.0);
+                let turn = turn(name, contender, round);
+                TakenTurn { contender, conditions, stolen: false, disturbed: false, turn }
+            };
+            let names = contenders.iter().map(|&it| it.to_owned()).collect();
+            let turns = (0..rounds * contenders.len()).map(taken).collect();
+            Measurement { plan, contenders: names, turns }
+        };
+        Results::new(loads.iter().map(measurement).collect(), references)
+    }
+
+    fn turn(rate: f64, p50: f64) -> Turn {
+        Turn::new([(Figure::Throughput, rate), (Figure::P50, p50)])
+    }
+
+    #[test]
+    fn each_figure_refers_to_the_reference_that_is_best_in_it() {
+        // The first serves more, the second answers sooner.
+        let values = [(200.0, 50.0), (100.0, 10.0), (150.0, 20.0)];
+        let results = results_of(
+            &[("closed loop", LoadKind::Closed, 64.0, None)],
+            &["epoll", "uring", "polling"],
+            &[0, 1],
+            6,
+            |_, contender, _| turn(values[contender].0, values[contender].1),
+        );
+        let rows = &results.loads[0].rows;
+        let ratio = |row: usize, figure| rows[row].ratio(figure).map(|it| it.median);
+        assert_eq!((ratio(2, Figure::Throughput), ratio(2, Figure::P50)), (Some(0.75), Some(2.0)));
+        assert_eq!((ratio(0, Figure::Throughput), ratio(0, Figure::P50)), (None, Some(5.0)));
+        assert_eq!(rows[2].figures[&Figure::P50].reference, "uring");
+        assert_eq!(rows[2].figures[&Figure::P50].difference.map(|it| it.median), Some(10.0));
+    }
+
+    #[test]
+    fn an_overloaded_server_has_no_ratio() {
+        let results = results_of(
+            &[("200/s", LoadKind::Open, 200.0, None)],
+            &["vanilla", "polling"],
+            &[0],
+            6,
+            |_, contender, _| {
+                let mut turn = turn(200.0, 9.0);
+                turn.set(Figure::Answered, [71.0, 99.0][contender]);
+                turn
+            },
+        );
+        let rows = &results.loads[0].rows;
+        assert_eq!(rows[0].status.text().as_deref(), Some("overloaded, answered 71 %"));
+        assert_eq!(rows[1].status, Status::Comparable);
+    }
+
+    #[test]
+    fn an_invalid_turn_is_left_out_of_its_round_and_named() {
+        let results = results_of(
+            &[("closed loop", LoadKind::Closed, 64.0, None)],
+            &["vanilla", "polling"],
+            &[0],
+            7,
+            |_, contender, round| match (contender, round) {
+                (1, 3) => Turn::invalid("the fleet sent late"),
+                _ => turn(100.0, 9.0),
+            },
+        );
+        let rows = &results.loads[0].rows;
+        assert_eq!((rows[0].turns, rows[1].turns), (7, 6));
+        assert_eq!(rows[1].ratio(Figure::P50).map(|it| it.count), Some(6));
+        assert_eq!(
+            results.notes,
+            [
+                "closed loop: 7 rounds (distance 100 to 110 ns); 1 turn not valid, for example polling: the fleet sent late"
+            ]
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! Whose turn it is, under which conditions, and which turns are repeated.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use loadgen::interleaved_rounds::{Conditions, RepeatPolicy, Rounds, TurnOutcome};
+use serde::Serialize;
+
+use super::conditions::{ConditionsGuard, STEAL_LIMIT};
+use super::core_assignment::CoreAssignment;
+use super::figure::Figure;
+use super::results::{LoadKind, Results};
+use super::turn::Turn;
+use crate::Error;
+
+/// A load, and how long it may take.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LoadPlan {
+    /// The name in tables.
+    pub name: String,
+    /// How it is paced.
+    pub kind: LoadKind,
+    /// What loads differ in: requests per second, bytes of a file, or connections.
+    pub at: f64,
+    /// The rate as a share of the reference's capacity.
+    pub share: Option<f64>,
+    /// Rounds; each measures every contender once.
+    pub rounds: usize,
+    /// The time that all rounds may take; half of it may go to turns that are repeated.
+    pub limit: Duration,
+    /// Steal, as a share of one core, above which a turn is repeated.
+    pub steal_limit: f64,
+}
+
+impl LoadPlan {
+    /// A load that is repeated above the usual steal.
+    pub fn new(name: impl Into<String>, kind: LoadKind, at: f64, rounds: usize, limit: Duration) -> Self {
+        Self { name: name.into(), kind, at, share: None, rounds, limit, steal_limit: STEAL_LIMIT }
+    }
+}
+
+/// A turn that was taken, whatever became of it.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct TakenTurn {
+    /// The index of the contender.
+    pub contender: usize,
+    /// The machine's conditions meanwhile.
+    pub conditions: Conditions,
+    /// Whether it was repeated because of steal.
+    pub stolen: bool,
+    /// Whether it counts in spite of steal: nothing was left for another attempt.
+    pub disturbed: bool,
+    /// What was measured.
+    #[serde(flatten)]
+    pub turn: Turn,
+}
+
+/// All turns under a load, in order of time.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Measurement {
+    /// The load.
+    #[serde(flatten)]
+    pub plan: LoadPlan,
+    /// The contenders by index.
+    pub contenders: Vec<String>,
+    /// The turns.
+    pub turns: Vec<TakenTurn>,
+}
+
+/// Measures one load after the other.
+pub struct Runner<'a> {
+    cores: CoreAssignment,
+    progress: &'a mut dyn FnMut(&str),
+    measured: Vec<Measurement>,
+}
+
+impl<'a> Runner<'a> {
+    /// A runner that calls `progress` before each turn that is no repeat.
+    pub fn new(cores: CoreAssignment, progress: &'a mut dyn FnMut(&str)) -> Self {
+        Self { cores, progress, measured: Vec::new() }
+    }
+
+    /// Measures all contenders in interleaved rounds, in the order of a Williams design.
+    ///
+    /// # Errors
+    /// If a turn fails, or if the machine's conditions can't be read.
+    pub fn measure(
+        &mut self,
+        plan: LoadPlan,
+        contenders: &[String],
+        mut measure: impl FnMut(usize) -> Result<Turn, Error>,
+    ) -> Result<(), Error> {
+        let mut rounds = Rounds::new(contenders.len(), plan.rounds)
+            .time_limit(plan.limit)
+            .repeat_above(plan.steal_limit, RepeatPolicy::Within(plan.limit / 2));
+        let mut turns = Vec::new();
+        while let Some(next) = rounds.next_turn() {
+            let contender = next.contestant();
+            if !next.is_repeat() {
+                let (load, name) = (&plan.name, &contenders[contender]);
+                (self.progress)(&format!("{load}: {name}, round {} of {}", next.round() + 1, plan.rounds));
+            }
+            let guard = ConditionsGuard::begin(self.cores)?;
+            let turn = measure(contender)?;
+            let mut conditions = guard.end()?;
+            conditions.steal = turn.steal.unwrap_or(conditions.steal);
+            let has_steal = conditions.steal > plan.steal_limit;
+            let valid = turn.invalid.is_none().then_some(());
+            let repeated = rounds.finish_turn(next, valid, conditions) == TurnOutcome::Repeated;
+            let (stolen, disturbed) = (has_steal && repeated, has_steal && !repeated);
+            turns.push(TakenTurn { contender, conditions, stolen, disturbed, turn });
+        }
+        self.measured.push(Measurement { plan, contenders: contenders.to_vec(), turns });
+        Ok(())
+    }
+
+    /// Says what begins, beside the turns.
+    pub fn begin(&mut self, step: &str) {
+        (self.progress)(step);
+    }
+
+    /// The medians of a figure of the load that was measured last, by contender. `None`: no valid turn.
+    pub fn medians(&self, figure: Figure) -> Vec<Option<f64>> {
+        let Some(last) = self.measured.last() else { return Vec::new() };
+        let values = |contender| -> Vec<f64> {
+            let turns = last.turns.iter().filter(|it| it.contender == contender && !it.stolen);
+            let valid = turns.filter(|it| it.turn.invalid.is_none());
+            valid.filter_map(|it| it.turn.figures.get(&figure).copied()).collect()
+        };
+        let median = |values: Vec<f64>| (!values.is_empty()).then(|| loadgen::medians::median(&values));
+        (0..last.contenders.len()).map(|contender| median(values(contender))).collect()
+    }
+
+    /// What was measured last.
+    pub fn last(&self) -> Option<&Measurement> {
+        self.measured.last()
+    }
+
+    /// The rows of all loads. In each figure ratios refer to the best of the contenders with these indices.
+    pub fn finish(self, references: &[usize]) -> Results {
+        Results::new(self.measured, references)
+    }
+}
+
+/// How long rounds may take that last `seconds` undisturbed: the rest is for turns that are repeated.
+pub fn time_limit(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds * 2.0 + 5.0)
+}
+
+/// The limits of phases with these shares of some seconds, the next one's first: what a phase leaves over is the later ones'.
+pub(crate) struct Phases {
+    ends: Instant,
+    shares: Vec<f64>,
+}
+
+impl Phases {
+    pub(crate) fn new(seconds: f64, shares: &[f64]) -> Self {
+        let ends = Instant::now() + Duration::from_secs_f64(seconds);
+        Self { ends, shares: shares.iter().rev().copied().collect() }
+    }
+
+    pub(crate) fn next_limit(&mut self) -> io::Result<Duration> {
+        let left = self.ends.saturating_duration_since(Instant::now());
+        let all: f64 = self.shares.iter().sum();
+        let share = self.shares.pop().ok_or_else(|| io::Error::other("more phases than shares"))?;
+        Ok(left.mul_f64(share / all).max(Duration::from_millis(100)))
+    }
+}

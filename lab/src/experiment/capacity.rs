@@ -1,0 +1,171 @@
+//! The highest rate at which a server keeps its 99th percentile within a bound.
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::STEAL_LIMIT;
+use super::plan::Experiment;
+use super::running_contender::RunningContender;
+use crate::Error;
+use crate::engine::{ANSWERED, Figure, Turn};
+use crate::fleet::{FleetLoad, FleetPacing};
+
+/// By how much a search steps until it has a rate on either side of the capacity: the first one, and those that begin
+/// where an earlier one ended.
+const FIRST_STEP: f64 = 1.5;
+const STEP: f64 = 1.12;
+/// The ratio of the rates on either side at which the search ends.
+const RESOLUTION: f64 = 1.06;
+/// A rate holds if it does in as many of three windows: a pause of the machine can fail a rate that is within the capacity, and
+/// luck can hold one that is not.
+const OF_THREE: usize = 2;
+/// Windows of a rate at most; those in which the machine was disturbed don't count.
+const MOST_WINDOWS: usize = 6;
+/// Seconds of load before the second and third window of a rate.
+const BETWEEN: f64 = 0.05;
+/// Lowest and highest rate that are tried.
+const RATES: (f64, f64) = (2_000.0, 3_000_000.0);
+
+/// A window of a rate that was tried.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Window {
+    /// Requests per second that were due.
+    rate: f64,
+    /// Replies per second.
+    qps: f64,
+    /// 99th percentile of the latency, µs.
+    p99: f64,
+    /// CPU time that the hypervisor took (steal), as a share of one core.
+    steal: f64,
+    /// Whether the rate is within the capacity; `None` if the machine was disturbed.
+    holds: Option<bool>,
+}
+
+/// Where a search begins, in requests per second.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Start {
+    /// Anywhere.
+    Guess(f64),
+    /// Where an earlier search ended.
+    Found(f64),
+}
+
+/// Searches from `start` on, moved by a share of a step between 0 and 1.
+pub(super) fn search(
+    contender: &mut RunningContender,
+    start: Start,
+    shift: f64,
+    experiment: &Experiment,
+) -> Result<Turn, Error> {
+    let Experiment { capacity_p99_us, trial_warm_up, trial_duration: duration, .. } = *experiment;
+    let (mut windows, mut invalid, mut steal) = (Vec::new(), None, 0.0f64);
+    let mut window = |rate: f64, warm_up: f64| -> Result<Option<bool>, Error> {
+        let turn = contender.measure(&FleetLoad { pacing: FleetPacing::Open { rate }, warm_up, duration })?;
+        let stolen = turn.steal.unwrap_or(0.0);
+        let (qps, p99) = (turn.get(Figure::Throughput), turn.get(Figure::P99));
+        let counts = stolen <= STEAL_LIMIT && turn.invalid.is_none();
+        let holds = counts.then_some(p99 <= capacity_p99_us && turn.get(Figure::Answered) >= ANSWERED);
+        if counts {
+            steal = steal.max(stolen);
+        }
+        windows.push(Window { rate, qps, p99, steal: stolen, holds });
+        invalid = turn.invalid.or(invalid.take());
+        Ok(holds)
+    };
+    let mut undecided = false;
+    let mut holds = |rate: f64| {
+        let holds = two_of_three(|first| window(rate, if first { trial_warm_up } else { BETWEEN }))?;
+        undecided |= holds.is_none();
+        Ok(holds.unwrap_or(false))
+    };
+    let rate = match start {
+        Start::Guess(rate) => bisect(rate, FIRST_STEP, &mut holds)?,
+        // Elsewhere within the step each time: otherwise all results would lie on one grid.
+        Start::Found(rate) => bisect(rate * STEP.powf(shift - 0.5), STEP, &mut holds)?,
+    };
+    let mut turn = Turn::new([(Figure::Capacity, rate)]);
+    (turn.steal, turn.detail) = (Some(steal), json!(windows));
+    if undecided {
+        let reason = invalid.unwrap_or_else(|| "steal".to_owned());
+        turn.invalid = Some(format!("windows were disturbed again and again: {reason}"));
+    }
+    Ok(turn)
+}
+
+/// What two of three windows that count say; `None` if too many don't. `window` is told whether it is the first.
+fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> Result<Option<bool>, Error> {
+    let mut counts = [0; 2];
+    for index in 0..MOST_WINDOWS {
+        if let Some(holds) = window(index == 0)? {
+            counts[usize::from(holds)] += 1;
+            if counts[usize::from(holds)] == OF_THREE {
+                return Ok(Some(holds));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The rate from which on `holds` is false.
+fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Error>) -> Result<f64, Error> {
+    let (lowest, highest) = RATES;
+    let mut rate = start.clamp(lowest, highest);
+    let begins = holds(rate)?;
+    let (mut low, mut high) = (rate, rate);
+    // Until there is a rate on either side.
+    loop {
+        rate = if begins { rate * step } else { rate / step };
+        if !(lowest..=highest).contains(&rate) {
+            return Ok(rate.clamp(lowest, highest));
+        }
+        if holds(rate)? != begins {
+            if begins {
+                high = rate
+            } else {
+                low = rate
+            }
+            break;
+        }
+        if begins { low = rate } else { high = rate }
+    }
+    while high / low > RESOLUTION {
+        let middle = (low * high).sqrt();
+        if holds(middle)? { low = middle } else { high = middle }
+    }
+    Ok((low * high).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_search_ends_near_the_capacity_from_either_side() {
+        for capacity in [5_000.0, 123_456.0, 900_000.0] {
+            for (start, step) in [(10.0, 1.5), (3_000.0, 1.12), (100_000.0, 1.12), (1e9, 1.5)] {
+                let found = bisect(start, step, &mut |rate| Ok(rate <= capacity)).unwrap();
+                assert!((found / capacity).ln().abs() < RESOLUTION.ln(), "{capacity} from {start}: {found}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_capacity_beyond_the_range_gives_its_end() {
+        assert_eq!(bisect(1e5, STEP, &mut |_| Ok(true)).unwrap(), RATES.1);
+        assert_eq!(bisect(1e5, STEP, &mut |_| Ok(false)).unwrap(), RATES.0);
+    }
+
+    #[test]
+    fn two_of_three_windows_decide_and_disturbed_ones_do_not_count() {
+        let decide = |windows: &[Option<bool>]| {
+            let mut windows = windows.iter().copied();
+            let decided = two_of_three(|_| Ok(windows.next().unwrap())).unwrap();
+            (decided, windows.count())
+        };
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(decide(&[yes, yes, no]), (yes, 1));
+        assert_eq!(decide(&[yes, no, no]), (no, 0));
+        assert_eq!(decide(&[no, None, yes, None, yes]), (yes, 0));
+        assert_eq!(decide(&[None, None, None, yes, None, no]), (None, 0));
+    }
+}

@@ -1,0 +1,227 @@
+//! A server that takes part.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use policies::law::{CpuBudget, LatencyBudget};
+use policies::{GraceTime, Policy};
+use runtime::{DriverKind, WaitStrategy};
+use serde::Serialize;
+
+use super::server_command::ServerCommand;
+use crate::fleet::FleetRequests;
+use crate::peers::{Peer, PeerService, RequestShape};
+use crate::polling_config::PollingConfig;
+
+/// A server that takes part in a comparison under a fleet.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contender {
+    /// This project's memcached server.
+    Lull {
+        /// The policy.
+        policy: Policy,
+        /// The driver.
+        driver: DriverKind,
+        /// How it adapts under kernel polling.
+        polling: PollingConfig,
+        /// How the worker waits.
+        #[serde(serialize_with = "as_text")]
+        wait: WaitStrategy,
+    },
+    /// The same service on a runtime.
+    Echo {
+        /// What it does with a request.
+        service: PeerService,
+        /// The runtime.
+        peer: Peer,
+        /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
+        network: Option<(Policy, DriverKind, PollingConfig)>,
+        /// Time that the server spends computing for each request.
+        work: Duration,
+    },
+    /// This project's memcached on a network stack in user space, which keeps its core busy.
+    UserLevel,
+    /// A server of another project, as it is.
+    Program {
+        /// How it is started.
+        server: ServerCommand,
+        /// The latency budget with which it is attached to from outside, as `policies attach` does. `None`: not at all.
+        attached: Option<LatencyBudget>,
+    },
+}
+
+fn as_text<S: serde::Serializer>(wait: &WaitStrategy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(wait)
+}
+
+impl Contender {
+    /// This project's memcached server.
+    pub fn lull(policy: Policy, driver: DriverKind, polling: PollingConfig) -> Self {
+        Self::Lull { policy, driver, polling, wait: WaitStrategy::Block }
+    }
+
+    /// Under kernel polling, once with each latency budget.
+    pub fn with_budgets(driver: DriverKind, budgets: &[LatencyBudget]) -> impl Iterator<Item = Self> {
+        budgets.iter().map(move |&latency_budget| {
+            let polling = PollingConfig { latency_budget, ..PollingConfig::default() };
+            Self::lull(Policy::KernelPolling, driver, polling)
+        })
+    }
+
+    /// Lull's echo server, which computes for `work` with each request.
+    pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
+        Self::Echo {
+            service: PeerService::Echo,
+            peer: Peer::LullEpoll,
+            network: Some((policy, driver, polling)),
+            work,
+        }
+    }
+
+    /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on the driver that `auto`
+    /// chooses for it and on epoll. Of threads: plain ones as they run, those of the dispatcher, and Lull's tasks.
+    pub fn peers(service: PeerService, polling: PollingConfig) -> Vec<Self> {
+        let lull = |peer, (policy, driver)| Self::Echo {
+            service,
+            peer,
+            network: Some((policy, driver, polling)),
+            work: Duration::ZERO,
+        };
+        let others = [Peer::PlainThreads, Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
+        let others = others.into_iter().filter(|peer| service.runs_on(*peer));
+        let others = others.map(|peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
+        if service == PeerService::Threads {
+            let runs = [
+                (Policy::Vanilla, DriverKind::Epoll),
+                (Policy::KernelPolling, DriverKind::Epoll),
+                (Policy::KernelPolling, DriverKind::Uring),
+            ];
+            let tasks = runs.map(|run| lull(Peer::LullEpoll, run)).into_iter().take(2);
+            return others.chain(runs.map(|run| lull(Peer::LullThreads, run))).chain(tasks).collect();
+        }
+        let runs = [
+            (Policy::Vanilla, DriverKind::Uring),
+            (Policy::Vanilla, DriverKind::Epoll),
+            (Policy::Packing, DriverKind::Uring),
+            (Policy::Suppression, DriverKind::Epoll),
+            (Policy::KernelPolling, DriverKind::Epoll),
+            (Policy::KernelPolling, DriverKind::Uring),
+        ];
+        others.chain(runs.map(|run| lull(Peer::LullEpoll, run))).collect()
+    }
+
+    /// A server as it runs, and the same under kernel polling from outside, once for each latency budget.
+    pub fn attached(server: &ServerCommand, budgets: &[LatencyBudget]) -> Vec<Self> {
+        let attached = std::iter::once(None).chain(budgets.iter().copied().map(Some));
+        attached.map(|attached| Self::Program { server: server.clone(), attached }).collect()
+    }
+
+    /// The name in tables.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling, .. } => {
+                format!("{policy}, {driver}{polling}")
+            }
+            Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
+            Self::Echo { peer: Peer::LullThreads, network: Some((policy, driver, _)), .. } => {
+                format!("threads, {policy}, {driver}")
+            }
+            Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
+                format!("lull, {policy}, {driver}")
+            }
+            Self::Echo { network: Some((policy, driver, _)), work, .. } => {
+                format!("lull, {policy}, {driver}, {} µs of work", work.as_micros())
+            }
+            Self::Echo { peer, .. } => peer.name().to_owned(),
+            Self::UserLevel => "user-level, smoltcp over AF_XDP".to_owned(),
+            Self::Program { server, attached: None } => server.name.clone(),
+            Self::Program { server, attached: Some(budget) } => {
+                format!("{}, attached, budget {budget} µs", server.name)
+            }
+        }
+    }
+
+    /// The same with this grace time and this way to wait, if it is this project's memcached server.
+    pub fn with_waits(mut self, grace: GraceTime, waits: WaitStrategy) -> Self {
+        if let Self::Lull { polling, wait, .. } = &mut self {
+            (polling.grace_time, *wait) = (grace, waits);
+        }
+        self
+    }
+
+    /// Whether its worker never sleeps, and so disturbs the other contenders on its core.
+    pub(super) fn spins(&self) -> bool {
+        matches!(self, Self::Lull { wait: WaitStrategy::Spin, .. })
+    }
+
+    /// Whether it never sleeps, and is stopped while others are measured.
+    pub(super) fn pauses(&self) -> bool {
+        matches!(self, Self::UserLevel)
+    }
+
+    /// Whether a kernel thread is to poll its queue all the time, also while other contenders are measured.
+    pub(super) fn has_polling_thread(&self) -> bool {
+        self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
+    }
+
+    /// Whether it is Lull's under vanilla.
+    pub fn is_vanilla(&self) -> bool {
+        self.policy().is_some_and(|(policy, _)| policy == Policy::Vanilla)
+    }
+
+    /// Whether its network work has another core than its worker.
+    pub(super) fn packs(&self) -> bool {
+        self.policy().is_some_and(|(policy, _)| policy == Policy::Packing)
+    }
+
+    /// Whether its queue is under kernel polling.
+    pub fn polls(&self) -> bool {
+        self.is_attached() || self.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
+    }
+
+    /// Whether it is a server of another project that is attached to from outside.
+    pub fn is_attached(&self) -> bool {
+        matches!(self, Self::Program { attached: Some(_), .. })
+    }
+
+    /// The policy and the driver, if the server is Lull's.
+    pub fn policy(&self) -> Option<(Policy, DriverKind)> {
+        match self {
+            Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
+            Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
+            Self::UserLevel | Self::Program { .. } => None,
+        }
+    }
+}
+
+/// This project's memcached server by name: `POLICY[:DRIVER[:D[:K]]]`, with a latency budget D in microseconds and a CPU budget K
+/// in percent, for example `kernel-polling:auto:20`.
+impl FromStr for Contender {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        fn parsed<T: FromStr<Err: ToString>>(part: Option<&str>, default: T) -> Result<T, String> {
+            part.map_or(Ok(default), |part| part.parse().map_err(|error: T::Err| error.to_string()))
+        }
+        let mut parts = text.split(':');
+        let policy = parsed(parts.next(), Policy::default())?;
+        let driver = parsed(parts.next(), DriverKind::Auto)?;
+        let latency_budget = parsed(parts.next(), LatencyBudget::ZERO)?;
+        let cpu_budget = parsed(parts.next(), CpuBudget::ZERO)?;
+        let polling = PollingConfig { latency_budget, cpu_budget, ..PollingConfig::default() };
+        match parts.next() {
+            None => Ok(Self::lull(policy, driver, polling)),
+            Some(more) => Err(format!("{more:?} follows POLICY:DRIVER:D:K")),
+        }
+    }
+}
+
+/// What the fleet asks a server of this service.
+pub fn requests_for(service: PeerService) -> FleetRequests {
+    let RequestShape { request, reply, .. } = service.shape().unwrap_or(RequestShape::SMALL);
+    match service.text() {
+        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: Some(reply) },
+        None => FleetRequests::Fixed { request, reply },
+    }
+}

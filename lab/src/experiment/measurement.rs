@@ -1,0 +1,207 @@
+//! One turn under a fleet: what the fleet measured, and what the host did meanwhile.
+
+use policies::counters::{CpuTime, Delta, PerfReading, Snapshot};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::engine::{CoreAssignment, Figure, Turn};
+use crate::experiment_process::AttachProgress;
+use crate::fleet::FleetMeasurement;
+
+/// Counters of the host at one moment.
+pub(super) struct HostReading {
+    /// CPU time of the server's process, in seconds.
+    pub(super) cpu: f64,
+    /// The part of it in user space.
+    pub(super) user: f64,
+    pub(super) snapshot: Snapshot,
+    /// Counters of the server's core. `None` on a machine without.
+    pub(super) perf: Option<PerfReading>,
+    /// Segments that the server's kernel has sent again.
+    pub(super) retransmitted: u64,
+    /// Packets that found the server's receive ring full.
+    pub(super) drops: u64,
+    /// How a law drives the server's queue. `None` without a law.
+    pub(super) queue: Option<String>,
+    /// `None` for a server that is not attached to from outside.
+    pub(super) attach: Option<AttachReading>,
+}
+
+impl HostReading {
+    /// Why nothing is attached now, if something should be.
+    pub(super) fn detached(&self) -> Option<String> {
+        let attach = self.attach.as_ref()?;
+        (attach.progress.instances == 0).then(|| "no epoll instance was attached".to_owned())
+    }
+}
+
+/// What an attaching process did so far.
+pub(super) struct AttachReading {
+    /// Its CPU time, in seconds.
+    pub(super) cpu: f64,
+    pub(super) progress: AttachProgress,
+}
+
+/// What an attaching process did in a turn.
+#[derive(Debug, Clone, Serialize)]
+struct AttachTurn {
+    /// The epoll instances that were attached at the end.
+    instances: usize,
+    /// Why it gave polling up for some seconds, each time that it did since the turn before.
+    stepped_back: Vec<String>,
+    /// The modes that the law has chosen for the queue since the turn before, with the reasons, in order of time.
+    changes: Vec<String>,
+}
+
+/// Which cores work for a server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServerCores {
+    pub(super) cores: CoreAssignment,
+    /// The core that should receive the server's packets.
+    pub(super) receiver: u32,
+}
+
+fn kernel_threads(delta: &Delta) -> f64 {
+    delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).sum()
+}
+
+/// What a turn cost the server, whatever loaded it, while it sent `replies`.
+fn host_turn(
+    before: &HostReading,
+    after: &HostReading,
+    ServerCores { cores, receiver }: ServerCores,
+    replies: u64,
+) -> Turn {
+    let delta = after.snapshot.since(&before.snapshot);
+    let (replies, seconds) = (replies.max(1) as f64, delta.elapsed.as_secs_f64());
+    let time = |core: u32| delta.cpus.get(core as usize).copied();
+    let cpu = after.cpu - before.cpu;
+    let kernel_threads = kernel_threads(&delta);
+    let share = |seconds: f64| (seconds / (cpu + kernel_threads).max(1e-9)).clamp(0.0, 1.0);
+    let user = share(after.user - before.user);
+    // Without those on behalf of a system call and those of the kernel thread.
+    let softirq = share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
+    let busy = |core: u32| time(core).map_or(0.0, |time: CpuTime| time.busy.as_secs_f64()) / seconds;
+    let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
+    let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
+    let mut turn = Turn::new([
+        (Figure::CpuPerRequest, (cpu + kernel_threads) * 1e6 / replies),
+        (Figure::KernelThreadCpu, kernel_threads * 1e6 / replies),
+        (Figure::Wakes, wakes as f64 / replies),
+        (Figure::PacketsPerInterrupt, delta.packets_per_interrupt().value),
+        (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
+        (Figure::CoreBusy, busy(cores.server) * 100.0),
+        (Figure::App, user * 100.0),
+        (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
+        (Figure::Softirq, softirq * 100.0),
+    ]);
+    if let Some((after, before)) = after.perf.zip(before.perf) {
+        let instructions = after.instructions.saturating_sub(before.instructions) as f64;
+        let cycles = after.cycles.saturating_sub(before.cycles) as f64;
+        turn.set(Figure::Instructions, instructions / replies);
+        turn.set(Figure::InstructionsPerCycle, instructions / cycles);
+        if let Some((after, before)) = after.cache_misses.zip(before.cache_misses) {
+            turn.set(Figure::CacheMisses, after.saturating_sub(before) as f64 / replies);
+        }
+    }
+    if let Some((after, before)) = after.attach.as_ref().zip(before.attach.as_ref()) {
+        turn.set(Figure::AttachCpu, (after.cpu - before.cpu) / seconds * 100.0);
+        turn.detail = json!({"attach": AttachTurn {
+            instances: after.progress.instances,
+            stepped_back: [&before.progress.stepped_back[..], &after.progress.stepped_back[..]].concat(),
+            changes: [&before.progress.changes[..], &after.progress.changes[..]].concat(),
+        }});
+    }
+    let elsewhere = receiver != cores.server && receiver != cores.client;
+    turn.steal = Some(stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 });
+    turn.queue.clone_from(&after.queue);
+    turn.invalid = after.detached();
+    turn
+}
+
+/// The CPU time over elapsed time of the server and of the kernel thread that receives for it.
+pub(super) fn idle_cpu(before: &HostReading, after: &HostReading) -> f64 {
+    let delta = after.snapshot.since(&before.snapshot);
+    (after.cpu - before.cpu + kernel_threads(&delta)) / delta.elapsed.as_secs_f64()
+}
+
+/// The longest 99th percentile of the fleet's own delay with which a turn is valid, µs. Beyond, something else ran on the
+/// fleet's core.
+const LONGEST_SEND_LAG_US: f64 = 500.0;
+/// The most of a turn that the fleet's core may be paused, as a share: what was in flight then is not counted.
+const MOST_PAUSED: f64 = 0.02;
+
+/// A turn under a fleet. `counts_received`: the kernel's counters tell which core received the server's packets.
+pub(super) fn fleet_turn(
+    fleet: FleetMeasurement,
+    before: &HostReading,
+    after: &HostReading,
+    server: ServerCores,
+    counts_received: bool,
+) -> Turn {
+    let mut turn = host_turn(before, after, server, fleet.all_replies);
+    for (figure, value) in [
+        (Figure::Throughput, fleet.qps),
+        (Figure::Answered, fleet.qps * fleet.seconds / fleet.requests as f64 * 100.0),
+        (Figure::P50, fleet.latency.p50),
+        (Figure::P99, fleet.latency.p99),
+        (Figure::LoadBusy, fleet.busy * 100.0),
+        (Figure::LoadCpu, fleet.cpu_us),
+        (Figure::Paused, fleet.paused / (fleet.paused + fleet.seconds) * 100.0),
+    ] {
+        turn.set(figure, value);
+    }
+    if counts_received {
+        let delta = after.snapshot.since(&before.snapshot);
+        let received = delta.received_by_cpu.get(server.receiver as usize).copied().unwrap_or(0);
+        let all = delta.rx_packets.total().max(1) as f64;
+        turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
+    }
+    turn.invalid = turn.invalid.or_else(|| invalid(&fleet));
+    turn.latencies = fleet.latencies.clone();
+    turn.windows.clone_from(&fleet.windows);
+    if turn.detail.is_null() {
+        turn.detail = json!({});
+    }
+    turn.detail["fleet"] = json!(FleetMeasurement { latencies: Vec::new(), windows: Vec::new(), ..fleet });
+    turn.detail["retransmitted"] = json!(after.retransmitted.saturating_sub(before.retransmitted));
+    turn.detail["drops"] = json!(after.drops.saturating_sub(before.drops));
+    turn
+}
+
+/// Why the fleet's measurement is not valid, if it is not.
+fn invalid(fleet: &FleetMeasurement) -> Option<String> {
+    let FleetMeasurement { errors, misses, send_lag, requests, paused, seconds, .. } = fleet;
+    if *requests == 0 {
+        return Some("no request was sent".to_owned());
+    }
+    if *errors + *misses > 0 {
+        return Some(format!("{errors} replies reported errors, and {misses} values were missing"));
+    }
+    if *paused > (*paused + *seconds) * MOST_PAUSED {
+        let share = *paused / (*paused + *seconds) * 100.0;
+        return Some(format!("the fleet's core was paused for {share:.0} % of the time"));
+    }
+    if send_lag.p99 > LONGEST_SEND_LAG_US {
+        return Some(format!("the fleet sent late (99th percentile {:.0} µs)", send_lag.p99));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_percent_of_pauses_are_forgiven_and_no_more() {
+        let fleet = |paused: f64| FleetMeasurement {
+            requests: 100,
+            paused,
+            seconds: 1.0 - paused,
+            ..FleetMeasurement::default()
+        };
+        assert_eq!(invalid(&fleet(0.019)), None);
+        let reason = invalid(&fleet(0.03)).unwrap();
+        assert_eq!(reason, "the fleet's core was paused for 3 % of the time");
+    }
+}

@@ -1,0 +1,20 @@
+//! Experiments under a fleet of clients: contenders, loads, and how each contender runs.
+
+mod capacity;
+mod contender;
+mod measurement;
+mod plan;
+mod run;
+mod running_contender;
+mod running_server;
+mod server_command;
+
+pub use contender::{Contender, requests_for};
+pub use plan::{Alternation, Experiment, Load};
+pub use run::Outcome;
+pub(crate) use running_contender::workload_memory;
+pub use running_server::{RunningPolicy, ServerMemory};
+pub use server_command::ServerCommand;
+
+/// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile bears 1 % of the time.
+const STEAL_LIMIT: f64 = 0.005;

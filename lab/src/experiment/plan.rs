@@ -1,0 +1,173 @@
+//! What is compared, and under which loads.
+
+use std::time::Duration;
+
+use loadgen::Workload;
+use serde::Serialize;
+
+use super::contender::Contender;
+use crate::engine::CoreAssignment;
+use crate::fleet::{AlternatingRate, FleetRequests};
+
+/// A load that steps up and down.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Alternation {
+    /// The rate after a step up, as a share of the reference's capacity.
+    pub high_share: f64,
+    /// The rate after a step down, as such a share; 0 for no requests.
+    pub low_share: f64,
+    /// Seconds from a step up to the next step down.
+    pub high_seconds: f64,
+    /// Seconds from a step down to the next step up.
+    pub low_seconds: f64,
+    /// Seconds of the windows by which latencies are kept apart.
+    pub window_seconds: f64,
+    /// Steps up that are measured in a turn.
+    pub cycles: u32,
+}
+
+impl Alternation {
+    /// The rate, if this is the reference's capacity in requests per second.
+    pub(crate) fn rate(&self, capacity: f64) -> AlternatingRate {
+        let rate = |share: f64| rounded(capacity * share);
+        AlternatingRate {
+            high: rate(self.high_share).max(LOWEST_RATE),
+            low: if self.low_share > 0.0 { rate(self.low_share).max(LOWEST_RATE) } else { 0.0 },
+            high_seconds: self.high_seconds,
+            low_seconds: self.low_seconds,
+            window_seconds: self.window_seconds,
+        }
+    }
+
+    /// Seconds of a measurement.
+    pub(super) fn duration(&self) -> f64 {
+        (self.high_seconds + self.low_seconds) * f64::from(self.cycles)
+    }
+}
+
+/// A load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Load {
+    /// A share of the reference's capacity, in an open loop.
+    Share(f64),
+    /// Requests per second in an open loop.
+    Rate(f64),
+    /// Steps between shares of the reference's capacity.
+    Steps(Alternation),
+    /// A closed loop with this mean think time, µs.
+    Closed(f64),
+}
+
+impl Load {
+    /// Whether it refers to a capacity.
+    pub fn needs_capacity(&self) -> bool {
+        matches!(self, Self::Share(_) | Self::Steps(_))
+    }
+}
+
+/// The lowest rate that a share of the capacity gives, requests per second.
+pub(super) const LOWEST_RATE: f64 = 100.0;
+
+/// To hundreds, for legibility.
+pub(super) fn rounded(rate: f64) -> f64 {
+    (rate / LOWEST_RATE).round() * LOWEST_RATE
+}
+
+/// Contenders, the loads under which a fleet compares them, and for how long.
+#[derive(Debug, Clone, Serialize)]
+pub struct Experiment {
+    /// What is compared.
+    pub contenders: Vec<Contender>,
+    /// The contenders by index that ratios refer to: in each figure to the best of them. Shares are of the highest of their
+    /// capacities.
+    pub references: Vec<usize>,
+    /// The loads, after the search for the capacity.
+    pub loads: Vec<Load>,
+    /// Connections of the fleet, 1 to 20,000.
+    pub connections: usize,
+    /// Requests in flight on each connection, in the open loop and in the closed one.
+    pub depth: usize,
+    /// What is asked.
+    pub requests: FleetRequests,
+    /// The capacity that shares refer to, requests per second, instead of one that is searched.
+    pub given_capacity: Option<f64>,
+    /// Rounds of each load.
+    pub rounds: usize,
+    /// Rounds of the search for the capacity.
+    pub capacity_rounds: usize,
+    /// Seconds of load before each turn of which nothing is counted. CPU time is that of a whole turn, warm-up included,
+    /// so a policy that takes long to settle needs these. 0 for none.
+    pub settle: f64,
+    /// Seconds of load before each measurement.
+    pub warm_up: f64,
+    /// Seconds of a measurement.
+    pub duration: f64,
+    /// Seconds of load before the first window of a rate that is tried as the capacity.
+    pub trial_warm_up: f64,
+    /// Seconds of such a window.
+    pub trial_duration: f64,
+    /// The highest 99th percentile at which a rate is within the capacity, µs.
+    pub capacity_p99_us: f64,
+    /// Seconds for which the CPU time of each contender is measured while its connections are idle, before the rounds. 0 for
+    /// not at all.
+    pub idle: f64,
+    /// The time that all rounds may take.
+    pub time_limit: Duration,
+    /// The search for the capacity's share of that time, 0 to 1. The loads share the rest equally.
+    pub capacity_share: f64,
+}
+
+impl Experiment {
+    /// The better one of the vanilla servers is the reference; without one the first contender. For four contenders five
+    /// minutes at most, or one if `quick`; more contenders take proportionally longer.
+    pub fn new(contenders: Vec<Contender>, quick: bool) -> Self {
+        let fours = contenders.len() as f64 / 4.0;
+        let mut references: Vec<usize> =
+            (0..contenders.len()).filter(|index| contenders[*index].is_vanilla()).collect();
+        if references.is_empty() {
+            references.push(0);
+        }
+        let shares: &[f64] = if quick { &[0.5] } else { &[0.1, 0.25, 0.5, 0.75, 0.9] };
+        let mut loads = shares.iter().copied().map(Load::Share).collect::<Vec<_>>();
+        loads.push(Load::Closed(0.0));
+        Self {
+            contenders,
+            references,
+            loads,
+            connections: 64,
+            depth: 1,
+            requests: FleetRequests::Memcached(Box::<Workload>::default()),
+            given_capacity: None,
+            rounds: 12,
+            capacity_rounds: if quick { 6 } else { 12 },
+            settle: 0.0,
+            // A policy that adapts needs it to settle.
+            warm_up: if quick { 0.1 } else { 0.2 },
+            duration: if quick { 0.2 } else { 0.25 },
+            trial_warm_up: if quick { 0.1 } else { 0.2 },
+            trial_duration: 0.1,
+            capacity_p99_us: 500.0,
+            idle: 0.0,
+            capacity_share: 0.5,
+            time_limit: Duration::from_secs_f64(if quick { 75.0 } else { 290.0 } * fours.max(1.0)),
+        }
+    }
+
+    /// Whether the capacity is searched: it is what shares refer to.
+    pub fn searches_capacity(&self) -> bool {
+        self.given_capacity.is_none() && self.loads.iter().any(Load::needs_capacity)
+    }
+
+    /// Turns without repeats, for a progress bar.
+    pub fn steps(&self) -> usize {
+        let searches = if self.searches_capacity() { self.capacity_rounds } else { 0 };
+        self.contenders.len() * (searches + self.loads.len() * self.rounds + usize::from(self.idle > 0.0))
+    }
+
+    /// Why a contender can't be compared with the others on these cores, if it can't.
+    pub fn not_comparable(&self, contender: usize, cores: CoreAssignment) -> Option<String> {
+        let shares_a_core = cores.packing == cores.client && self.contenders[contender].packs();
+        shares_a_core.then(|| "without a third core its network work shares the fleet's".to_owned())
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs an experiment.
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+use super::STEAL_LIMIT;
+use super::capacity::{Start, search};
+use super::contender::Contender;
+use super::plan::{Experiment, LOWEST_RATE, Load, rounded};
+use super::running_contender::RunningContender;
+use super::running_server::{RunningPolicy, ServerMemory};
+use crate::Error;
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Measured, Results, Runner, Status};
+use crate::fleet::{FleetLoad, FleetPacing};
+use crate::user_level_server::LostFrames;
+
+/// The first rate that the search for the capacity tries, requests per second.
+const FIRST_RATE: f64 = 100_000.0;
+/// The seed of the first contender's due times and requests; the others' follow.
+const SEED: u64 = 1;
+
+/// The result of an experiment.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// The rows of all loads, and every turn.
+    pub results: Results,
+    /// The capacity that shares refer to, requests per second. `None` without shares.
+    pub capacity: Option<f64>,
+    /// What each contender's worker runs, if it is Lull's.
+    pub servers: Vec<Option<RunningPolicy>>,
+    /// What each contender and the kernel held for its connections.
+    pub memory: Vec<ServerMemory>,
+    /// What each contender on a network stack in user space has lost. `None` for the others.
+    pub lost_frames: Vec<Option<LostFrames>>,
+}
+
+/// The thread of kernel-thread polls from the start to the end of the comparison.
+fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Result<(), Error> {
+    let refuse = |reason| Err(Error::PollingThread { core: cores.packing, reason });
+    match contenders.iter().filter(|contender| contender.has_polling_thread()).count() {
+        0 => Ok(()),
+        _ if cores.packing == cores.client => {
+            refuse("the fleet runs there; name a third core with --packing-cores, or leave kernel-thread out")
+        }
+        1 => Ok(()),
+        _ => refuse("a second one would share it; name kernel-thread once"),
+    }
+}
+
+impl Experiment {
+    /// Starts the contenders, each in a testbed from the start to the end, and measures everything. Calls `progress` before each
+    /// turn.
+    ///
+    /// # Errors
+    /// Without the permission to create network namespaces, or if a server or its fleet can't be started, or exits.
+    pub fn run(&self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
+        if cores.server == cores.client {
+            return Err(Error::OneCore);
+        }
+        if self.contenders.iter().any(Contender::spins) && self.contenders.len() > 1 {
+            return Err(Error::SpinningContenders);
+        }
+        check_polling_threads(&self.contenders, cores)?;
+        let start = |(index, contender)| RunningContender::start(contender, cores, self, SEED + index as u64);
+        let mut running = self.contenders.iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<String> = self.contenders.iter().map(Contender::name).collect();
+        let deadline = Instant::now() + self.time_limit;
+        let mut runner = Runner::new(cores, progress);
+        let mut idle = Vec::new();
+        for (name, running) in names.iter().zip(&mut running).filter(|_| self.idle > 0.0) {
+            runner.begin(&format!("idle: {name}"));
+            idle.push(running.idle_cpu(self.idle)?);
+        }
+        let (mut capacity, mut no_capacity) = (self.given_capacity, None);
+        if self.searches_capacity() {
+            let limit = self.time_limit.mul_f64(self.capacity_share);
+            let name = format!("capacity (p99 of at most {:.0} µs)", self.capacity_p99_us);
+            let plan = LoadPlan {
+                steal_limit: STEAL_LIMIT,
+                ..LoadPlan::new(name, LoadKind::Capacity, 0.0, self.capacity_rounds, limit)
+            };
+            let mut random = SmallRng::seed_from_u64(SEED);
+            let mut starts = vec![Start::Guess(FIRST_RATE); running.len()];
+            runner.measure(plan, &names, |index| {
+                let turn = search(&mut running[index], starts[index], random.random(), self)?;
+                // The next search begins where this one ended.
+                starts[index] = Start::Found(turn.get(Figure::Capacity));
+                Ok(turn)
+            })?;
+            let medians = runner.medians(Figure::Capacity);
+            capacity = self.references.iter().filter_map(|index| medians[*index]).reduce(f64::max);
+            if capacity.is_none() {
+                let turns = runner.last().into_iter().flat_map(|last| &last.turns);
+                let reason = turns.filter_map(|it| it.turn.invalid.clone()).next().unwrap_or_default();
+                no_capacity = Some(format!("no capacity was found that rates could be shares of: {reason}"));
+            }
+        }
+        let has_rate = |load: &&Load| capacity.is_some() || !load.needs_capacity();
+        let loads: Vec<Load> = self.loads.iter().filter(has_rate).copied().collect();
+        if let Some(reason) = no_capacity.as_ref().filter(|_| loads.is_empty()) {
+            return Err(Error::NoCapacity(reason.clone()));
+        }
+        for (index, load) in loads.iter().enumerate() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limit = left / u32::try_from(loads.len() - index).unwrap_or(u32::MAX);
+            let (plan, load) = self.plan(*load, capacity.unwrap_or(0.0), limit);
+            runner.measure(plan, &names, |index| {
+                running[index].settle(load.pacing, self.settle)?;
+                running[index].measure(&load)
+            })?;
+        }
+        let mut results = runner.finish(&self.references);
+        results.notes.extend(no_capacity);
+        for load in &mut results.loads {
+            for (index, row) in load.rows.iter_mut().enumerate() {
+                if let Some(idle) = idle.get(index).filter(|_| load.kind == LoadKind::Closed) {
+                    row.figures.insert(Figure::IdleCpu, Measured::once(idle * 100.0));
+                }
+                if let Some(reason) = self.not_comparable(index, cores) {
+                    row.status = Status::NotComparable(reason);
+                }
+            }
+        }
+        let servers = running.iter().map(|running| running.policy.clone()).collect();
+        let memory = running.iter().map(|running| running.memory).collect();
+        let lost_frames = running.iter_mut().map(RunningContender::end_user_level).collect();
+        Ok(Outcome { results, capacity, servers, memory, lost_frames })
+    }
+
+    fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {
+        let share = match load {
+            Load::Share(share) => Some(share),
+            _ => None,
+        };
+        let (name, kind, at, pacing) = match load {
+            Load::Share(_) | Load::Rate(_) => {
+                let rate = match load {
+                    Load::Rate(rate) => rate,
+                    _ => rounded(capacity * share.unwrap_or(1.0)).max(LOWEST_RATE),
+                };
+                (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate })
+            }
+            Load::Steps(alternation) => {
+                let rate = alternation.rate(capacity);
+                (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))
+            }
+            Load::Closed(think_us) => {
+                let pacing = FleetPacing::Closed { think_us };
+                ("closed loop".to_owned(), LoadKind::Closed, self.connections as f64, pacing)
+            }
+        };
+        let duration = match load {
+            Load::Steps(alternation) => alternation.duration(),
+            _ => self.duration,
+        };
+        let plan =
+            LoadPlan { share, steal_limit: STEAL_LIMIT, ..LoadPlan::new(name, kind, at, self.rounds, limit) };
+        (plan, FleetLoad { pacing, warm_up: self.warm_up, duration })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policies::Policy;
+
+    use super::*;
+
+    #[test]
+    fn kernel_thread_needs_a_third_core_for_itself() {
+        let check = |named: &[&str], packing| {
+            let contenders: Vec<Contender> = named.iter().map(|it| it.parse().unwrap()).collect();
+            check_polling_threads(&contenders, CoreAssignment { server: 0, client: 1, packing })
+                .map_err(|error| error.to_string())
+        };
+        let (vanilla, thread, packing) =
+            (Policy::Vanilla.name(), Policy::KernelThread.name(), Policy::Packing.name());
+        assert_eq!(check(&[vanilla, thread], 2), Ok(()));
+        assert_eq!(check(&[vanilla, packing], 1), Ok(()));
+        let error = check(&[vanilla, thread], 1).unwrap_err();
+        assert!(error.contains("core 1") && error.contains("--packing-cores"), "{error}");
+        let error = check(&[thread, thread], 2).unwrap_err();
+        assert!(error.contains("name kernel-thread once"), "{error}");
+    }
+
+    #[test]
+    fn packing_on_two_cores_is_not_comparable() {
+        let contenders = ["vanilla", "packing"].map(|it| it.parse().unwrap()).into();
+        let experiment = Experiment::new(contenders, true);
+        let two = CoreAssignment { server: 0, client: 1, packing: 1 };
+        assert_eq!(experiment.not_comparable(0, two), None);
+        assert!(experiment.not_comparable(1, two).is_some());
+        assert_eq!(experiment.not_comparable(1, CoreAssignment { packing: 2, ..two }), None);
+    }
+}

@@ -1,0 +1,298 @@
+//! A server in its own testbed, and what the host counts of it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use policies::counters::{PerfCounters, PerfTarget, Snapshot};
+use policies::host::Interface;
+use policies::law::{QueueMode, QueueSettings};
+use policies::netlink::netdev::Netdev;
+use policies::{Cpus, Policy, host};
+use procfs::{Current, Meminfo};
+use serde::Serialize;
+
+use super::contender::Contender;
+use super::measurement::{AttachReading, HostReading, ServerCores};
+use super::server_command::ServerCommand;
+use crate::Error;
+use crate::engine::CoreAssignment;
+use crate::experiment_process::{
+    AttachSpec, EchoServerReady, ExperimentProcess, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
+};
+use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
+use crate::testbed::{
+    CLIENT_ADDRESS, PREFIX_LENGTH, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, poll_by_thread,
+    ring_drops,
+};
+use crate::user_level_server::{LostFrames, PORT, UserLevelServerSpec};
+
+/// How long a server may take until it accepts connections.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a Lull server's worker runs.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct RunningPolicy {
+    /// The policy that runs.
+    pub ran: String,
+    /// Why it is not the requested one.
+    pub steps_down: Vec<String>,
+    /// The first message of a memcached server: its worker's report, and the knobs read back.
+    pub ready: Option<ServerReady>,
+}
+
+/// What a server and the kernel hold for its connections, when they are open and the records are stored.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[non_exhaustive]
+pub struct ServerMemory {
+    /// Resident memory of the server's process, in bytes; records are part of it.
+    pub resident: u64,
+    /// By how much the kernel's slabs grew while the connections were opened, in bytes, on the whole machine. `None` if
+    /// `/proc/meminfo` can't be read.
+    pub kernel: Option<u64>,
+}
+
+/// A server that runs. Dropping it ends its processes and removes its testbed.
+#[derive(Debug)]
+pub(super) struct RunningServer {
+    // The processes end before their testbed.
+    /// What attaches to the server from outside.
+    attacher: Option<ExperimentProcess>,
+    server: ExperimentProcess,
+    pub(super) testbed: Testbed,
+    interface: Interface,
+    /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
+    perf: Option<PerfCounters>,
+    pub(super) cores: ServerCores,
+    /// Whether a law drives its queue.
+    adapts: bool,
+    /// Whether it is stopped while others are measured.
+    pauses: bool,
+    pub(super) address: SocketAddr,
+    pub(super) policy: Option<RunningPolicy>,
+}
+
+impl RunningServer {
+    /// Starts the server. A memcached of this project may use `memory` bytes; 0 for its default.
+    pub(super) fn start(contender: &Contender, cores: CoreAssignment, memory: u64) -> Result<Self, Error> {
+        let testbed = Testbed::new(1)?;
+        let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
+        let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
+        let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
+        // As it runs: on a kernel without kernel-thread, vanilla does.
+        let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
+        let receiver = if packing || polled { cores.packing } else { cores.server };
+        let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
+        let (adapts, pauses) = (contender.polls(), contender.pauses());
+        Ok(Self {
+            attacher: None,
+            server,
+            testbed,
+            interface,
+            perf,
+            cores: ServerCores { cores, receiver },
+            adapts,
+            pauses,
+            address,
+            policy,
+        })
+    }
+
+    /// Attaches to the server, if it is to be attached to. It needs connections first.
+    pub(super) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
+        self.attacher = start_attacher(contender, &self.testbed, self.cores.cores, self.server.id())?;
+        Ok(())
+    }
+
+    /// Stops a server that never sleeps, so that others can be measured.
+    pub(super) fn pause(&self) -> io::Result<()> {
+        if self.pauses { self.server.pause() } else { Ok(()) }
+    }
+
+    /// Continues it.
+    pub(super) fn resume(&self) -> io::Result<()> {
+        if self.pauses { self.server.resume() } else { Ok(()) }
+    }
+
+    /// Ends a user-level server. Returns what it has lost. `None` for another server, which goes on.
+    pub(super) fn end_user_level(&mut self) -> Result<Option<LostFrames>, Error> {
+        if !self.pauses {
+            return Ok(None);
+        }
+        self.resume()?;
+        self.server.end_user_level_server().map(Some)
+    }
+
+    /// Whether its packets pass the kernel's counters of received packets.
+    pub(super) fn counts_received(&self) -> bool {
+        !self.pauses
+    }
+
+    /// Resident memory of the server's process, in bytes.
+    pub(super) fn resident_bytes(&self) -> io::Result<u64> {
+        self.server.resident_bytes()
+    }
+
+    /// Reads the host's counters.
+    pub(super) fn read(&mut self) -> Result<HostReading, Error> {
+        let Self { attacher, server, testbed, interface, perf, adapts, .. } = self;
+        let (adapts, interface) = (*adapts, &*interface);
+        let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
+        let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
+        let drops = testbed.client.run(ring_drops)?;
+        let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
+        let attach = attacher.as_mut().map(|attacher| -> Result<_, Error> {
+            Ok(AttachReading { cpu: attacher.cpu_seconds()?, progress: attacher.attach_progress()? })
+        });
+        let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
+        let perf = perf.as_mut().and_then(|perf| perf.read().ok());
+        Ok(HostReading { cpu, user, snapshot, retransmitted, drops, queue, attach, perf })
+    }
+}
+
+/// The kernel's slabs, in bytes: sockets are in there.
+pub(super) fn slab_bytes() -> Option<u64> {
+    Meminfo::current().ok().map(|memory| memory.slab)
+}
+
+/// How the first queue of an interface is driven now, by its NAPI's values.
+fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
+    let napi = interface.queues.iter().find_map(|queue| queue.napi.as_ref());
+    let Some(napi) = napi.map(|napi| Netdev::open()?.napi(napi.id)).transpose()? else { return Ok(None) };
+    let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
+    let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
+    let settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+    Ok(Some(match settings.mode {
+        // Without a suspend timeout only timed mode defers.
+        QueueMode::InterruptFirst if suspend.is_zero() => QueueMode::Timed.to_string(),
+        QueueMode::Grace => format!("{} {} µs", settings.mode, settings.grace_time.as_micros()),
+        mode => mode.to_string(),
+    }))
+}
+
+fn start_server(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+    memory: u64,
+) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
+    match contender {
+        Contender::Lull { policy, driver, polling, wait } => {
+            let role = ProcessRole::Server(ServerSpec {
+                policy: *policy,
+                driver: *driver,
+                interface: Some(SERVER_INTERFACE.to_owned()),
+                address: IpAddr::V4(SERVER_ADDRESS),
+                cores: Cpus::one(cores.server),
+                packing_core: cores.packing,
+                polling: *polling,
+                wait: *wait,
+                memory,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let ready = server.server_ready()?;
+            let address = ready.address;
+            let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
+            Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
+        }
+        Contender::Echo { service, peer, network, work } => {
+            if network.is_none() {
+                poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;
+            }
+            let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
+                policy,
+                driver,
+                interface: SERVER_INTERFACE.to_owned(),
+                packing_core: cores.packing,
+                polling,
+            });
+            let role = ProcessRole::EchoServer(EchoServerSpec {
+                peer: *peer,
+                core: cores.server,
+                service: *service,
+                shape: service.shape().unwrap_or(RequestShape::SMALL),
+                address: SERVER_ADDRESS,
+                network,
+                work: *work,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let EchoServerReady { address, ran, steps_down, .. } = server.receive()?;
+            testbed.server.run(|| service.check(address))?;
+            Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
+        }
+        Contender::UserLevel => {
+            let role = ProcessRole::UserLevelServer(UserLevelServerSpec {
+                interface: SERVER_INTERFACE.to_owned(),
+                hardware: SERVER_MAC,
+                address: SERVER_ADDRESS,
+                prefix_length: PREFIX_LENGTH,
+                core: cores.server,
+                memory,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let address = (SERVER_ADDRESS, PORT);
+            server.user_level_server_ready(|| {
+                let send = || UdpSocket::bind((CLIENT_ADDRESS, 0))?.send_to(&[0], address);
+                testbed.client.run(send).map(drop)
+            })?;
+            Ok((server, address.into(), None))
+        }
+        Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
+            poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;
+            let address = ServerCommand::address();
+            let role = ProcessRole::Program(ProgramSpec {
+                program: program.clone(),
+                arguments: arguments.clone(),
+                core: cores.server,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
+            await_listening(Path::new(&format!("{name} at {address}")), connects, || server.try_wait())?;
+            Ok((server, address.into(), None))
+        }
+    }
+}
+
+/// Starts what attaches to the server, if it is to be attached to. It has the core of the network work under packing: a
+/// third one, or else the fleet's, whose pauses are left out. On the server's own core it would add to the latencies what
+/// it does not add on a machine with more cores.
+fn start_attacher(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+    server: u32,
+) -> Result<Option<ExperimentProcess>, Error> {
+    let Contender::Program { attached: Some(latency_budget), .. } = contender else { return Ok(None) };
+    let role = ProcessRole::Attach(AttachSpec {
+        pid: server,
+        interface: SERVER_INTERFACE.to_owned(),
+        latency_budget: *latency_budget,
+        core: cores.packing,
+    });
+    let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
+    attacher.attached()?;
+    Ok(Some(attacher))
+}
+
+/// Waits until a server accepts connections. `exited` returns its exit status once it has exited.
+fn await_listening(
+    program: &Path,
+    connects: impl Fn() -> bool,
+    mut exited: impl FnMut() -> io::Result<Option<ExitStatus>>,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !connects() {
+        if let Some(status) = exited()? {
+            return Err(Error::program(program, format!("exited before it listened ({status})")));
+        }
+        if Instant::now() > deadline {
+            let seconds = START_TIMEOUT.as_secs();
+            return Err(Error::program(program, format!("does not listen after {seconds} s")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}

@@ -1,0 +1,695 @@
+//! The report on an experiment under a fleet: one screen, and everything else in a page.
+
+use loadgen::interleaved_rounds::DistanceClass;
+use policies::Policy;
+use policies::host::Machine;
+use serde::Serialize;
+
+use super::document::Document;
+use super::figures::{class_suffix, classes, load_name, sections};
+use super::table::{interval_text, is_undecided, plain_table, ratio_text};
+use super::wake_cost::WakeCost;
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadResult, Row, Status};
+use crate::experiment::{Contender, Experiment, Outcome, RunningPolicy};
+use crate::testbed::CONGESTION_CONTROL;
+
+/// The share of the reference's capacity at which the verdict names latencies and CPU time.
+const VERDICT_SHARE: f64 = 0.5;
+/// The load is the bottleneck from this busy share on, %.
+const BUSY_LOAD: f64 = 95.0;
+/// The columns and lines of a screen.
+const WIDTH: usize = 100;
+const MOST_ROWS: usize = 16;
+
+/// The report on an experiment under a fleet.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct Comparison {
+    /// The machine.
+    pub machine: Machine,
+    /// Whether it is a virtual machine.
+    pub virtual_machine: bool,
+    /// Which core ran what.
+    pub cores: CoreAssignment,
+    /// The congestion control of both sides.
+    pub congestion_control: &'static str,
+    /// Whether idle cores polled instead of sleeping.
+    pub cores_awake: bool,
+    /// How long it took, in minutes.
+    pub minutes: f64,
+    /// What was compared.
+    pub experiment: Experiment,
+    /// What follows, in sentences.
+    pub verdict: Vec<String>,
+    /// What to know before relying on it, a sentence each.
+    pub notes: Vec<String>,
+    /// What an avoided wake-up saves. `None` if none was avoided.
+    pub wake_cost: Option<WakeCost>,
+    /// Everything that was measured.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+impl Comparison {
+    /// Judges an outcome.
+    pub fn new(
+        experiment: Experiment,
+        cores: CoreAssignment,
+        cores_awake: bool,
+        minutes: f64,
+        outcome: Outcome,
+    ) -> Self {
+        let wake_cost = subjects(&experiment)
+            .into_iter()
+            .find_map(|index| WakeCost::of(outcome.results.leading(), index));
+        let mut report = Self {
+            machine: Machine::read(),
+            virtual_machine: is_virtual(),
+            cores,
+            congestion_control: CONGESTION_CONTROL,
+            cores_awake,
+            minutes,
+            verdict: Vec::new(),
+            notes: Vec::new(),
+            wake_cost,
+            experiment,
+            outcome,
+        };
+        report.verdict = report.verdict();
+        report.notes = report.notes();
+        report
+    }
+
+    fn leading(&self) -> impl Iterator<Item = &LoadResult> + Clone {
+        self.outcome.results.leading()
+    }
+
+    /// The load of a kind in the class with most rounds; of open loops that at half of the capacity, or else the first.
+    fn load(&self, kind: LoadKind) -> Option<&LoadResult> {
+        let mut of_kind = self.leading().filter(|load| load.kind == kind);
+        let first = of_kind.clone().next();
+        of_kind.find(|load| load.share == Some(VERDICT_SHARE)).or(first)
+    }
+
+    fn verdict(&self) -> Vec<String> {
+        let rows = || self.outcome.results.loads.iter().flat_map(|load| &load.rows);
+        if rows().all(|row| row.turns == 0) {
+            let reason = self.first_invalid().unwrap_or_else(|| "no round was completed".to_owned());
+            return vec![format!(
+                "Nothing was measured: {reason}. Stop other programs; `lab check` says what disturbs measurements here."
+            )];
+        }
+        let mut verdict: Vec<String> =
+            subjects(&self.experiment).into_iter().flat_map(|index| self.verdict_on(index)).collect();
+        verdict.extend(
+            self.outcome.results.notes.iter().filter(|note| note.starts_with("no capacity")).cloned(),
+        );
+        verdict.push(match &self.wake_cost {
+            Some(cost) => cost.sentence(),
+            None => "No contender avoided wake-ups at these loads, so what one costs here is not known."
+                .to_owned(),
+        });
+        verdict
+    }
+
+    /// What a contender gains and costs.
+    fn verdict_on(&self, index: usize) -> Vec<String> {
+        let name = self.experiment.contenders[index].name();
+        if let Some(Some(RunningPolicy { ran, steps_down, .. })) = self.outcome.servers.get(index)
+            && self.experiment.contenders[index].policy().is_some_and(|(policy, _)| policy.name() != *ran)
+        {
+            let reasons = steps_down.join("; ");
+            return vec![format!(
+                "{name} could not run here ({ran} ran instead: {reasons}); the results say nothing on it."
+            )];
+        }
+        let mut sentences = Vec::new();
+        if let Some(measured) =
+            self.load(LoadKind::Capacity).and_then(|it| it.rows[index].figures.get(&Figure::Capacity))
+            && let Some(ratio) = &measured.ratio
+        {
+            let bound = self.experiment.capacity_p99_us;
+            sentences.push(if is_undecided(ratio) {
+                format!(
+                    "{name}: {} what it serves within {bound:.0} µs beside {}.",
+                    cannot_tell(ratio),
+                    measured.reference
+                )
+            } else {
+                let judgement = match ratio {
+                    ratio if ratio.low > 1.0 => "more",
+                    ratio if ratio.high < 1.0 => "less",
+                    _ => "no difference that these rounds show",
+                };
+                format!(
+                    "{name} serves {} times what {} does within {bound:.0} µs: {judgement}.",
+                    interval_text(ratio, 2),
+                    measured.reference
+                )
+            });
+        }
+        if let Some(load) = self.load(LoadKind::Open) {
+            let at = match load.share {
+                Some(share) => format!("At {:.0} % of that load", share * 100.0),
+                None => format!("At {}", load.name),
+            };
+            sentences.push(format!(
+                "{at}: {}.",
+                against(&load.rows[index], &[Figure::CpuPerRequest, Figure::P50, Figure::P99])
+            ));
+        }
+        if let Some(load) = self.load(LoadKind::Closed) {
+            let figures = [Figure::Throughput, Figure::CpuPerRequest];
+            sentences.push(format!("Closed loop: {}.", against(&load.rows[index], &figures)));
+        }
+        if self.load(LoadKind::Capacity).is_none()
+            && let Some(first) = sentences.first_mut()
+        {
+            first.insert_str(0, &format!("{name}: "));
+        }
+        sentences
+    }
+
+    /// Reasons to doubt the results, a sentence each.
+    fn notes(&self) -> Vec<String> {
+        let Self { experiment, outcome, cores, .. } = self;
+        let mut notes = outcome.results.notes.clone();
+        let names: Vec<String> = experiment.contenders.iter().map(Contender::name).collect();
+        if !self.cores_awake {
+            notes.push(
+                "idle cores may sleep (--cores-sleep, or no permission to write to /dev/cpu_dma_latency), which adds to \
+                 latencies below saturation"
+                    .to_owned(),
+            );
+        }
+        for (name, running) in names.iter().zip(&outcome.servers) {
+            let Some(running) = running.as_ref().filter(|running| !running.steps_down.is_empty()) else {
+                continue;
+            };
+            notes.push(format!("{name}: {} ran: {}", running.ran, running.steps_down.join("; ")));
+        }
+        for (name, lost) in names.iter().zip(&outcome.lost_frames) {
+            notes.extend(lost.map(|lost| format!("{name}: {lost}")));
+        }
+        for (index, name) in names.iter().enumerate() {
+            let turns = || outcome.results.turns_of(index);
+            let most =
+                turns().filter_map(|turn| turn.figures.get(&Figure::AttachCpu)).copied().reduce(f64::max);
+            notes.extend(most.map(|most| {
+                format!(
+                    "{name}: attaching took at most {most:.1} % of core {}, which is not part of CPU µs/req",
+                    cores.packing
+                )
+            }));
+            let mut reasons: Vec<&str> = turns()
+                .filter_map(|turn| turn.detail["attach"]["stepped_back"].as_array())
+                .flat_map(|reasons| reasons.iter().filter_map(serde_json::Value::as_str))
+                .collect();
+            let count = reasons.len();
+            reasons.sort_unstable();
+            reasons.dedup();
+            notes.extend(reasons.into_iter().map(|reason| {
+                format!("{name}: gave polling up for some seconds ({count} times in all): {reason}")
+            }));
+        }
+        for load in &outcome.results.loads {
+            let sum = |field: &str| -> u64 {
+                let turns = outcome.results.rounds(load).flatten().flatten();
+                turns.filter_map(|turn| turn.detail[field].as_u64()).sum()
+            };
+            let (drops, again) = (sum("drops"), sum("retransmitted"));
+            if drops + again > 0 {
+                notes.push(format!(
+                    "{}: {drops} packets found the server's receive ring full, and its kernel sent {again} segments again",
+                    load.name
+                ));
+            }
+            let busy = load.rows.iter().filter_map(|row| Some((row, row.median(Figure::LoadBusy)?)));
+            notes.extend(busy.filter(|(_, busy)| *busy > BUSY_LOAD).map(|(row, busy)| {
+                format!(
+                    "{}, {}: the fleet was {busy:.0} % busy, so the server may be capable of more",
+                    load.name, row.contender
+                )
+            }));
+            notes.extend(load.rows.iter().filter_map(|row| match &row.status {
+                Status::NotComparable(reason) => Some(format!("{}: not comparable: {reason}", row.contender)),
+                _ => None,
+            }));
+        }
+        let mut seen = Vec::new();
+        notes.retain(|note| {
+            !seen.contains(note) && {
+                seen.push(note.clone());
+                true
+            }
+        });
+        notes
+    }
+
+    /// Why the first of the turns that are not valid is not.
+    fn first_invalid(&self) -> Option<String> {
+        let mut turns = self.outcome.results.measurements.iter().flat_map(|measured| &measured.turns);
+        turns.find_map(|turn| turn.turn.invalid.clone())
+    }
+
+    /// What does not count, in one sentence each.
+    fn left_out(&self) -> Vec<String> {
+        let turns = || self.outcome.results.measurements.iter().flat_map(|measured| &measured.turns);
+        let all = turns().count();
+        let count = |of: fn(&&crate::engine::TakenTurn) -> bool| turns().filter(of).count();
+        let kept: usize = self.outcome.results.loads.iter().map(|load| load.rounds * load.rows.len()).sum();
+        let (stolen, invalid) = (count(|turn| turn.stolen), count(|turn| turn.turn.invalid.is_some()));
+        let others = all.saturating_sub(kept + stolen);
+        let mut sentences = vec![format!(
+            "Left out of {all} turns: {stolen} with steal, {others} at another distance or in incomplete rounds, {invalid} \
+             not valid{}.",
+            self.first_invalid().map_or_else(String::new, |reason| format!(" ({reason})"))
+        )];
+        let paused: Vec<f64> =
+            turns().filter_map(|it| it.turn.figures.get(&Figure::Paused)).copied().collect();
+        if !paused.is_empty() {
+            let mean = paused.iter().sum::<f64>() / paused.len() as f64;
+            let most = paused.iter().copied().filter(|share| *share <= 2.0).fold(0.0, f64::max);
+            sentences.push(format!(
+                "The fleet's core was paused for {mean:.2} % of the time; up to 2 % of a turn is forgiven (most: {most:.2} %)."
+            ));
+        }
+        let comparable = |index: &usize| self.experiment.not_comparable(*index, self.cores).is_none();
+        let packs = (0..self.experiment.contenders.len()).any(|index| !comparable(&index));
+        if packs {
+            sentences
+                .push("packing is not comparable: without a third core it shares the fleet's.".to_owned());
+        }
+        let others = classes(&self.outcome.results.loads).len().saturating_sub(1);
+        if others > 0 {
+            sentences.push("Turns with the cores at the other distance are in the report.".to_owned());
+        }
+        sentences
+    }
+
+    /// At most 40 lines of 100 columns, of which the last one names the page with everything else.
+    pub fn screen(&self, page: &str) -> String {
+        let mut lines = vec![clip(&self.machine_line()), clip(&self.setup_line()), String::new()];
+        lines.extend(self.verdict.iter().flat_map(|sentence| wrap(sentence)).take(12));
+        lines.push(String::new());
+        let table = self.screen_table(true);
+        let fits = table.lines().all(|line| line.chars().count() <= WIDTH);
+        let table = if fits { table } else { self.screen_table(false) };
+        lines.extend(table.lines().map(clip));
+        lines.push(String::new());
+        lines.extend(self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(6));
+        lines.push(format!("Plots and every number: {page}"));
+        lines.join("\n") + "\n"
+    }
+
+    fn machine_line(&self) -> String {
+        let Machine { cpu, cores, kernel, .. } = &self.machine;
+        let kind = if self.virtual_machine { " (virtual machine)" } else { "" };
+        let class = self.outcome.results.loads.first();
+        let distances = || self.leading().filter_map(|load| load.distance);
+        let (low, high) =
+            distances().fold((f64::MAX, 0.0f64), |range, it| (range.0.min(it.0), range.1.max(it.1)));
+        let distance = match class {
+            Some(load) if high > 0.0 => {
+                let name = if load.class == DistanceClass::Single {
+                    String::new()
+                } else {
+                    format!("{} ", load.class)
+                };
+                format!("; cores {name}{low:.0} to {high:.0} ns apart")
+            }
+            _ => String::new(),
+        };
+        let cpu = cpu.replace("(R)", "").replace("(TM)", "");
+        format!("{cpu}{kind}, {cores} cores, Linux {kernel}; veth{distance}; {:.0} min", self.minutes)
+    }
+
+    fn setup_line(&self) -> String {
+        let CoreAssignment { server, client, .. } = self.cores;
+        let Experiment { connections, rounds, depth, .. } = self.experiment;
+        let depth = if depth > 1 { format!(", {depth} in flight on each") } else { String::new() };
+        let idle = if self.cores_awake { "idle cores awake" } else { "idle cores asleep" };
+        format!(
+            "Server on core {server}; a fleet of {connections} connections{depth} on core {client}; {idle}; {rounds} rounds."
+        )
+    }
+
+    /// The table, with the closed loop where that is not too wide.
+    fn screen_table(&self, with_closed: bool) -> String {
+        let (capacity, open) = (self.load(LoadKind::Capacity), self.load(LoadKind::Open));
+        let closed = self.load(LoadKind::Closed).filter(|_| with_closed || (capacity, open) == (None, None));
+        let at = open.map_or_else(String::new, |load| match load.share {
+            Some(share) => format!("{:.0} %: ", share * 100.0),
+            None => format!("{}: ", load.name),
+        });
+        let mut header = vec!["server".to_owned()];
+        let mut columns: Vec<(&LoadResult, Figure, bool)> = Vec::new();
+        let mut column = |title: String, load: Option<&'_ LoadResult>| {
+            if load.is_some() {
+                header.push(title);
+            }
+        };
+        column("capacity/s".to_owned(), capacity);
+        column("ratio".to_owned(), capacity);
+        for name in ["p50", "p99", "CPU µs"] {
+            column(format!("{at}{name}"), open);
+        }
+        column("closed/s".to_owned(), closed);
+        column("CPU µs".to_owned(), closed);
+        if let Some(load) = capacity {
+            columns.extend([(load, Figure::Capacity, false), (load, Figure::Capacity, true)]);
+        }
+        if let Some(load) = open {
+            columns.extend(
+                [Figure::P50, Figure::P99, Figure::CpuPerRequest].map(|figure| (load, figure, false)),
+            );
+        }
+        if let Some(load) = closed {
+            columns.extend([Figure::Throughput, Figure::CpuPerRequest].map(|figure| (load, figure, false)));
+        }
+        let cell = |index: usize, (load, figure, is_ratio): &(&LoadResult, Figure, bool)| {
+            let row = &load.rows[index];
+            let median = row.median(*figure);
+            match (is_ratio, &row.status) {
+                (true, _) => row.figures.get(figure).map_or_else(
+                    || "-".to_owned(),
+                    |it| match (row.status.text(), &it.ratio) {
+                        (Some(status), _) => status,
+                        (None, None) => "1".to_owned(),
+                        (None, Some(ratio)) if is_undecided(ratio) => "can't tell".to_owned(),
+                        (None, Some(ratio)) => format!("{:.2}", ratio.median),
+                    },
+                ),
+                (false, Status::Overloaded(_)) if *figure == Figure::P50 => "overloaded,".to_owned(),
+                (false, Status::Overloaded(answered)) if *figure == Figure::P99 => {
+                    format!("answered {answered:.0} %")
+                }
+                (false, _) => median.map_or_else(|| "-".to_owned(), |it| grouped(it, figure.digits().min(1))),
+            }
+        };
+        let names = self.experiment.contenders.iter().enumerate().take(MOST_ROWS);
+        let rows = names.map(|(index, contender)| {
+            let mut cells = vec![contender.name()];
+            cells.extend(columns.iter().map(|column| cell(index, column)));
+            cells
+        });
+        plain_table(&header, rows, &[0])
+    }
+
+    /// Everything, as a document.
+    pub fn document(&self) -> Document {
+        let Machine { cpu, cores, kernel, .. } = &self.machine;
+        let kind = if self.virtual_machine { "a virtual machine, " } else { "" };
+        let mut sections = sections(&self.outcome.results.loads, &self.notes);
+        for section in &mut sections {
+            if let Some(kind) = [LoadKind::Capacity, LoadKind::Closed].into_iter().find(|kind| {
+                section.id == if *kind == LoadKind::Capacity { "capacity" } else { "closed-loop" }
+            }) && let Some(load) = self.load(kind)
+            {
+                section.caption = load_name(load) + &class_suffix(load.class);
+            }
+        }
+        if let Some(cost) = &self.wake_cost {
+            sections.insert(0, cost.section());
+        }
+        Document {
+            title: "Kernel polling on this machine".to_owned(),
+            findings: self.verdict.clone(),
+            conditions: vec![
+                format!("{cpu}, {kind}{cores} cores, Linux {kernel}."),
+                format!(
+                    "Two network namespaces and a veth pair, whose queue a kernel thread receives in the place of an \
+                     interrupt; congestion control {}.",
+                    self.congestion_control
+                ),
+                self.setup_line(),
+            ],
+            sections,
+        }
+    }
+}
+
+/// The contenders that the verdict is on: those that are attached to, or the first one under kernel polling.
+fn subjects(experiment: &Experiment) -> Vec<usize> {
+    let all = || experiment.contenders.iter().enumerate();
+    let attached: Vec<usize> = all().filter(|(_, it)| it.is_attached()).map(|(index, _)| index).collect();
+    let polls = |(_, contender): &(usize, &Contender)| {
+        contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
+    };
+    if attached.is_empty() {
+        all().find(polls).map(|(index, _)| index).into_iter().collect()
+    } else {
+        attached
+    }
+}
+
+/// A row's figures beside the reference's.
+fn against(row: &Row, figures: &[Figure]) -> String {
+    if let Some(status) = row.status.text() {
+        return status;
+    }
+    let mut overloaded = None;
+    let mut clause = |figure: &Figure| {
+        let measured = row.figures.get(figure)?;
+        let name = match figure {
+            Figure::CpuPerRequest => "CPU",
+            Figure::Throughput => "throughput",
+            other => other.title().trim_end_matches(" µs"),
+        };
+        let ratio = match &measured.ratio {
+            Some(ratio) if !ratio.reaches_target() => cannot_tell(ratio).to_owned(),
+            Some(ratio) => ratio_text(ratio),
+            None if measured.reference == row.contender => "1".to_owned(),
+            None => {
+                overloaded = Some(format!("{} is overloaded", measured.reference));
+                return None;
+            }
+        };
+        Some(format!("{name} {ratio}"))
+    };
+    let mut clauses: Vec<String> = figures.iter().filter_map(&mut clause).collect();
+    clauses.extend(overloaded);
+    if clauses.is_empty() { "no valid turn".to_owned() } else { clauses.join(", ") }
+}
+
+fn cannot_tell(ratio: &loadgen::medians::Interval) -> &'static str {
+    if ratio.reaches_target() { "can't tell" } else { "too few rounds to tell" }
+}
+
+/// For example `97,000`.
+fn grouped(value: f64, digits: usize) -> String {
+    if value < 1000.0 {
+        return format!("{value:.digits$}");
+    }
+    let digits: Vec<char> = format!("{value:.0}").chars().collect();
+    let mut text = String::new();
+    for (index, digit) in digits.iter().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(*digit);
+    }
+    text
+}
+
+/// The first columns of a line.
+fn clip(line: &str) -> String {
+    line.chars().take(WIDTH).collect::<String>().trim_end().to_owned()
+}
+
+/// A sentence on as many lines as it takes.
+fn wrap(sentence: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in sentence.split(' ') {
+        let line = lines.last_mut().filter(|line| line.chars().count() + 1 + word.chars().count() <= WIDTH);
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(format!("  {word}")),
+        }
+    }
+    lines
+}
+
+/// Whether the processor says that a hypervisor runs below.
+pub(super) fn is_virtual() -> bool {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = flags.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Results, Turn, results_of};
+
+    /// Figures of a contender under a load: capacity or throughput, p50, p99, CPU time, wake-ups.
+    type Figures = [f64; 5];
+
+    fn comparison(
+        names: &[&str],
+        ran: &str,
+        of: impl Fn(&str, usize) -> Figures,
+        noise: f64,
+        rounds: usize,
+    ) -> Comparison {
+        let loads = [
+            ("capacity (p99 of at most 500 µs)", LoadKind::Capacity, 0.0, None),
+            ("50000/s", LoadKind::Open, 50e3, Some(0.5)),
+            ("closed loop", LoadKind::Closed, 64.0, None),
+        ];
+        let contenders: Vec<Contender> = names.iter().map(|name| name.parse().unwrap()).collect();
+        let experiment = Experiment::new(contenders, true);
+        let titles: Vec<String> = experiment.contenders.iter().map(Contender::name).collect();
+        let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+        let results: Results =
+            results_of(&loads, &titles, &experiment.references, rounds, |load, index, round| {
+                let [rate, p50, p99, cpu, wakes] = of(load, index);
+                let noise = if index < 2 { 1.0 } else { 1.0 + noise * ((round % 5) as f64 - 2.0) };
+                let mut turn = Turn::new([(Figure::P50, p50 * noise), (Figure::CpuPerRequest, cpu * noise)]);
+                turn.set(Figure::P99, p99 * noise);
+                turn.set(Figure::Wakes, wakes);
+                turn.set(Figure::Paused, 0.4);
+                match load {
+                    "50000/s" => turn.set(Figure::Answered, rate / 500.0),
+                    "closed loop" => turn.set(Figure::Throughput, rate * noise),
+                    _ => turn.set(Figure::Capacity, rate * noise),
+                }
+                turn
+            });
+        let running = |(index, _): (usize, &&str)| {
+            let polls = experiment.contenders[index].polls();
+            let (ran, steps_down) = match polls {
+                true if ran == "kernel-polling" => (ran.to_owned(), Vec::new()),
+                true => (ran.to_owned(), vec!["no queue".to_owned()]),
+                false => (experiment.contenders[index].policy().unwrap().0.name().to_owned(), Vec::new()),
+            };
+            Some(RunningPolicy { ran, steps_down, ready: None })
+        };
+        let servers = names.iter().enumerate().map(running).collect();
+        let outcome = Outcome {
+            results,
+            capacity: None,
+            servers,
+            memory: Vec::new(),
+            lost_frames: vec![None; names.len()],
+        };
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        Comparison::new(experiment, cores, true, 4.8, outcome)
+    }
+
+    const NAMES: [&str; 4] = ["vanilla:epoll", "vanilla:uring", "suppression", "kernel-polling"];
+
+    fn usual(load: &str, index: usize) -> Figures {
+        match load {
+            "50000/s" => [
+                [49_900.0, 30.0, 200.0, 9.0, 0.9],
+                [49_950.0, 20.0, 150.0, 8.0, 0.8],
+                [49_990.0, 40.0, 250.0, 5.0, 0.3],
+                [49_990.0, 18.0, 140.0, 4.0, 0.2],
+            ][index],
+            _ => [
+                [60e3, 400.0, 900.0, 14.0, 1.0],
+                [100e3, 300.0, 800.0, 10.0, 0.4],
+                [110e3, 300.0, 900.0, 9.0, 0.3],
+                [150e3, 250.0, 700.0, 6.0, 0.0],
+            ][index],
+        }
+    }
+
+    #[test]
+    fn the_screen_has_forty_lines_of_a_hundred_columns_with_the_verdict_first() {
+        let report = comparison(&NAMES, "kernel-polling", usual, 0.01, 12);
+        let text = report.screen("lab-report/report.html");
+        println!("{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() <= 40 && lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+        let first = lines[..10].join(" ");
+        for part in [
+            "kernel-polling, auto serves 1.49 [1.47, 1.51] times what vanilla, uring does within 500 µs: more.",
+            "At 50 % of that load: CPU 0.50",
+            "An avoided wake-up saves ",
+            "on the paper's hardware",
+        ] {
+            assert!(first.contains(part), "no {part:?} in {text}");
+        }
+        let table = lines.iter().find(|line| line.trim_start().starts_with("vanilla, uring")).unwrap();
+        let cells: Vec<&str> = table.split_whitespace().collect();
+        assert_eq!(cells[2..], ["100,000", "1", "20.0", "150", "8.0", "100,000", "10.0"], "{text}");
+        assert!(text.contains("The fleet's core was paused for 0.40 %"), "{text}");
+        assert_eq!(lines.last(), Some(&"Plots and every number: lab-report/report.html"));
+        let long: Vec<String> = (0..30).map(|budget| format!("kernel-polling:epoll:{budget}")).collect();
+        let names: Vec<&str> = ["vanilla"].into_iter().chain(long.iter().map(String::as_str)).collect();
+        let report = comparison(&names, "kernel-polling", |load, index| usual(load, index.min(3)), 0.01, 6);
+        assert!(report.screen("lab-report/report.html").lines().count() <= 40);
+    }
+
+    #[test]
+    fn what_can_not_be_told_is_no_verdict() {
+        let wide = comparison(&NAMES, "kernel-polling", usual, 0.3, 12);
+        assert!(
+            wide.verdict[0].contains("can't tell") && !wide.verdict[0].contains("serves 1.5"),
+            "{:?}",
+            wide.verdict
+        );
+        let few = comparison(&NAMES, "kernel-polling", usual, 0.01, 5);
+        assert!(few.verdict[0].contains("too few rounds to tell"), "{:?}", few.verdict);
+        let same = comparison(&NAMES, "kernel-polling", |load, index| usual(load, index.min(1)), 0.01, 12);
+        assert!(same.verdict[0].contains("no difference that these rounds show"), "{:?}", same.verdict);
+        let none = comparison(&NAMES, "kernel-polling", usual, 0.01, 0);
+        assert!(none.verdict[0].starts_with("Nothing was measured"), "{:?}", none.verdict);
+        let blocked = comparison(&NAMES, "blocking", usual, 0.01, 12);
+        let expected = "kernel-polling, auto could not run here (blocking ran instead: no queue); the results say nothing on it.";
+        assert_eq!(blocked.verdict[0], expected);
+        assert_eq!(blocked.measured(), None);
+    }
+
+    #[test]
+    fn an_overloaded_reference_and_packing_on_two_cores_have_no_ratio() {
+        let overloaded = |load: &str, index: usize| match (load, index) {
+            ("50000/s", 0 | 1) => [30e3, 9_000.0, 38_000.0, 9.0, 0.9],
+            _ => usual(load, index),
+        };
+        let text = comparison(&NAMES, "kernel-polling", overloaded, 0.01, 12).screen("page");
+        assert!(
+            text.contains("answered 60 %")
+                && text.contains("overloaded,  answered 60 %")
+                && text.contains(", vanilla, epoll is overloaded"),
+            "{text}"
+        );
+        let names = ["vanilla:epoll", "vanilla:uring", "packing", "kernel-polling"];
+        let report = comparison(&names, "kernel-polling", usual, 0.01, 12);
+        // Status is set where the experiment runs.
+        assert!(report.left_out().iter().any(|line| line.starts_with("packing is not comparable")));
+    }
+
+    #[test]
+    fn rates_are_kept_for_explain_with_their_budget() {
+        let names = ["vanilla:epoll", "vanilla:uring", "kernel-polling:epoll:20", "kernel-polling:epoll"];
+        let measured = comparison(&names, "kernel-polling", usual, 0.01, 12).measured().unwrap();
+        let [rate] = &measured.rates[..] else { panic!("{measured:?}") };
+        assert_eq!((rate.rate, rate.share, rate.budgets.len()), (50e3, Some(0.5), 2));
+        let budget = &rate.budgets[0];
+        assert_eq!((budget.driver.as_str(), budget.latency_budget.to_string().as_str()), ("epoll", "20"));
+        assert_eq!((budget.cpu_us, budget.cpu_ratio.median), (4.975, 0.621875));
+        assert!(budget.cpu_ratio.interval.is_some());
+        let without_vanilla = ["kernel-polling:epoll", "kernel-polling:uring"];
+        let other = comparison(&without_vanilla, "kernel-polling", usual, 0.01, 12);
+        assert_eq!(other.measured(), None);
+    }
+
+    #[test]
+    fn the_page_has_every_load_with_plots_and_what_an_avoided_wake_up_saves() {
+        let document = comparison(&NAMES, "kernel-polling", usual, 0.01, 12).document();
+        let html = document.html();
+        for part in
+            ["An avoided wake-up", "Capacity", "At given rates", "Closed loop", "wake-ups/req", "<svg"]
+        {
+            assert!(html.contains(part), "no {part:?} in {html}");
+        }
+        assert!(!html.contains("{{"));
+    }
+}

@@ -1,0 +1,398 @@
+//! Two saved reports, figure by figure.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use loadgen::medians::Interval;
+use policies::host::Machine;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::document::{Document, Section, Table};
+use super::figures::class_suffix;
+use super::table::interval_text;
+use crate::Error;
+use crate::engine::{Figure, LoadKind, LoadResult, Row, Status};
+
+/// How far the rates of a share may differ, as after over before, for its latencies and its CPU time to be compared.
+const SAME_RATE: std::ops::RangeInclusive<f64> = 0.95..=1.05;
+/// The figures that are compared.
+const FIGURES: [Figure; 7] = [
+    Figure::Capacity,
+    Figure::Throughput,
+    Figure::P50,
+    Figure::P99,
+    Figure::CpuPerRequest,
+    Figure::RoundTrip,
+    Figure::CpuShare,
+];
+
+/// What is read of a report's `results.json`. Unknown fields are passed over.
+#[derive(Debug, Clone, Deserialize)]
+struct Saved {
+    machine: Machine,
+    #[serde(default)]
+    cores_awake: Value,
+    #[serde(default)]
+    congestion_control: Value,
+    #[serde(default)]
+    experiment: Value,
+    results: SavedResults,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct SavedResults {
+    loads: Vec<LoadResult>,
+}
+
+/// Two saved reports, compared figure by figure.
+///
+/// The ratio of two medians lies between the quotients of their intervals' ends with 90 % probability or more, as each
+/// interval contains its median with 95 %.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct ReportDiff {
+    /// The machines of both reports.
+    pub machines: [Machine; 2],
+    /// What makes the reports less comparable, a sentence each.
+    pub notes: Vec<String>,
+    rows: Vec<FigureDiff>,
+}
+
+/// One figure of one server in both reports.
+#[derive(Debug, Serialize)]
+struct FigureDiff {
+    load: String,
+    server: String,
+    figure: Figure,
+    /// Whether it is the ratio to the run's own reference.
+    is_ratio: bool,
+    before: Interval,
+    after: Interval,
+    outcome: Outcome,
+}
+
+/// What the intervals say of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Outcome {
+    /// The intervals don't overlap, and the second is the better one.
+    Better,
+    /// The intervals don't overlap, and the second is the worse one.
+    Worse,
+    /// The 95 % intervals overlap, so the reports show no difference.
+    NoDifference,
+    /// One of the figures has too few rounds for an interval.
+    NoInterval,
+}
+
+impl Outcome {
+    fn of(figure: Figure, before: &Interval, after: &Interval) -> Self {
+        if !before.reaches_target() || !after.reaches_target() {
+            return Self::NoInterval;
+        }
+        let (is_higher, is_lower) = (after.low > before.high, after.high < before.low);
+        match (is_higher || is_lower, is_higher == figure.is_better_when_higher()) {
+            (false, _) => Self::NoDifference,
+            (true, true) => Self::Better,
+            (true, false) => Self::Worse,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Better => "better",
+            Self::Worse => "WORSE",
+            Self::NoDifference => "no difference",
+            Self::NoInterval => "-",
+        })
+    }
+}
+
+impl ReportDiff {
+    /// Reads two reports: folders that `lab` has written, or their `results.json`. Ratios to a run's own reference are always
+    /// compared, figures with a unit only between reports of one machine, kernel and load.
+    ///
+    /// # Errors
+    /// If a file can't be read, or is not a report.
+    pub fn read(before: &Path, after: &Path) -> Result<Self, Error> {
+        Ok(Self::new(&read(before)?, &read(after)?))
+    }
+
+    fn new(before: &Saved, after: &Saved) -> Self {
+        let mut notes = differences(before, after);
+        let with_units = notes.is_empty();
+        if !with_units {
+            notes.push("only ratios to each run's own reference are compared, for these reasons".to_owned());
+        }
+        let mut rows = Vec::new();
+        let missing =
+            |load: &LoadResult, which: &str| format!("{}: measured in the {which} report only", name(load));
+        for load in &after.results.loads {
+            match before.results.loads.iter().find(|it| is_same(it, load)) {
+                None => notes.push(missing(load, "second")),
+                Some(earlier) => {
+                    let has_moved =
+                        load.kind == LoadKind::Open && !SAME_RATE.contains(&(load.at / earlier.at));
+                    if has_moved {
+                        let (before, after) = (&earlier.name, &load.name);
+                        notes.push(format!(
+                            "{}: at {before}, then {after}: only its ratios are compared",
+                            name(load)
+                        ));
+                    }
+                    rows.extend(load_rows(earlier, load, with_units && !has_moved));
+                }
+            }
+        }
+        let gone = |load: &&LoadResult| !after.results.loads.iter().any(|it| is_same(it, load));
+        notes.extend(before.results.loads.iter().filter(gone).map(|load| missing(load, "first")));
+        if rows.is_empty() {
+            notes.push("no server was measured in one class of distance in both reports".to_owned());
+        }
+        Self { machines: [before.machine.clone(), after.machine.clone()], notes, rows }
+    }
+
+    /// The comparison as a document.
+    pub fn document(&self) -> Document {
+        let [before, after] = &self.machines;
+        let count = |outcome| self.rows.iter().filter(|row| row.outcome == outcome).count();
+        let table = Table::new(
+            "",
+            &["load", "server", "figure", "before", "after", "after / before", ""],
+            self.rows.iter().map(FigureDiff::cells).collect(),
+        );
+        let section = Section {
+            tables: vec![Table { names: 3, ..table }],
+            notes: self.notes.clone(),
+            ..Section::new("figures", "Figure by figure")
+        };
+        Document {
+            title: "Two reports".to_owned(),
+            conditions: vec![format!("before: {before}"), format!("after: {after}")],
+            findings: vec![format!(
+                "Of {} figures {} are better, {} are worse, {} show no difference, and {} have too few rounds for an interval.",
+                self.rows.len(),
+                count(Outcome::Better),
+                count(Outcome::Worse),
+                count(Outcome::NoDifference),
+                count(Outcome::NoInterval),
+            )],
+            sections: vec![section],
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Saved, Error> {
+    let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
+    let error = |reason: String| Error::SavedReport { path: file.clone(), reason };
+    let text = fs::read_to_string(&file).map_err(|reason| error(reason.to_string()))?;
+    serde_json::from_str(&text).map_err(|reason| {
+        error(format!("not a report ({reason}); `lab --output FOLDER` writes one, as root"))
+    })
+}
+
+/// Why figures with a unit of two reports can't be compared.
+fn differences(before: &Saved, after: &Saved) -> Vec<String> {
+    let mut differences = Vec::new();
+    let mut differ = |what: &str, before: &dyn fmt::Display, after: &dyn fmt::Display| {
+        let (before, after) = (before.to_string(), after.to_string());
+        if before != after {
+            differences.push(format!("{what}: {before}, then {after}"));
+        }
+    };
+    differ("CPU", &before.machine.cpu, &after.machine.cpu);
+    differ("cores", &before.machine.cores, &after.machine.cores);
+    differ("kernel", &before.machine.kernel, &after.machine.kernel);
+    differ("congestion control", &before.congestion_control, &after.congestion_control);
+    differ("idle cores poll", &before.cores_awake, &after.cores_awake);
+    for (field, what) in [
+        ("connections", "connections"),
+        ("depth", "requests in flight"),
+        ("capacity_p99_us", "99th percentile of the capacity, µs"),
+        ("requests", "requests"),
+        ("references", "references, of whose capacity rates are shares"),
+    ] {
+        differ(what, &before.experiment[field], &after.experiment[field]);
+    }
+    differences
+}
+
+/// What two reports' loads have in common. The rates of a share differ, as the capacities do.
+fn is_same(one: &LoadResult, other: &LoadResult) -> bool {
+    let is_named =
+        if one.kind == LoadKind::Capacity { true } else { one.share.is_some() || one.name == other.name };
+    one.kind == other.kind && one.class == other.class && one.share == other.share && is_named
+}
+
+fn name(load: &LoadResult) -> String {
+    let name = load.share.map_or_else(|| load.name.clone(), |share| format!("{:.0} %", share * 100.0));
+    name + &class_suffix(load.class)
+}
+
+fn load_rows(before: &LoadResult, after_load: &LoadResult, with_units: bool) -> Vec<FigureDiff> {
+    let mut rows = Vec::new();
+    for (index, row) in after_load.rows.iter().enumerate() {
+        // A contender may be named twice: its rows are paired in order.
+        let is_same = |it: &&Row| it.contender == row.contender;
+        let nth = after_load.rows[..index].iter().filter(is_same).count();
+        let Some(earlier) = before.rows.iter().filter(is_same).nth(nth) else { continue };
+        for figure in FIGURES {
+            let (Some(one), Some(other)) = (earlier.figures.get(&figure), row.figures.get(&figure)) else {
+                continue;
+            };
+            let mut add = |is_ratio, before: Interval, after: Interval| {
+                let (load, server, outcome) =
+                    (name(after_load), row.contender.clone(), Outcome::of(figure, &before, &after));
+                rows.push(FigureDiff { load, server, figure, is_ratio, before, after, outcome });
+            };
+            let comparable = earlier.status == Status::Comparable && row.status == Status::Comparable;
+            // A ratio to another server is another figure.
+            if let (Some(before), Some(after)) = (one.ratio, other.ratio)
+                && one.reference == other.reference
+                && comparable
+            {
+                add(true, before, after);
+            }
+            if with_units {
+                add(false, one.value, other.value);
+            }
+        }
+    }
+    rows
+}
+
+impl FigureDiff {
+    fn cells(&self) -> Vec<String> {
+        let Self { load, server, figure, is_ratio, before, after, outcome } = self;
+        let digits = if *is_ratio { 2 } else { figure.digits() };
+        let over = after.median / before.median;
+        let ratio = match *outcome {
+            _ if !over.is_finite() => "-".to_owned(),
+            Outcome::NoInterval => format!("{over:.2}"),
+            _ => format!("{over:.2} [{:.2}, {:.2}]", after.low / before.high, after.high / before.low),
+        };
+        vec![
+            load.clone(),
+            server.clone(),
+            format!("{}{}", figure.title(), if *is_ratio { ", ratio" } else { "" }),
+            interval_text(before, digits),
+            interval_text(after, digits),
+            ratio,
+            outcome.to_string(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::{Turn, results_of};
+
+    /// A report as a file holds it: kernel polling has `ratio` times vanilla's capacity.
+    fn report(ratio: f64) -> Value {
+        let results = results_of(
+            &[("capacity", LoadKind::Capacity, 0.0, None), ("50000/s", LoadKind::Open, 50e3, Some(0.5))],
+            &["vanilla", "polling"],
+            &[0],
+            8,
+            |load, contender, round| {
+                let noise = 1.0 + 0.01 * (round % 3) as f64 * contender as f64;
+                let polling = if contender == 1 { ratio } else { 1.0 };
+                if load == "capacity" {
+                    return Turn::new([(Figure::Capacity, 1e5 * polling * noise)]);
+                }
+                Turn::new([(Figure::P50, 10.0 * noise), (Figure::CpuPerRequest, 5.0 / polling * noise)])
+            },
+        );
+        json!({
+            "machine": Machine::read(),
+            "cores_awake": true,
+            "congestion_control": "reno",
+            "experiment": {"connections": 64},
+            "results": results,
+        })
+    }
+
+    fn saved(report: &Value) -> Saved {
+        serde_json::from_value(report.clone()).unwrap()
+    }
+
+    fn outcomes(diff: &ReportDiff, figure: Figure, is_ratio: bool) -> Vec<Outcome> {
+        let rows = diff.rows.iter().filter(|row| row.figure == figure && row.is_ratio == is_ratio);
+        rows.map(|row| row.outcome).collect()
+    }
+
+    #[test]
+    fn a_report_shows_no_difference_to_itself() {
+        let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&report(2.0)));
+        // Values of two servers, and the ratios of one.
+        assert_eq!(diff.rows.len(), 3 * 3);
+        assert!(diff.rows.iter().all(|row| row.outcome == Outcome::NoDifference), "{diff:?}");
+        assert_eq!(diff.notes, [""; 0]);
+    }
+
+    #[test]
+    fn intervals_that_do_not_overlap_are_better_or_worse() {
+        let (before, after) = (saved(&report(2.0)), saved(&report(1.5)));
+        let diff = ReportDiff::new(&before, &after);
+        assert_eq!(outcomes(&diff, Figure::Capacity, true), [Outcome::Worse]);
+        assert_eq!(outcomes(&diff, Figure::Capacity, false), [Outcome::NoDifference, Outcome::Worse]);
+        // More CPU time is worse.
+        assert_eq!(outcomes(&diff, Figure::CpuPerRequest, true), [Outcome::Worse]);
+        let back = ReportDiff::new(&after, &before);
+        assert_eq!(outcomes(&back, Figure::Capacity, true), [Outcome::Better]);
+        let text = diff.document().text();
+        assert!(text.contains("WORSE") && text.contains(" 4 are worse"), "{text}");
+    }
+
+    #[test]
+    fn other_machines_and_other_rates_are_compared_by_ratios_only() {
+        let mut other = report(2.0);
+        other["machine"]["kernel"] = "6.99".into();
+        let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&other));
+        assert!(diff.rows.len() == 3 && diff.rows.iter().all(|row| row.is_ratio), "{diff:?}");
+        assert!(diff.notes[0].starts_with("kernel: "), "{:?}", diff.notes);
+        let mut faster = report(2.0);
+        faster["results"]["loads"][1]["at"] = 60e3.into();
+        let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&faster));
+        assert_eq!(outcomes(&diff, Figure::P50, false), []);
+        assert_eq!(outcomes(&diff, Figure::P50, true), [Outcome::NoDifference]);
+    }
+
+    #[test]
+    fn classes_loads_and_references_are_not_mixed() {
+        let mut other = report(2.0);
+        other["results"]["loads"][0]["class"] = "near".into();
+        other["results"]["loads"][1]["share"] = 0.9.into();
+        let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&other));
+        assert_eq!(diff.rows.len(), 0);
+        let notes = diff.notes.join("\n");
+        for note in ["90 %: measured in the second", "50 %: measured in the first", "no server was measured"]
+        {
+            assert!(notes.contains(note), "no {note:?} in {notes}");
+        }
+        let mut other = report(2.0);
+        other["results"]["loads"][0]["rows"][1]["figures"]["capacity"]["reference"] = "tokio".into();
+        let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&other));
+        assert_eq!(outcomes(&diff, Figure::Capacity, true), []);
+    }
+
+    #[test]
+    fn folders_are_read_and_a_file_that_is_no_report_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (missing, wrong) = (folder.path().join("missing.json"), folder.path().join("wrong.json"));
+        fs::write(&wrong, "{}").unwrap();
+        let error = ReportDiff::read(&missing, &wrong).unwrap_err().to_string();
+        assert!(error.contains("missing.json"), "{error}");
+        let error = ReportDiff::read(&wrong, &missing).unwrap_err().to_string();
+        assert!(error.contains("wrong.json: not a report") && error.contains("--output"), "{error}");
+        fs::write(folder.path().join("results.json"), report(2.0).to_string()).unwrap();
+        assert!(ReportDiff::read(folder.path(), folder.path()).is_ok());
+    }
+}

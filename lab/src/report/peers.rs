@@ -1,0 +1,85 @@
+//! The report on runtimes compared on loopback, and that on a check of the machine.
+
+use policies::host::Machine;
+use serde::Serialize;
+
+use super::document::{Document, Section, Table};
+use super::figures::sections;
+use crate::engine::{CoreAssignment, Results};
+use crate::experiments::machine_check::MachineCheck;
+use crate::experiments::peer_comparison::PeerComparisonConfig;
+
+/// The report on a comparison of runtimes on loopback.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct PeerReport {
+    /// The machine.
+    pub machine: Machine,
+    /// Which core ran what.
+    pub cores: CoreAssignment,
+    /// What was measured.
+    pub config: PeerComparisonConfig,
+    /// The rows, and every turn.
+    pub results: Results,
+}
+
+impl PeerReport {
+    /// Of these results.
+    pub fn new(cores: CoreAssignment, config: PeerComparisonConfig, results: Results) -> Self {
+        Self { machine: Machine::read(), cores, config, results }
+    }
+
+    /// The report as a document.
+    pub fn document(&self) -> Document {
+        let (server, client) = (self.cores.server, self.cores.client);
+        Document {
+            title: "Runtimes on loopback".to_owned(),
+            conditions: vec![format!(
+                "{}; loopback, server on core {server}, client on core {client}; {}, closed loop; ratios are to the best of the \
+                 other runtimes in each figure",
+                self.machine, self.config.service
+            )],
+            sections: sections(&self.results.loads, &self.results.notes),
+            ..Document::default()
+        }
+    }
+}
+
+/// The report on a check of the machine.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// The machine.
+    pub machine: Machine,
+    /// What was found.
+    #[serde(flatten)]
+    pub check: MachineCheck,
+}
+
+impl CheckReport {
+    /// Of this machine.
+    pub fn new(check: MachineCheck) -> Self {
+        Self { machine: Machine::read(), check }
+    }
+
+    /// The report as a document.
+    pub fn document(&self) -> Document {
+        let findings = &self.check.findings;
+        let rows = findings
+            .iter()
+            .map(|finding| vec![finding.subject.clone(), finding.level.to_string(), finding.found.clone()]);
+        let table = Table { names: 3, ..Table::new("", &["property", "", "found"], rows.collect()) };
+        let advice =
+            findings.iter().filter_map(|it| Some(format!("{}: {}", it.subject, it.advice.as_ref()?)));
+        Document {
+            title: "Can this machine show anything?".to_owned(),
+            conditions: vec![self.machine.to_string()],
+            findings: vec![self.check.verdict.clone()],
+            sections: vec![Section {
+                tables: vec![table],
+                notes: advice.collect(),
+                ..Section::new("properties", "What was found")
+            }],
+        }
+    }
+}

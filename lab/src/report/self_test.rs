@@ -1,0 +1,75 @@
+//! The verdict of the method's self-test: a server, the same again, and one that computes longer for each request.
+
+use loadgen::medians::Interval;
+
+use super::table::interval_text;
+use crate::engine::{Figure, LoadKind, Results};
+
+/// How far from 1 the ratio between equal servers may be.
+const EQUAL_WITHIN: f64 = 0.03;
+
+/// Whether the equal servers are found to be equal, and the third one's work of `work_us` to be what it is, and a sentence on it.
+pub fn self_test_verdict(results: &Results, work_us: f64) -> (bool, String) {
+    let load = results.leading().find(|load| load.kind == LoadKind::Open);
+    let cpu = |row: usize| load.and_then(|load| load.rows.get(row)?.figures.get(&Figure::CpuPerRequest));
+    let equal = cpu(1).and_then(|cpu| cpu.ratio);
+    let difference = cpu(2).and_then(|cpu| cpu.difference);
+    let is_equal = equal.is_some_and(|it| it.reaches_target() && (it.median - 1.0).abs() <= EQUAL_WITHIN);
+    let is_found = difference
+        .is_some_and(|it| it.reaches_target() && it.low > 0.0 && (it.low..=it.high).contains(&work_us));
+    let text = |interval: Option<Interval>| {
+        interval.map_or_else(|| "not measured".to_owned(), |interval| interval_text(&interval, 3))
+    };
+    let passed = is_equal && is_found;
+    let sentence = format!(
+        "self-test {}: equal servers: {} of each other's CPU time per request (passes within {EQUAL_WITHIN} of 1); {work_us} µs \
+         of work: {} µs found",
+        if passed { "passed" } else { "failed" },
+        text(equal),
+        text(difference)
+    );
+    (passed, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Turn, results_of};
+
+    /// The verdict on servers that took these CPU times, with some noise, in as many rounds.
+    fn verdict(cpu_us: [f64; 3], noise: f64, rounds: usize) -> (bool, String) {
+        let results = results_of(
+            &[("1000/s", LoadKind::Open, 1000.0, Some(0.25))],
+            &["first", "again", "slower"],
+            &[0],
+            rounds,
+            |_, contender, round| {
+                let noise = noise * (round % 3) as f64;
+                Turn::new([(Figure::CpuPerRequest, cpu_us[contender] + noise * contender as f64)])
+            },
+        );
+        self_test_verdict(&results, 5.0)
+    }
+
+    #[test]
+    fn it_passes_if_equal_servers_are_equal_and_the_work_is_within_its_interval() {
+        let (passed, sentence) = verdict([10.0, 10.1, 14.8], 0.1, 12);
+        assert!(passed && sentence.starts_with("self-test passed: equal servers: 1.0"), "{sentence}");
+    }
+
+    #[test]
+    fn it_fails_if_equal_servers_differ_or_the_work_is_not_found() {
+        for (cpu_us, noise, rounds) in [
+            ([10.0, 10.4, 15.0], 0.0, 12),
+            ([10.0, 9.6, 15.0], 0.0, 12),
+            // Another amount; none that can be told from 0; too few rounds; nothing.
+            ([10.0, 10.0, 14.0], 0.0, 12),
+            ([10.0, 10.0, 9.0], 5.0, 12),
+            ([10.0, 10.0, 15.0], 0.0, 5),
+            ([10.0, 10.0, 15.0], 0.0, 0),
+        ] {
+            let (passed, sentence) = verdict(cpu_us, noise, rounds);
+            assert!(!passed && sentence.starts_with("self-test failed: "), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Plots as SVG images that are legible on a dark page and on a light one.
+
+use std::fmt::Display;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+const SIZE: (u32, u32) = (860, 460);
+/// The height of a ratio's line, and of what is around all of them.
+const LINE_HEIGHT: u32 = 44;
+const FRAME_HEIGHT: u32 = 70;
+/// Colours that people with any colour vision tell apart, legible on dark and on light (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x00, 0x8f, 0xd1),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x8a, 0x8a, 0x8a),
+];
+/// What makes a file with the image alone follow the viewer's colours.
+const STYLE: &str = "<style>svg{color:#222;background:#fff}\
+    @media(prefers-color-scheme:dark){svg{color:#ddd;background:#161616}}</style>";
+
+/// An axis.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::report) struct Axis {
+    pub(in crate::report) title: &'static str,
+    pub(in crate::report) logarithmic: bool,
+}
+
+impl Axis {
+    /// A value's place on the axis.
+    fn place(self, value: f64) -> f64 {
+        if self.logarithmic { value.max(1e-3).log10() } else { value }
+    }
+
+    /// The range that shows all values: from 0, or in whole decades.
+    fn range(self, values: impl Iterator<Item = f64>) -> (f64, f64) {
+        let places = values.map(|value| self.place(value)).filter(|place| place.is_finite());
+        let (low, high) = places.fold((f64::MAX, f64::MIN), |(low, high), it| (low.min(it), high.max(it)));
+        if low > high {
+            return (0.0, 1.0);
+        }
+        if self.logarithmic { (low.floor(), high.ceil().max(low.floor() + 1.0)) } else { (0.0, high * 1.08) }
+    }
+
+    fn label(self, place: f64) -> String {
+        let value = if self.logarithmic { 10f64.powf(place) } else { place };
+        if value >= 10_000.0 {
+            return format!("{:.0}k", value / 1e3);
+        }
+        if value < 10.0 && value.fract() > 0.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+    }
+
+    fn labels(self, (low, high): (f64, f64)) -> usize {
+        if self.logarithmic { (high - low) as usize + 1 } else { 8 }
+    }
+}
+
+/// A point with the interval of its height.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::report) struct Point {
+    pub(in crate::report) x: f64,
+    pub(in crate::report) y: f64,
+    pub(in crate::report) low: f64,
+    pub(in crate::report) high: f64,
+}
+
+/// A line.
+#[derive(Debug, Clone)]
+pub(in crate::report) struct Series {
+    pub(in crate::report) name: String,
+    pub(in crate::report) points: Vec<Point>,
+}
+
+/// Lines with error bars.
+pub(in crate::report) fn lines(x: Axis, y: Axis, series: &[Series]) -> Result<String, String> {
+    image(SIZE.1, |root| {
+        let points = || series.iter().flat_map(|series| &series.points);
+        let horizontal = x.range(points().map(|point| point.x));
+        let vertical = y.range(points().flat_map(|point| [point.low, point.high, point.y]));
+        let mut chart = ChartBuilder::on(root)
+            .margin(12)
+            .margin_right(24)
+            .x_label_area_size(40)
+            .y_label_area_size(72)
+            .build_cartesian_2d(horizontal.0..horizontal.1, vertical.0..vertical.1)
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .x_desc(x.title)
+            .y_desc(y.title)
+            .x_labels(x.labels(horizontal))
+            .y_labels(y.labels(vertical))
+            .x_label_formatter(&|place| x.label(*place))
+            .y_label_formatter(&|place| y.label(*place))
+            .light_line_style(BLACK.mix(0.0))
+            .bold_line_style(BLACK.mix(0.15))
+            .draw()
+            .map_err(failed)?;
+        for (index, series) in series.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let place = |point: &Point| (x.place(point.x), y.place(point.y));
+            chart
+                .draw_series(LineSeries::new(series.points.iter().map(place), colour.stroke_width(2)))
+                .map_err(failed)?
+                .label(series.name.clone())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)));
+            let circles = series.points.iter().map(|point| Circle::new(place(point), 3, colour.filled()));
+            chart.draw_series(circles).map_err(failed)?;
+            let bars = series.points.iter().filter(|point| point.low < point.high).map(|point| {
+                let at = x.place(point.x);
+                PathElement::new(
+                    [(at, y.place(point.low)), (at, y.place(point.high))],
+                    colour.stroke_width(1),
+                )
+            });
+            chart.draw_series(bars).map_err(failed)?;
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .label_font(("sans-serif", 14))
+            .draw()
+            .map_err(failed)
+    })
+}
+
+/// A ratio beside the paper's.
+#[derive(Debug, Clone)]
+pub(in crate::report) struct RatioLine {
+    pub(in crate::report) name: String,
+    /// The paper's ratio, if it has one.
+    pub(in crate::report) published: Option<f64>,
+    /// This machine's: median, low and high.
+    pub(in crate::report) here: Option<(f64, f64, f64)>,
+}
+
+/// Ratios, a line for each: the paper's as a hollow circle, this machine's as a dot with its interval.
+pub(in crate::report) fn ratios(title: &'static str, ratios: &[RatioLine]) -> Result<String, String> {
+    let lines = u32::try_from(ratios.len()).unwrap_or(1).clamp(1, 40);
+    image(FRAME_HEIGHT + LINE_HEIGHT * lines, |root| {
+        let values = ratios.iter().flat_map(|line| {
+            let (median, low, high) = line.here.unwrap_or((1.0, 1.0, 1.0));
+            [line.published.unwrap_or(1.0), median, low, high]
+        });
+        let high = values.filter(|value| value.is_finite()).fold(1.2, f64::max) * 1.08;
+        let count = ratios.len() as f64;
+        let mut chart = ChartBuilder::on(root)
+            .margin(12)
+            .margin_right(24)
+            .x_label_area_size(40)
+            .build_cartesian_2d(0.0..high, 0.0..count)
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .x_desc(title)
+            .disable_y_mesh()
+            .light_line_style(BLACK.mix(0.0))
+            .bold_line_style(BLACK.mix(0.15))
+            .x_label_formatter(&|value| format!("{value:.1}"))
+            .draw()
+            .map_err(failed)?;
+        let one = PathElement::new([(1.0, 0.0), (1.0, count)], BLACK.mix(0.6).stroke_width(1));
+        chart.draw_series([one]).map_err(failed)?;
+        let (paper, here) = (COLOURS[1], COLOURS[0]);
+        for (index, line) in ratios.iter().enumerate() {
+            let at = count - index as f64 - 0.62;
+            let name = Text::new(line.name.clone(), (high * 0.005, at + 0.46), ("sans-serif", 14));
+            chart.draw_series([name]).map_err(failed)?;
+            if let Some((median, low, high)) = line.here {
+                let bar = PathElement::new([(low, at), (high, at)], here.stroke_width(2));
+                chart.draw_series([bar]).map_err(failed)?;
+                chart.draw_series([Circle::new((median, at), 5, here.filled())]).map_err(failed)?;
+            }
+            if let Some(published) = line.published {
+                let circle = Circle::new((published, at), 6, paper.stroke_width(2));
+                chart.draw_series([circle]).map_err(failed)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Draws on an empty image.
+fn image(
+    height: u32,
+    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), String>,
+) -> Result<String, String> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (SIZE.0, height)).into_drawing_area();
+        draw(&root).map_err(|error| format!("the plot: {error}"))?;
+        root.present().map_err(failed)?;
+    }
+    // Black is the page's text.
+    Ok(text.replace("#000000", "currentColor"))
+}
+
+/// The image as a file of its own.
+pub(in crate::report) fn standalone(svg: &str) -> String {
+    match svg.split_once('>') {
+        Some((tag, rest)) => format!("{tag}>{STYLE}{rest}"),
+        None => svg.to_owned(),
+    }
+}
+
+fn failed(error: impl Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_error_bars_and_the_colour_of_the_page() {
+        let point = |x: f64| Point { x, y: 100.0, low: 50.0, high: 200.0 };
+        let series = [Series { name: "vanilla".to_owned(), points: vec![point(1e3), point(2e5)] }];
+        let axis = |logarithmic| Axis { title: "an axis", logarithmic };
+        let svg = lines(axis(false), axis(true), &series).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        assert!(svg.contains("vanilla") && svg.matches("<circle").count() == 2, "{svg}");
+        assert!(svg.contains("currentColor") && !svg.contains("#000000"), "{svg}");
+        assert!(standalone(&svg).contains("prefers-color-scheme:dark"));
+        assert!(
+            lines(axis(true), axis(true), &[]).unwrap().starts_with("<svg"),
+            "an empty plot has its axes"
+        );
+    }
+
+    #[test]
+    fn a_logarithmic_axis_is_labelled_in_decades() {
+        let axis = Axis { title: "", logarithmic: true };
+        let range = axis.range([35.0, 4_200.0].into_iter());
+        assert_eq!((range, axis.labels(range)), ((1.0, 4.0), 4));
+        assert_eq!([1.0, 4.0].map(|place| axis.label(place)), ["10", "10k"]);
+    }
+
+    #[test]
+    fn ratios_have_the_papers_and_this_machines() {
+        let line = |published, here| RatioLine { name: "packing".to_owned(), published, here };
+        let svg = ratios("ratio", &[line(Some(1.17), Some((1.5, 1.2, 1.9))), line(None, None)]).unwrap();
+        assert_eq!((svg.matches("<circle").count(), svg.matches("packing").count()), (2, 2), "{svg}");
+    }
+}
