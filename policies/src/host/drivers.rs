@@ -284,6 +284,7 @@ impl Driver {
     }
 
     /// The row in a sentence.
+    #[cfg(feature = "tools")]
     pub(crate) fn describe(&self) -> String {
         let remark = if self.remark.is_empty() { String::new() } else { format!("; {}", self.remark) };
         format!(
@@ -330,7 +331,7 @@ pub fn drivers_as_markdown() -> String {
     text
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tools"))]
 mod tests {
     use super::*;
 

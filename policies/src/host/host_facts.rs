@@ -43,6 +43,7 @@ impl HostFacts {
     }
 
     /// The version's first two numbers; `None` if the release has another form.
+    #[cfg(feature = "tools")]
     pub(crate) fn kernel_version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.kernel.split(|next: char| !next.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
