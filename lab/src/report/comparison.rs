@@ -321,7 +321,7 @@ impl Comparison {
             _ => String::new(),
         };
         let cpu = cpu.replace("(R)", "").replace("(TM)", "");
-        format!("{cpu}{kind}, {cores} cores, Linux {kernel}; veth{distance}; {:.0} min", self.minutes)
+        format!("{cpu}{kind}, {cores} cores, Linux {kernel}; veth{distance}")
     }
 
     fn setup_line(&self) -> String {
@@ -330,7 +330,8 @@ impl Comparison {
         let depth = if depth > 1 { format!(", {depth} in flight on each") } else { String::new() };
         let idle = if self.cores_awake { "idle cores awake" } else { "idle cores asleep" };
         format!(
-            "Server on core {server}; a fleet of {connections} connections{depth} on core {client}; {idle}; {rounds} rounds."
+            "Server on core {server}; a fleet of {connections} connections{depth} on core {client}; {idle}; {rounds} rounds, {:.0} min.",
+            self.minutes
         )
     }
 
