@@ -236,11 +236,13 @@ impl HeldQueue {
                 }
                 let in_effect = self.change.in_effect();
                 let chosen = match self.plain_until {
-                    Some(end) if Instant::now() < end => (in_effect.polls() && !self.change.is_paused())
-                        .then(|| QueueSettings {
+                    // The law that begins with plain interrupts waits until they are in effect.
+                    Some(end) if Instant::now() < end || in_effect.polls() => {
+                        (in_effect.polls() && !self.change.is_paused()).then(|| QueueSettings {
                             suspend_timeout: in_effect.suspend_timeout,
                             ..QueueSettings::plain(Reason::Start)
-                        }),
+                        })
+                    }
                     _ => {
                         self.plain_until = None;
                         self.law.step(&load.epoch)

@@ -131,6 +131,7 @@ impl PollingLaw {
     pub fn fix(&mut self, values: QueueSettings) {
         self.limits.fixed = Some(values);
         self.settings = values;
+        self.before_trial = None;
         self.begin_measuring();
     }
 
@@ -166,6 +167,9 @@ impl PollingLaw {
         } else {
             self.judge_plain(&window)
         };
+        if matches!(choice, Choice::Plain(_)) {
+            self.before_trial = None;
+        }
         let wanted = self.permitted(match choice {
             Choice::Stay(why) => QueueSettings { why, ..self.within_ring(self.settings) },
             Choice::Plain(why) => {
@@ -243,6 +247,7 @@ impl PollingLaw {
         let load = self.memory.known(self.present.rate);
         let known = load.interval.filter(|interval| !load.is_barred(*interval));
         if let Some(interval) = known.filter(|_| !load.is_stale()) {
+            self.before_trial = None;
             return Choice::Poll(interval, Reason::Tries);
         }
         if !self.is_measured() {

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use policies::law::{Budgets, Epoch, PollingLaw, QueueMode, QueueSettings, receiving_time};
+use policies::netlink::netdev::Netdev;
 use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time};
 use policies::{ChangeStep, QueueChange, QueueRequests};
 
 use super::worker_handle::WorkerHandle;
-use crate::counters::worker_counters::WorkerCounters;
 use crate::driver::Driver;
 use crate::driver::wait::WaitOutcome;
 
@@ -86,7 +86,7 @@ pub(crate) struct QueueControl {
     /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are used.
     thread: Option<AwakeTime>,
     /// The kernel thread that polls the queue, if there is one.
-    napi_thread: Option<AwakeTime>,
+    napi_thread: RefCell<Option<AwakeTime>>,
     last: Cell<Reading>,
     next_step: Cell<u64>,
     waits: Cell<Waits>,
@@ -138,8 +138,8 @@ struct Waits {
 }
 
 impl QueueControl {
-    /// `ring_slots`: those of the queue's receive ring. `thread`: the worker's thread id. `napi_thread`: the id of the kernel thread that polls the queue. `now`: on the
-    /// clock of the event loop.
+    /// `ring_slots`: those of the queue's receive ring. `thread`: the worker's thread id. `napi_thread`: the id of the kernel thread
+    /// that polls the queue. `now`: on the clock of the event loop.
     pub(crate) fn new(
         queue: u32,
         requests: Option<Arc<QueueRequests>>,
@@ -154,14 +154,16 @@ impl QueueControl {
             law: RefCell::new(law),
             busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
-            napi_thread: napi_thread.and_then(|thread| AwakeTime::open_napi_thread(thread).ok()),
+            napi_thread: RefCell::new(
+                napi_thread.and_then(|thread| AwakeTime::open_napi_thread(thread).ok()),
+            ),
             last: Cell::new(Reading { time: now, received_bytes: 0, sent_bytes: 0, threads: None }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
             waits: Cell::new(Waits { last: (now, 0), ..Waits::default() }),
             rate: Cell::new(0.0),
             backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
         };
-        let threads = control.thread_times();
+        let threads = control.thread_times(0);
         control.last.set(Reading { threads, ..control.last.get() });
         control
     }
@@ -208,6 +210,9 @@ impl QueueControl {
             waits.sleeps += sleeps;
             waits.overslept.0 += overslept;
             waits.overslept.1 += u64::from(sleeps);
+            if sleeps > 0 {
+                waits.slept += waited;
+            }
             if in_effect.never_sleeps() {
                 // The kernel polls all the time but for the turns.
                 waits.delay += turn / 2 * events;
@@ -244,7 +249,7 @@ impl QueueControl {
             ChangeStep::Choose { retries } => {
                 self.next_step.set(now + STEP.as_nanos() as u64);
                 let followed = driver.follow_napi(napi(worker));
-                let epoch = self.measure(now, &worker.counters);
+                let epoch = self.measure(now, worker);
                 let mut law = self.law.borrow_mut();
                 if let Err(error) = &followed {
                     tracing::warn!(worker = worker.index, %error, "the queue's new NAPI can't be polled");
@@ -293,12 +298,13 @@ impl QueueControl {
         self.law.borrow_mut().fix(self.in_effect());
     }
 
-    fn measure(&self, now: u64, counters: &WorkerCounters) -> Epoch {
+    fn measure(&self, now: u64, worker: &WorkerHandle) -> Epoch {
+        let counters = &worker.counters;
         let reading = Reading {
             time: now,
             received_bytes: counters.received_bytes.get(),
             sent_bytes: counters.sent_bytes.get(),
-            threads: self.thread_times(),
+            threads: self.thread_times(napi(worker)),
         };
         let last = self.last.replace(reading);
         let duration = Duration::from_nanos(now - last.time);
@@ -324,14 +330,18 @@ impl QueueControl {
         Epoch { duration, events, packets, cpu, waiting, sleeps, delay, wakes, overslept }
     }
 
-    fn thread_times(&self) -> Option<QueueTimes> {
+    /// `napi`: the one that the worker polls, or 0.
+    fn thread_times(&self, napi: u32) -> Option<QueueTimes> {
         // The first field of schedstat lags behind by up to a tick while the thread runs, which is a good part of a step, and a
         // worker that polls is hardly ever switched out. Its clock is exact at any moment.
         let worker = ThreadTimes { run: this_thread_cpu_time(), ..self.thread.as_ref()?.read().ok()? };
-        let receiver = match &self.napi_thread {
-            Some(napi_thread) => Some(napi_thread.read().ok()?),
-            None => None,
-        };
+        let mut napi_thread = self.napi_thread.borrow_mut();
+        let mut receiver = napi_thread.as_ref().and_then(|thread| thread.read().ok());
+        if receiver.is_none() && napi_thread.is_some() {
+            // It has ended: a link that was opened again has another one, or none.
+            *napi_thread = thread_of_napi(napi);
+            receiver = napi_thread.as_ref().and_then(|thread| thread.read().ok());
+        }
         Some(QueueTimes { worker, receiver })
     }
 
@@ -376,11 +386,17 @@ impl QueueControl {
         self.change.borrow_mut().finish(settings);
         self.backlog.set(Backlog { taken_until: now, ..self.backlog.get() });
         // What was measured since the law has chosen them belongs to neither mode.
-        let _ = self.measure(now, &worker.counters);
+        let _ = self.measure(now, worker);
         self.next_step.set(now + STEP.as_nanos() as u64);
         worker.set_queue_settings(settings);
         tracing::debug!(worker = worker.index, "the queue is driven by {settings}");
     }
+}
+
+/// The kernel thread that polls a NAPI.
+fn thread_of_napi(napi: u32) -> Option<AwakeTime> {
+    let thread = Netdev::open().ok()?.napi(napi).ok()?.pid?;
+    AwakeTime::open_napi_thread(i32::try_from(thread).ok()?).ok()
 }
 
 /// The NAPI that the worker polls at present.

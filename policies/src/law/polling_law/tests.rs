@@ -147,6 +147,17 @@ fn a_load_that_returns_is_polled_at_once_with_the_interval_that_has_paid() {
 }
 
 #[test]
+fn a_trial_that_the_load_ends_says_nothing_of_the_next_load() {
+    let ms = Duration::from_millis;
+    let mut server = Server::new(0, 0);
+    server.run(90_000.0, ms(2_000)).run(0.0, ms(300)).run(110_000.0, ms(30));
+    assert_eq!(server.run(110_000.0, ms(20)).law.settings().why, Reason::Tries);
+    server.run(0.0, ms(300)).run(90_000.0, ms(500));
+    let plain = server.law.memory.known(90_000.0).plain.unwrap();
+    assert!((80_000.0..100_000.0).contains(&plain.rate), "{plain:?}");
+}
+
+#[test]
 fn a_cpu_budget_buys_less_delay_and_is_kept() {
     for rate in RATES {
         let mut last = f64::INFINITY;
