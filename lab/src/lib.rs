@@ -27,6 +27,7 @@
 //! - [`user_level_server`]: a memcached server on a network stack in user space, to compare with.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`experiments`]: what is measured, and in which rounds.
+//! - [`instructions`]: what a request costs on an emulated machine, counted.
 //! - [`report`]: results as tables, sentences and JSON.
 
 #![deny(unsafe_code)]
@@ -43,6 +44,7 @@ pub mod experiment_process;
 pub mod experiments;
 pub mod fleet;
 pub mod idle_cores;
+pub mod instructions;
 pub mod peers;
 pub mod polling_config;
 pub mod report;

@@ -13,6 +13,8 @@ use policies::law::{CpuBudget, LatencyBudget};
 use policies::{Cpus, GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 
+use crate::instructions_command::InstructionFlags;
+
 /// Would kernel polling help this machine, and by how much?
 #[derive(Parser)]
 #[command(name = "lab", version, args_conflicts_with_subcommands = true)]
@@ -52,6 +54,8 @@ pub enum Command {
     Waiting(WaitingFlags),
     /// Compare a memcached server on one NUMA node with the same on two: throughput, latency, and where its memory is
     Numa(NumaFlags),
+    /// Count instructions, interrupts and context switches of a request under each policy on emulated NICs: no timing, no noise
+    Instructions(InstructionFlags),
     /// Write the tables and figures of Cai and Karsten's paper for this machine, beside the paper's numbers
     Paper(PaperFlags),
     /// Run a process of an experiment

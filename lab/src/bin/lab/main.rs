@@ -6,6 +6,7 @@ mod commands;
 mod flags;
 mod fleet_commands;
 mod ineffective_flags;
+mod instructions_command;
 mod model_command;
 mod numa_command;
 mod output;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Some(Command::Model(flags)) => model_command::run(&flags),
         Some(Command::Numa(flags)) => numa_command::run(&flags),
         Some(Command::Waiting(flags)) => waiting_command::run(&flags),
+        Some(Command::Instructions(flags)) => instructions_command::run(&flags),
         Some(Command::Paper(flags)) => paper_command::run(&flags),
         Some(Command::Drivers(flags)) => fleet_commands::compare(&flags, Contestant::drivers()),
         None => fleet_commands::compare(&flags.compare, flags.compare.contestants()),
