@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,39 @@ impl Loop {
     /// Whether this is the closed loop.
     pub fn is_closed(&self) -> bool {
         *self == Self::Closed
+    }
+}
+
+/// Which connection a request of the open loop is assigned to. It waits there while the connection is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Assign {
+    /// The next one in turn, also if it is busy: the load of every connection is the same.
+    #[default]
+    RoundRobin,
+    /// A random one of those that are free, or of all if none is: clients with a pool of connections.
+    RandomFree,
+    /// Each connection has gaps of its own, as in mutilate: independent clients.
+    PerConnection,
+}
+
+impl fmt::Display for Assign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RoundRobin => "round-robin",
+            Self::RandomFree => "random-free",
+            Self::PerConnection => "per-connection",
+        })
+    }
+}
+
+impl FromStr for Assign {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::RoundRobin, Self::RandomFree, Self::PerConnection];
+        let found = all.into_iter().find(|assign| assign.to_string() == text);
+        found.ok_or_else(|| "expected round-robin, random-free or per-connection".to_owned())
     }
 }
 
@@ -133,6 +167,8 @@ pub struct Config {
     pub depth: usize,
     /// Closed loop, open loop or recorded times.
     pub pacing: Loop,
+    /// Open loop: which connection a request is assigned to.
+    pub assign: Assign,
     /// Open loop: skip a request whose connection is busy. Latencies then exclude the skipped requests.
     pub skip: bool,
     /// Open loop: keep at least half of the mean gap between requests, also when catching up after a delay.
@@ -178,6 +214,7 @@ impl Default for Config {
             round_robin: false,
             depth: 1,
             pacing: Loop::Closed,
+            assign: Assign::RoundRobin,
             skip: false,
             moderate: false,
             think: None,
@@ -300,6 +337,9 @@ impl Config {
                 && self.workload.trace.is_none() =>
             {
                 reject("recorded times need a file of times or a trace")
+            }
+            _ if self.assign == Assign::PerConnection && !matches!(self.pacing, Loop::Open { .. }) => {
+                reject("gaps per connection need an open loop with a rate")
             }
             _ if self.think.is_some() && !self.pacing.is_closed() => {
                 reject("think time applies to the closed loop only")

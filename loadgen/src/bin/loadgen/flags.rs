@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser};
 use clap_complete::Shell;
-use loadgen::{AGENT_PORT, Address, Arrival, Distribution, Goal, Mix, Popularity, WarmUp};
+use loadgen::{AGENT_PORT, Address, Arrival, Assign, Distribution, Goal, Mix, Popularity, WarmUp};
 use policies::{Cpus, Policy};
 use runtime::{DriverKind, WaitStrategy};
 
@@ -80,6 +80,9 @@ pub struct Flags {
     /// Measure at each rate from MIN to MAX in steps of STEP, for -t seconds each
     #[arg(long, value_name = "MIN:MAX:STEP", value_parser = parse_scan, conflicts_with_all = ["qps", "save"], help_heading = "Load")]
     pub scan: Option<Scan>,
+    /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not; random-free, a random one of the free ones; per-connection, gaps drawn for each connection, as in mutilate
+    #[arg(long, default_value_t, help_heading = "Load")]
+    pub assign: Assign,
     /// Skip requests of the open loop whose connection is busy
     #[arg(short = 'S', long, help_heading = "Load")]
     pub skip: bool,
