@@ -4,6 +4,7 @@ mod clocks;
 mod driving_loops;
 mod eight_queues;
 mod event_histograms;
+mod instructions;
 mod load;
 mod machine;
 mod numa_nodes;
