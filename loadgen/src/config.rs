@@ -97,6 +97,8 @@ pub enum Protocol {
     Binary,
     /// The text protocol over UDP, for `get` only. Records are stored over TCP.
     Udp,
+    /// RESP, the protocol of redis and valkey: `GET` and `SET`.
+    Resp,
 }
 
 /// User name and password.
@@ -309,6 +311,17 @@ impl Config {
         match self.protocol {
             Protocol::Binary if mix.contains(Operation::MetaGet) || mix.contains(Operation::MetaSet) => {
                 reject("mg and ms are not available in the binary protocol")
+            }
+            Protocol::Resp if mix.share(Operation::Get) + mix.share(Operation::Set) < 1.0 - 1e-9 => {
+                reject("RESP supports only get and set")
+            }
+            Protocol::Resp
+                if self.workload.multiget > 1
+                    || self.workload.verify
+                    || self.workload.trace.is_some()
+                    || self.credentials.is_some() =>
+            {
+                reject("RESP can't be combined with multiget, verify, a trace or authentication")
             }
             Protocol::Udp if unix || self.tls.is_some() || self.credentials.is_some() || self.churn > 0.0 => {
                 reject("UDP can't be combined with Unix sockets, TLS, authentication or churn")

@@ -69,8 +69,7 @@ impl PreparedWorker {
         }
         let seed = config.seed.wrapping_add(worker.index as u64 + 1);
         let (index, total) = (worker.index as u64, worker.total_workers as u64);
-        let binary = config.protocol == Protocol::Binary;
-        let mut requests = RequestWriter::new(&config.workload, binary, seed, index, total);
+        let mut requests = RequestWriter::new(&config.workload, config.protocol, seed, index, total);
         if let Some(trace) = &config.workload.trace {
             requests.follow(CacheTrace::open(trace, worker.index, worker.total_workers)?);
         }
@@ -148,7 +147,7 @@ async fn generate_load(
         skip: config.skip,
         think: config.think,
         connector,
-        binary: config.protocol == Protocol::Binary,
+        protocol: config.protocol,
         datagrams: config.protocol == Protocol::Udp,
         stopping: false.into(),
         exhausted: None.into(),

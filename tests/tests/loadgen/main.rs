@@ -5,6 +5,7 @@ mod assignment;
 mod command;
 mod measurement;
 mod operations;
+mod redis;
 mod transports;
 mod wire;
 mod workloads;

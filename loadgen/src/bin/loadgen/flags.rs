@@ -14,7 +14,7 @@ use crate::value_parsers::{
     parse_speed, parse_warm_up,
 };
 
-/// Generate load for memcached-protocol servers and measure latencies without coordinated omission
+/// Generate load for servers that speak memcached's protocols or redis', and measure latencies without coordinated omission
 #[derive(Parser)]
 #[command(
     name = "loadgen",
@@ -95,6 +95,9 @@ pub struct Flags {
     /// Keep at least half of the mean gap between requests of the open loop, also when catching up after a delay
     #[arg(long, help_heading = "Load")]
     pub moderate: bool,
+    /// Use RESP, the protocol of redis and valkey: get and set
+    #[arg(long, conflicts_with_all = ["udp", "binary"], help_heading = "Connections")]
+    pub resp: bool,
     /// Use the binary protocol
     #[arg(long, conflicts_with = "udp", help_heading = "Connections")]
     pub binary: bool,

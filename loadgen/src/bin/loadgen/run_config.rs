@@ -41,6 +41,7 @@ impl Flags {
         Ok(Config {
             servers: targets.clone(),
             protocol: match (self.binary, self.udp) {
+                _ if self.resp => Protocol::Resp,
                 (true, _) => Protocol::Binary,
                 (_, true) => Protocol::Udp,
                 _ => Protocol::Text,
