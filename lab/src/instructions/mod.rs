@@ -40,7 +40,7 @@ impl Default for Counting {
             devices: owned(&DEVICES),
             drivers: owned(&["epoll", "uring"]),
             policies: owned(&["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"]),
-            loads: owned(&["2000:1", "6000:0.5", "0:0.5"]),
+            loads: owned(&["6000:0.3", "0:0.3"]),
         }
     }
 }

@@ -51,8 +51,9 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting) -> Result<Ve
         rows.lines().enumerate().map(|(index, line)| row(device, line, &counts, index)).collect();
     rows.filter(|rows| rows.len() == expected).ok_or_else(|| {
         let console = text(read("console"));
-        let last: Vec<&str> = console.lines().rev().take(20).collect();
-        let last: Vec<&str> = last.into_iter().rev().collect();
+        // The script's end is one of the first process, at which the kernel panics at length.
+        let lines: Vec<&str> = console.lines().take_while(|line| !line.contains("Kernel panic")).collect();
+        let last = &lines[lines.len().saturating_sub(20)..];
         let errors = text(ended.stderr);
         let reason = format!("the guest on {device} ended early: {errors}\n{}", last.join("\n"));
         Error::program(Path::new("qemu-system-x86_64"), reason)

@@ -25,7 +25,7 @@ pub struct InstructionFlags {
     /// Policies, separated by commas; NAME:US sets gro-flush-timeout [default: vanilla,packing,suppression,kernel-polling,kernel-polling:200]
     #[arg(long, value_delimiter = ',', value_parser = word)]
     policies: Vec<String>,
-    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default: 2000:1,6000:0.5,0:0.5]
+    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default: 6000:0.3,0:0.3]
     #[arg(long, value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 }
@@ -43,7 +43,7 @@ fn load(text: &str) -> Result<String, String> {
     let numbers = text.split_once(':').map(|(rate, time)| (rate.parse::<u32>(), time.parse::<f64>()));
     match numbers {
         Some((Ok(_), Ok(seconds))) if seconds > 0.0 && seconds <= 60.0 => Ok(text.to_owned()),
-        _ => Err("expected RATE:SECONDS, for example 2000:1".to_owned()),
+        _ => Err("expected RATE:SECONDS, for example 6000:0.3".to_owned()),
     }
 }
 
