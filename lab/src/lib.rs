@@ -28,6 +28,7 @@
 //! - [`engine`]: rounds, figures and their statistics.
 //! - [`experiment`]: contenders under the loads of a fleet.
 //! - [`experiments`]: other questions that the engine answers.
+//! - [`instructions`]: what a request costs on an emulated machine, counted.
 //! - [`report`]: results as text, HTML, Markdown and JSON.
 
 #![deny(unsafe_code)]
@@ -46,6 +47,7 @@ pub mod experiment_process;
 pub mod experiments;
 pub mod fleet;
 pub mod idle_cores;
+pub mod instructions;
 pub mod peers;
 pub mod polling_config;
 pub mod report;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,39 @@ impl Loop {
     }
 }
 
+/// Which connection a request of the open loop is assigned to. It waits there while the connection is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Assign {
+    /// The next one in turn, also if it is busy: the load of every connection is the same.
+    #[default]
+    RoundRobin,
+    /// A random one of those that are free, or of all if none is: clients with a pool of connections.
+    RandomFree,
+    /// Each connection has gaps of its own, as in mutilate: independent clients.
+    PerConnection,
+}
+
+impl fmt::Display for Assign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RoundRobin => "round-robin",
+            Self::RandomFree => "random-free",
+            Self::PerConnection => "per-connection",
+        })
+    }
+}
+
+impl FromStr for Assign {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::RoundRobin, Self::RandomFree, Self::PerConnection];
+        let found = all.into_iter().find(|assign| assign.to_string() == text);
+        found.ok_or_else(|| "expected round-robin, random-free or per-connection".to_owned())
+    }
+}
+
 /// What is excluded at the beginning of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -63,6 +97,8 @@ pub enum Protocol {
     Binary,
     /// The text protocol over UDP, for `get` only. Records are stored over TCP.
     Udp,
+    /// RESP, the protocol of redis and valkey: `GET` and `SET`.
+    Resp,
 }
 
 /// User name and password.
@@ -133,6 +169,8 @@ pub struct Config {
     pub depth: usize,
     /// Closed loop, open loop or recorded times.
     pub pacing: Loop,
+    /// Open loop: which connection a request is assigned to.
+    pub assign: Assign,
     /// Open loop: skip a request whose connection is busy. Latencies then exclude the skipped requests.
     pub skip: bool,
     /// Open loop: keep at least half of the mean gap between requests, also when catching up after a delay.
@@ -178,6 +216,7 @@ impl Default for Config {
             round_robin: false,
             depth: 1,
             pacing: Loop::Closed,
+            assign: Assign::RoundRobin,
             skip: false,
             moderate: false,
             think: None,
@@ -273,6 +312,17 @@ impl Config {
             Protocol::Binary if mix.contains(Operation::MetaGet) || mix.contains(Operation::MetaSet) => {
                 reject("mg and ms are not available in the binary protocol")
             }
+            Protocol::Resp if mix.share(Operation::Get) + mix.share(Operation::Set) < 1.0 - 1e-9 => {
+                reject("RESP supports only get and set")
+            }
+            Protocol::Resp
+                if self.workload.multiget > 1
+                    || self.workload.verify
+                    || self.workload.trace.is_some()
+                    || self.credentials.is_some() =>
+            {
+                reject("RESP can't be combined with multiget, verify, a trace or authentication")
+            }
             Protocol::Udp if unix || self.tls.is_some() || self.credentials.is_some() || self.churn > 0.0 => {
                 reject("UDP can't be combined with Unix sockets, TLS, authentication or churn")
             }
@@ -300,6 +350,9 @@ impl Config {
                 && self.workload.trace.is_none() =>
             {
                 reject("recorded times need a file of times or a trace")
+            }
+            _ if self.assign == Assign::PerConnection && !matches!(self.pacing, Loop::Open { .. }) => {
+                reject("gaps per connection need an open loop with a rate")
             }
             _ if self.think.is_some() && !self.pacing.is_closed() => {
                 reject("think time applies to the closed loop only")

@@ -70,7 +70,7 @@ pub use agents::coordinator::Coordinator;
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;
 pub use compare::{ComparedServer, Comparison, Figures, Ratio, compare};
-pub use config::{Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
+pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
 pub use report::run_report::{AgentReport, Report, SeriesPoint};
 pub use report::summary::Summary;

@@ -15,6 +15,7 @@
 //! # Ok::<(), loadgen::Error>(())
 //! ```
 
+use crate::config::Protocol;
 use crate::error::Error;
 use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::RequestWriter;
@@ -43,7 +44,7 @@ impl RequestStream {
             Some((_, what)) => {
                 Err(Error::Config(format!("a stream of requests does not support {what}: leave it out")))
             }
-            None => Ok(Self(RequestWriter::new(workload, false, seed, 0, 1))),
+            None => Ok(Self(RequestWriter::new(workload, Protocol::Text, seed, 0, 1))),
         }
     }
 

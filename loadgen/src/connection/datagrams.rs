@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 
+use crate::config::Protocol;
 use crate::connection::pipeline::Connection;
 use crate::connection::response_handler::ReadTime;
 use crate::error::Error;
@@ -168,7 +169,7 @@ impl DatagramSession {
             }
             in_flight.len()
         };
-        let (mut decoder, mut expected) = (ResponseDecoder::new(false), ExpectedValue::default());
+        let (mut decoder, mut expected) = (ResponseDecoder::new(Protocol::Udp), ExpectedValue::default());
         let read = ReadTime { now, timestamp: None };
         connection.handle_responses(&response, &mut decoder, &mut expected, read)?;
         if connection.in_flight.borrow().len() + 1 != remaining {

@@ -57,8 +57,7 @@ impl Connection {
     /// Assigns a request of the open loop. `planned` is when the generator intended to send it, which is later
     /// than `due` if `moderate` delays it.
     pub(crate) fn assign(&self, due: Instant, planned: Instant, now: Instant) {
-        let before = self.in_flight.borrow().len() + self.waiting.borrow().len();
-        let busy = before >= self.worker.depth || self.reconnecting.get();
+        let busy = self.is_busy();
         if self.worker.skip && busy {
             self.worker.recorder.borrow_mut().counts(due).skipped += 1;
             return;
@@ -71,6 +70,12 @@ impl Connection {
             self.issue(now);
         }
         self.wake();
+    }
+
+    /// Whether a request that is assigned now would wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        let before = self.in_flight.borrow().len() + self.waiting.borrow().len();
+        before >= self.worker.depth || self.reconnecting.get()
     }
 
     /// Requests a reconnect once nothing is in flight.

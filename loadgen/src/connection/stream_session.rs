@@ -46,7 +46,7 @@ impl Connection {
 
     /// Runs until the stream is to be closed.
     async fn session(&self, mut stream: BoxedTransport) -> Result<SessionEnd, Error> {
-        let mut decoder = ResponseDecoder::new(self.worker.binary);
+        let mut decoder = ResponseDecoder::new(self.worker.protocol);
         let mut expected = ExpectedValue::default();
         let mut think_timer = pin!(None::<runtime::Sleep>);
         self.issue(Instant::now());

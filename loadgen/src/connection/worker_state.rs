@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
+use crate::config::Protocol;
 use crate::protocol::request_writer::RequestWriter;
 use crate::stats::recorder::Recorder;
 use crate::transport::connector::Connector;
@@ -22,7 +23,7 @@ pub(crate) struct WorkerState {
     pub(crate) think: Option<Distribution>,
     /// Used to reconnect.
     pub(crate) connector: Connector,
-    pub(crate) binary: bool,
+    pub(crate) protocol: Protocol,
     /// Whether requests are sent over UDP.
     pub(crate) datagrams: bool,
     /// Set when no new requests may be sent.

@@ -4,8 +4,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use slab::Slab;
 
+use crate::config::Protocol;
 use crate::protocol::message::RequestFields;
-use crate::protocol::{binary, text};
+use crate::protocol::{binary, resp, text};
 use crate::workload::cache_trace::{CacheTrace, TraceRequest};
 use crate::workload::definition::{KEY_MAX, Workload};
 use crate::workload::distribution::Distribution;
@@ -30,7 +31,7 @@ pub(crate) struct WrittenRequest {
 #[derive(Debug)]
 pub(crate) struct RequestWriter {
     workload: Workload,
-    binary: bool,
+    protocol: Protocol,
     cumulative_shares: Vec<(f64, Operation)>,
     /// Digits of the last record's number.
     digits: usize,
@@ -44,10 +45,10 @@ pub(crate) struct RequestWriter {
 
 impl RequestWriter {
     /// `step` of `steps` is the index of this writer among those of the run.
-    pub(crate) fn new(workload: &Workload, binary: bool, seed: u64, step: u64, steps: u64) -> Self {
+    pub(crate) fn new(workload: &Workload, protocol: Protocol, seed: u64, step: u64, steps: u64) -> Self {
         Self {
             cumulative_shares: workload.mix.cumulative_shares(),
-            binary,
+            protocol,
             digits: workload.records.saturating_sub(1).to_string().len(),
             picker: Picker::new(workload.popularity, workload.records, seed, step, steps),
             workload: workload.clone(),
@@ -56,6 +57,10 @@ impl RequestWriter {
             expected: ExpectedValue::default(),
             key: Vec::new(),
         }
+    }
+
+    fn is_binary(&self) -> bool {
+        self.protocol == Protocol::Binary
     }
 
     /// Takes requests from a trace from now on.
@@ -108,12 +113,12 @@ impl RequestWriter {
     }
 
     fn write_multiget(&mut self, first: u64, keys: u16, out: &mut Vec<u8>) {
-        if !self.binary {
+        if !self.is_binary() {
             out.extend_from_slice(b"get");
         }
         let mut record = first;
         for left in (0..keys).rev() {
-            if self.binary {
+            if self.is_binary() {
                 let mut key = std::mem::take(&mut self.key);
                 self.replace_key(record, &mut key);
                 binary::multiget_key(&key, out);
@@ -126,7 +131,7 @@ impl RequestWriter {
                 record = self.picker.pick();
             }
         }
-        if self.binary {
+        if self.is_binary() {
             binary::end_multiget(out);
         } else {
             out.extend_from_slice(b"\r\n");
@@ -148,7 +153,11 @@ impl RequestWriter {
             None => (0, self.workload.ttl.as_secs()),
         };
         let fields = RequestFields { key: &key, size, ttl, cas };
-        let write = if self.binary { binary::write } else { text::write };
+        let write = match self.protocol {
+            Protocol::Text | Protocol::Udp => text::write,
+            Protocol::Binary => binary::write,
+            Protocol::Resp => resp::write,
+        };
         write(operation, fields, out);
         if operation.stores() {
             if self.workload.verify {
@@ -158,7 +167,7 @@ impl RequestWriter {
                 // `incr` in a trace works on values that the trace has stored: make them numbers.
                 fill(size, if self.trace.is_some() { b'0' } else { b'L' }, out);
             }
-            if !self.binary {
+            if !self.is_binary() {
                 out.extend_from_slice(b"\r\n");
             }
         }
@@ -185,7 +194,7 @@ impl RequestWriter {
         self.append_key(record, &mut key);
         key.truncate(KEY_MAX);
         let fields = RequestFields { key: &key, size: 1, ttl: 0, cas: 0 };
-        if self.binary {
+        if self.is_binary() {
             binary::write(Operation::Set, fields, out);
             out.push(b'0');
         } else {
@@ -246,7 +255,7 @@ mod tests {
     use super::*;
 
     fn writer(workload: &Workload) -> RequestWriter {
-        RequestWriter::new(workload, false, 1, 0, 1)
+        RequestWriter::new(workload, Protocol::Text, 1, 0, 1)
     }
 
     fn key(workload: &Workload, record: u64) -> Vec<u8> {

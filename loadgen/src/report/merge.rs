@@ -8,7 +8,7 @@ use crate::report::summary::Summary;
 use crate::report::validity;
 use crate::stats::batch_means::{Figure, estimate};
 use crate::stats::collector::Measurement;
-use crate::stats::metrics::{IntervalStats, Metric, RequestClass};
+use crate::stats::metrics::{Metric, RequestClass};
 use crate::stats::slicing::Slicing;
 use crate::stats::warm_up::first_counted_interval;
 
@@ -37,11 +37,10 @@ impl Report {
         let total = timeline.total(intervals.clone());
         let histogram = total.latency();
         let cpu = total.counts.cpu as f64 / 1e9;
-        let cpu_requests = histogram.len().saturating_sub(total.counts.unanswered);
+        let cpu_requests = total.counts.replies;
         let total_of_all = local_latency.then(|| everyone.total(intervals.clone()));
         let counts = total_of_all.as_ref().unwrap_or(&total).counts;
-        let recorded = total_of_all.as_ref().map_or(histogram.len(), |total| total.latency().len());
-        let requests = recorded.saturating_sub(counts.unanswered);
+        let requests = counts.replies;
         let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
         let if_any = |metric| {
             let histogram = total.histogram(metric);
@@ -99,11 +98,11 @@ impl Report {
             warnings: Vec::new(),
             series: (0..intervals.end)
                 .map(|index| {
-                    let answered = everyone.interval(index).map_or(0, IntervalStats::answered);
+                    let replies = everyone.interval(index).map_or(0, |stats| stats.counts.replies);
                     let left_out = index < intervals.start;
                     let stats = timeline.interval(index);
                     SeriesPoint {
-                        qps: answered as f64 / interval_seconds,
+                        qps: replies as f64 / interval_seconds,
                         ..SeriesPoint::new(stats, index, interval_seconds, left_out)
                     }
                 })

@@ -18,7 +18,7 @@ pub struct Report {
     pub seconds: f64,
     /// Seconds at the beginning that were excluded as warm-up.
     pub left_out: f64,
-    /// Requests with a response. Open loop: those that were due in the time that counts.
+    /// Requests whose response arrived in the time that counts.
     pub requests: u64,
     /// Requests per second.
     pub qps: f64,
@@ -136,7 +136,7 @@ impl SeriesPoint {
         let at = |share| latency.quantile(share) as f64 / 1e3;
         Self {
             at: f64::from(index) * seconds,
-            qps: stats.answered() as f64 / seconds,
+            qps: stats.counts.replies as f64 / seconds,
             p50: at(0.5),
             p99: at(0.99),
             max: at(1.0),
@@ -187,8 +187,8 @@ impl AgentReport {
         };
         let timeline = &measurement.timeline;
         let latency = timeline.latency(intervals.clone());
-        let answered = intervals.filter_map(|interval| timeline.interval(interval));
-        let requests = answered.map(IntervalStats::answered).sum::<u64>();
+        let intervals = intervals.filter_map(|interval| timeline.interval(interval));
+        let requests = intervals.map(|stats| stats.counts.replies).sum::<u64>();
         Self {
             agent,
             workers: measurement.workers,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 
-use crate::config::{Config, Protocol};
+use crate::config::Config;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::protocol::message::{Response, ResponseSink};
@@ -85,10 +85,10 @@ async fn store_share(
         |worker: u64| (u128::from(config.workload.records) * u128::from(worker) / u128::from(workers)) as u64;
     let (first, end) = (share_start(worker as u64), share_start(worker as u64 + 1));
     let seed = config.seed.wrapping_add(worker as u64);
-    let binary = config.protocol == Protocol::Binary;
-    let mut requests = RequestWriter::new(&config.workload, binary, seed, worker as u64, workers);
+    let protocol = config.protocol;
+    let mut requests = RequestWriter::new(&config.workload, protocol, seed, worker as u64, workers);
     let (mut out, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
-    let mut decoder = ResponseDecoder::new(binary);
+    let mut decoder = ResponseDecoder::new(protocol);
     let mut counter = StoreCounter::default();
     let mut next = first;
     while next < end && !stopping.load(Ordering::Relaxed) {

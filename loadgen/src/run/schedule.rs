@@ -1,10 +1,16 @@
 //! The schedule of the open loop: requests are due at their times, whatever the server does.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rand::RngExt;
+use rand::rngs::SmallRng;
+
+use crate::config::Assign;
 use crate::connection::pipeline::Connection;
 use crate::connection::worker_state::WorkerState;
 use crate::workload::arrival::Gaps;
@@ -20,6 +26,8 @@ const BURST: usize = 256;
 pub(crate) enum ArrivalTimes {
     /// With random gaps.
     Random { gaps: Gaps, seconds: f64 },
+    /// With random gaps for each connection.
+    PerConnection { gaps: Gaps, next: BinaryHeap<Reverse<(Duration, usize)>> },
     /// From a file of times.
     Recorded(std::vec::IntoIter<Duration>),
     /// From the requests of a trace, sped up.
@@ -27,29 +35,50 @@ pub(crate) enum ArrivalTimes {
 }
 
 impl ArrivalTimes {
-    /// The next time, or `None` at the end of a recording.
-    fn next(&mut self, worker: &WorkerState) -> Option<Duration> {
+    /// The gaps are those of one connection.
+    pub(crate) fn per_connection(gaps: Gaps, connections: usize, random: &mut SmallRng) -> Self {
+        // Fixed gaps would let all connections send at the same times.
+        let mut first = || seconds(gaps.draw(random) * random.random::<f64>());
+        let first = (0..connections).map(|index| Reverse((first(), index)));
+        Self::PerConnection { next: first.collect(), gaps }
+    }
+
+    /// The next time, and the connection if it is that connection's; `None` at the end of a recording.
+    fn next(&mut self, worker: &WorkerState) -> Option<(Duration, Option<usize>)> {
+        let anyone = |time| (time, None);
         match self {
-            Self::Random { gaps, seconds } => {
-                let now = *seconds;
-                *seconds += gaps.draw(worker.requests.borrow_mut().random());
-                Some(Duration::from_secs_f64(now.min(LONGEST)))
+            Self::Random { gaps, seconds: due } => {
+                let now = *due;
+                *due += gaps.draw(worker.requests.borrow_mut().random());
+                Some(anyone(seconds(now)))
             }
-            Self::Recorded(times) => times.next(),
+            Self::PerConnection { gaps, next } => {
+                let Reverse((now, index)) = next.pop()?;
+                let gap = seconds(gaps.draw(worker.requests.borrow_mut().random()));
+                next.push(Reverse((now.saturating_add(gap), index)));
+                Some((now, Some(index)))
+            }
+            Self::Recorded(times) => times.next().map(anyone),
             // Connections take requests in the same order, possibly later.
             Self::Trace { speed } => {
                 let mut requests = worker.requests.borrow_mut();
-                requests.trace().and_then(|trace| trace.next_time()).map(|time| time.div_f64(*speed))
+                let time = requests.trace().and_then(|trace| trace.next_time());
+                time.map(|time| anyone(time.div_f64(*speed)))
             }
         }
     }
 }
 
-/// Assigns requests to the connections round-robin, each when it is due.
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, LONGEST))
+}
+
+/// Assigns requests to the connections, each when it is due.
 pub(crate) struct Schedule {
     pub(crate) worker: Rc<WorkerState>,
     pub(crate) connections: Vec<Rc<Connection>>,
     pub(crate) times: ArrivalTimes,
+    pub(crate) assign: Assign,
     /// The smallest gap between two requests, if moderated.
     pub(crate) min_gap: Option<Duration>,
     pub(crate) start: Instant,
@@ -59,7 +88,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     pub(crate) async fn run(mut self) {
-        let Some(mut due) = self.next_due() else { return };
+        let Some((mut due, mut connection)) = self.next_due() else { return };
         // With a minimum gap, nothing is sent before this.
         let mut earliest = self.start;
         let (mut turn, mut burst) = (0, 0);
@@ -74,14 +103,14 @@ impl Schedule {
                 continue;
             }
             while due <= now && earliest <= now && due < self.end && burst < BURST {
-                self.connections[turn % self.connections.len()].assign(due, due.max(earliest), now);
-                turn += 1;
+                let index = connection.unwrap_or_else(|| self.choose(&mut turn));
+                self.connections[index].assign(due, due.max(earliest), now);
                 burst += 1;
                 if let Some(gap) = self.min_gap {
                     earliest = now + gap;
                 }
                 let Some(next) = self.next_due() else { return };
-                due = next;
+                (due, connection) = next;
             }
             // With a minimum gap a late schedule reaches the burst limit one request at a time.
             if burst >= BURST {
@@ -91,13 +120,26 @@ impl Schedule {
         }
     }
 
+    /// The connection of a request that is nobody's.
+    fn choose(&self, turn: &mut usize) -> usize {
+        let count = self.connections.len();
+        if self.assign == Assign::RandomFree {
+            let first = self.worker.requests.borrow_mut().random().random_range(0..count);
+            let mut all = (first..count).chain(0..first);
+            return all.find(|index| !self.connections[*index].is_busy()).unwrap_or(first);
+        }
+        *turn += 1;
+        (*turn - 1) % count
+    }
+
     /// Whether the requests of a trace have run out.
     fn is_exhausted(&self) -> bool {
         self.worker.exhausted.get().is_some()
     }
 
-    fn next_due(&mut self) -> Option<Instant> {
-        let next = self.times.next(&self.worker).and_then(|time| self.start.checked_add(time));
+    fn next_due(&mut self) -> Option<(Instant, Option<usize>)> {
+        let next = self.times.next(&self.worker);
+        let next = next.and_then(|(time, connection)| Some((self.start.checked_add(time)?, connection)));
         if next.is_none() {
             self.worker.exhaust(Instant::now());
         }

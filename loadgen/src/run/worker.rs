@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use policies::thread_time::this_thread_cpu_time;
+use rand::rngs::SmallRng;
 
-use crate::config::{Config, Loop, Protocol};
+use crate::config::{Assign, Config, Loop, Protocol};
 use crate::connection::pipeline::Connection;
 use crate::connection::worker_state::WorkerState;
 use crate::error::Error;
@@ -68,12 +69,11 @@ impl PreparedWorker {
         }
         let seed = config.seed.wrapping_add(worker.index as u64 + 1);
         let (index, total) = (worker.index as u64, worker.total_workers as u64);
-        let binary = config.protocol == Protocol::Binary;
-        let mut requests = RequestWriter::new(&config.workload, binary, seed, index, total);
+        let mut requests = RequestWriter::new(&config.workload, config.protocol, seed, index, total);
         if let Some(trace) = &config.workload.trace {
             requests.follow(CacheTrace::open(trace, worker.index, worker.total_workers)?);
         }
-        let times = arrival_times(config, worker, sockets.len())?;
+        let times = arrival_times(config, worker, sockets.len(), requests.random())?;
         Ok(Self { connector, sockets, requests, times, spare: Recorder::preallocate() })
     }
 }
@@ -83,6 +83,7 @@ fn arrival_times(
     config: &Config,
     worker: WorkerIndex,
     connections: usize,
+    random: &mut SmallRng,
 ) -> Result<Option<(ArrivalTimes, Option<Duration>)>, Error> {
     match &config.pacing {
         Loop::Closed => Ok(None),
@@ -91,7 +92,14 @@ fn arrival_times(
             let share = rate * connections as f64 / all as f64;
             // Half of the mean gap, so that a late schedule can catch up.
             let min_gap = config.moderate.then(|| Duration::from_secs_f64((0.5 / share).min(1e6)));
-            Ok(Some((ArrivalTimes::Random { gaps: arrival.gaps(1.0 / share), seconds: 0.0 }, min_gap)))
+            let times = match config.assign {
+                Assign::PerConnection => {
+                    let gaps = arrival.gaps(connections as f64 / share);
+                    ArrivalTimes::per_connection(gaps, connections, random)
+                }
+                _ => ArrivalTimes::Random { gaps: arrival.gaps(1.0 / share), seconds: 0.0 },
+            };
+            Ok(Some((times, min_gap)))
         }
         Loop::Recorded { times: Some(path), speed } => {
             let times = recorded_times::read_share(path, *speed, worker.index, worker.total_workers)?;
@@ -139,7 +147,7 @@ async fn generate_load(
         skip: config.skip,
         think: config.think,
         connector,
-        binary: config.protocol == Protocol::Binary,
+        protocol: config.protocol,
         datagrams: config.protocol == Protocol::Udp,
         stopping: false.into(),
         exhausted: None.into(),
@@ -162,6 +170,7 @@ async fn generate_load(
             worker: Rc::clone(&worker),
             connections: connections.clone(),
             times,
+            assign: config.assign,
             min_gap,
             start,
             end,

@@ -3,7 +3,6 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::stats::metrics::IntervalStats;
 use crate::stats::timeline::Timeline;
 
 /// A figure of a run with its 95 % confidence interval.
@@ -61,9 +60,9 @@ pub(crate) fn estimate(
         let seconds = interval_seconds * intervals.len() as f64;
         match figure {
             Figure::Rate => {
-                let answered =
-                    intervals.filter_map(|interval| timeline.interval(interval)).map(IntervalStats::answered);
-                Some(answered.sum::<u64>() as f64 / seconds)
+                let intervals = intervals.filter_map(|interval| timeline.interval(interval));
+                let replies: u64 = intervals.map(|stats| stats.counts.replies).sum();
+                Some(replies as f64 / seconds)
             }
             Figure::Quantile(share) => {
                 let latency = timeline.latency(intervals);
@@ -159,6 +158,7 @@ mod tests {
         for step in 0..200 {
             let moment = origin + Duration::from_millis(step * 10);
             recorder.record(moment, Metric::Latency(RequestClass::Read), Duration::from_micros(500));
+            recorder.counts(moment).replies += 1;
         }
         timeline.add(recorder.take());
         let estimate = |figure| estimate(&timeline, 0..20, 0.1, figure);

@@ -53,6 +53,8 @@ impl Metric {
 /// Metrics that are counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
+    /// Requests whose response arrived in the interval; latencies are in the interval in which their requests were due.
+    pub(crate) replies: u64,
     /// Keys that were found.
     pub(crate) hits: u64,
     /// Keys that were not found.
@@ -79,6 +81,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(crate) fn add(&mut self, other: &Self) {
+        self.replies += other.replies;
         self.hits += other.hits;
         self.misses += other.misses;
         self.conflicts += other.conflicts;
@@ -118,11 +121,6 @@ impl IntervalStats {
     /// The mean latency of all requests, in nanoseconds.
     pub(crate) fn mean_latency(&self) -> f64 {
         self.histograms[..3].iter().map(CompactHistogram::sum).sum::<f64>() / self.requests().max(1) as f64
-    }
-
-    /// Requests with a response.
-    pub(crate) fn answered(&self) -> u64 {
-        self.requests().saturating_sub(self.counts.unanswered)
     }
 
     /// Requests with a recorded latency, which includes unanswered ones.

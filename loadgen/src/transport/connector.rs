@@ -115,7 +115,11 @@ async fn log_in(
     }
     stream.write_all(&out).await.map_err(Error::Connection)?;
     stream.flush().await.map_err(Error::Connection)?;
-    let (mut decoder, mut first, mut buffer) = (ResponseDecoder::new(binary), FirstResponse(None), [0; 1024]);
+    let (mut decoder, mut first, mut buffer) = (
+        ResponseDecoder::new(if binary { Protocol::Binary } else { Protocol::Text }),
+        FirstResponse(None),
+        [0; 1024],
+    );
     while first.0.is_none() {
         let length = stream.read(&mut buffer).await.map_err(Error::Connection)?;
         if length == 0 {

@@ -86,15 +86,9 @@ impl Machine {
         let sockets = tempfile::tempdir()?;
         let (socket, monitor) = (sockets.path().join("port"), sockets.path().join("monitor"));
         let mut qemu = Command::new("/bin/sh");
-        // QEMU is Debian's, with its libraries and their loader in the same folder.
-        let libraries = folder.join("tools/usr/lib/x86_64-linux-gnu");
-        let mut command = format!(
-            "ip link set lo up; exec {} --library-path {} {}",
-            libraries.join("ld-linux-x86-64.so.2").display(),
-            libraries.display(),
-            folder.join("tools/usr/bin/qemu-system-x86_64").display()
-        );
-        for argument in arguments(folder, shape, &socket, &monitor) {
+        let mut command = "ip link set lo up; exec".to_owned();
+        for argument in lab::instructions::qemu(folder).into_iter().chain(arguments(shape, &socket, &monitor))
+        {
             command.push_str(&format!(" '{argument}'"));
         }
         let mut taps = String::new();
@@ -267,12 +261,10 @@ fn connect(socket: &Path, qemu: &mut Child) -> io::Result<BufReader<UnixStream>>
     Ok(port)
 }
 
-fn arguments(folder: &Path, shape: &Shape, socket: &Path, monitor: &Path) -> Vec<String> {
-    let own = |name: &str| folder.join(name).display().to_string();
+fn arguments(shape: &Shape, socket: &Path, monitor: &Path) -> Vec<String> {
     let mut arguments: Vec<String> = Vec::new();
     let mut add = |text: &str| arguments.extend(text.split(' ').map(str::to_owned));
     add("-machine q35 -accel tcg,thread=multi -cpu max -nodefaults -display none -no-reboot");
-    add(&format!("-L {} -L {}", own("tools/usr/share/qemu"), own("tools/usr/share/seabios")));
     let cpus = shape.cpus_per_node;
     add(&format!("-smp {} -m {}", cpus * shape.numa_nodes, 512 * shape.numa_nodes));
     if shape.numa_nodes > 1 {
@@ -284,7 +276,6 @@ fn arguments(folder: &Path, shape: &Shape, socket: &Path, monitor: &Path) -> Vec
         let node = shape.numa_nodes - 1;
         add(&format!("-device pxb-pcie,id=far,bus_nr=128,bus=pcie.0,numa_node={node}"));
     }
-    add(&format!("-kernel {} -initrd {}", own("vmlinuz"), own("initramfs.gz")));
     arguments.push("-append".to_owned());
     // On a loaded host an emulated timer ticks too late for the check whether it ticks at all.
     arguments.push("console=ttyS0 quiet panic=-1 mitigations=off no_timer_check".to_owned());

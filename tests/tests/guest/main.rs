@@ -5,6 +5,7 @@ mod devices;
 mod driving_loops;
 mod eight_queues;
 mod event_histograms;
+mod instructions;
 mod load;
 mod machine;
 mod numa_nodes;

@@ -47,7 +47,7 @@ fn an_open_loop_shows_stalls_in_full_and_a_closed_loop_hides_them() {
             report.table()
         );
     }
-    assert_eq!((report.requests, report.unanswered), (20_000, 0), "{}", report.table());
+    assert_eq!((report.latency.count, report.unanswered), (20_000, 0), "{}", report.table());
     // At depth 1000 all of the wait is between send and response, too.
     assert!(report.service.unwrap().p99 > 80_000.0, "{}", report.table());
     let closed = run(&five_periods);
@@ -129,6 +129,22 @@ fn a_stall_after_a_steady_start_does_not_count_as_warm_up() {
 }
 
 #[test]
+fn an_overloaded_server_has_the_rate_at_which_it_answers() {
+    let server = FakeServer::answering(|_| {
+        std::thread::sleep(Duration::from_millis(2));
+        MISS.to_vec()
+    });
+    // What is left over at the end is answered within the time for which a run waits.
+    let config = Config { pacing: open(700.0), duration: Duration::from_secs(1), ..config(server.address) };
+    let report = run(&config);
+    assert_eq!(report.unanswered, 0, "{}", report.table());
+    assert!(report.qps <= 510.0, "{}", report.table());
+    assert!(report.warnings.iter().any(|warning| warning.contains("instead of the requested 700/s")));
+    // Latencies are those of all requests that were due, the last ones in full.
+    assert!(report.latency.max > 250_000.0, "{}", report.table());
+}
+
+#[test]
 #[ignore = "timing"]
 #[serial]
 fn requests_that_a_server_never_answers_are_counted_in_either_loop() {
@@ -162,9 +178,9 @@ fn late_requests_are_skipped_or_delayed_as_configured() {
     let (skipping, _) = run_undisturbed(&Config { skip: true, ..open.clone() });
     // Two stalls of a hundred requests each, of which one is sent in each stall.
     assert!((150..=500).contains(&skipping.skipped), "{}", skipping.table());
-    assert_eq!(skipping.requests + skipping.skipped, 1000, "{}", skipping.table());
+    assert_eq!(skipping.latency.count + skipping.skipped, 1000, "{}", skipping.table());
     let (moderate, _) = run_undisturbed(&Config { moderate: true, depth: 1000, ..open });
-    assert_eq!((moderate.requests, moderate.skipped), (1000, 0), "{}", moderate.table());
+    assert_eq!((moderate.latency.count, moderate.skipped), (1000, 0), "{}", moderate.table());
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn the_reported_wire_latency_is_that_of_a_packet_capture() {
         let (wire, own, service) =
             (report.wire.unwrap(), report.client_overhead.unwrap(), report.service.unwrap());
         let latencies = wire_latencies(&packets);
-        assert_eq!((latencies.len() as u64, wire.count), (report.requests, report.requests));
+        assert_eq!((latencies.len() as u64, wire.count), (report.latency.count, report.latency.count));
         assert!((wire.avg + own.avg - service.avg).abs() < 1.0, "{}", report.table());
         let captured = |share: f64| latencies[(latencies.len() as f64 * share) as usize];
         let apart = (wire.p50 - captured(0.5)).abs().max((wire.p90 - captured(0.9)).abs());

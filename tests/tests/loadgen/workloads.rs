@@ -67,7 +67,7 @@ fn a_recording_is_replayed_at_its_times_and_the_run_ends_with_it() {
     let report =
         run(&Config { pacing, connections: 4, duration: Duration::from_secs(30), ..config(server.address) });
     assert!(start.elapsed() < Duration::from_secs(5), "it ends with the recording");
-    assert_eq!(report.requests, 100, "{}", report.table());
+    assert_eq!(report.latency.count, 100, "{}", report.table());
     let lines = server.lines();
     let mut off: Vec<Duration> = lines
         .iter()

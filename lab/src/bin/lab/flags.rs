@@ -11,6 +11,8 @@ use policies::law::LatencyBudget;
 use policies::{Cpus, GraceTime};
 use runtime::{DriverKind, WaitStrategy};
 
+use crate::instructions_command::InstructionFlags;
+
 /// Would kernel polling help this machine, and by how much?
 #[derive(Parser)]
 #[command(name = "lab", version, args_conflicts_with_subcommands = true)]
@@ -44,6 +46,8 @@ pub enum Command {
     Model(ModelFlags),
     /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server at low load
     Waiting(WaitingFlags),
+    /// Count instructions, interrupts and context switches of a request under each policy on emulated NICs: no timing, no noise
+    Instructions(InstructionFlags),
     /// Write the tables and figures of Cai and Karsten's paper for this machine, beside the paper's numbers
     Paper(PaperFlags),
     /// Run a process of an experiment

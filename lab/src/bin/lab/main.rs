@@ -4,6 +4,7 @@
 
 mod flags;
 mod fleet_presets;
+mod instructions_command;
 mod output;
 mod paper_command;
 mod presets;
@@ -52,6 +53,7 @@ fn run(flags: Flags) -> Result<(), Failure> {
         Command::Check(flags) => presets::check(&flags),
         Command::Model(flags) => presets::model(&flags),
         Command::Waiting(flags) => presets::waiting(&flags),
+        Command::Instructions(flags) => instructions_command::run(&flags),
         Command::Paper(flags) => paper_command::run(&flags),
         Command::ExperimentProcess { role, namespace } => {
             Ok(experiment_process::run(&role, namespace.as_deref())?)

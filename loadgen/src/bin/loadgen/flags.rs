@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser};
 use clap_complete::Shell;
-use loadgen::{AGENT_PORT, Address, Arrival, Distribution, Goal, Mix, Popularity, WarmUp};
+use loadgen::{AGENT_PORT, Address, Arrival, Assign, Distribution, Goal, Mix, Popularity, WarmUp};
 use policies::{Cpus, Policy};
 use runtime::{DriverKind, WaitStrategy};
 
@@ -14,7 +14,7 @@ use crate::value_parsers::{
     parse_speed, parse_warm_up,
 };
 
-/// Generate load for memcached-protocol servers and measure latencies without coordinated omission
+/// Generate load for servers that speak memcached's protocols or redis', and measure latencies without coordinated omission
 #[derive(Parser)]
 #[command(
     name = "loadgen",
@@ -80,6 +80,9 @@ pub struct Flags {
     /// Measure at each rate from MIN to MAX in steps of STEP, for -t seconds each
     #[arg(long, value_name = "MIN:MAX:STEP", value_parser = parse_scan, conflicts_with_all = ["qps", "save"], help_heading = "Load")]
     pub scan: Option<Scan>,
+    /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not; random-free, a random one of the free ones; per-connection, gaps drawn for each connection, as in mutilate
+    #[arg(long, default_value_t, help_heading = "Load")]
+    pub assign: Assign,
     /// Skip requests of the open loop whose connection is busy
     #[arg(short = 'S', long, help_heading = "Load")]
     pub skip: bool,
@@ -92,6 +95,9 @@ pub struct Flags {
     /// Keep at least half of the mean gap between requests of the open loop, also when catching up after a delay
     #[arg(long, help_heading = "Load")]
     pub moderate: bool,
+    /// Use RESP, the protocol of redis and valkey: get and set
+    #[arg(long, conflicts_with_all = ["udp", "binary"], help_heading = "Connections")]
+    pub resp: bool,
     /// Use the binary protocol
     #[arg(long, conflicts_with = "udp", help_heading = "Connections")]
     pub binary: bool,

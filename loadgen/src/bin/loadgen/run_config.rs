@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use loadgen::{
-    Arrival, Config, Credentials, Distribution, Loop, MeasurementOverrides, Mix, Protocol, TlsFiles, Workload,
+    Arrival, Assign, Config, Credentials, Distribution, Loop, MeasurementOverrides, Mix, Protocol, TlsFiles,
+    Workload,
 };
 use policies::Cpus;
 use runtime::{Builder, WaitStrategy};
@@ -40,6 +41,7 @@ impl Flags {
         Ok(Config {
             servers: targets.clone(),
             protocol: match (self.binary, self.udp) {
+                _ if self.resp => Protocol::Resp,
                 (true, _) => Protocol::Binary,
                 (_, true) => Protocol::Udp,
                 _ => Protocol::Text,
@@ -64,6 +66,7 @@ impl Flags {
                 0.0 => Loop::Closed,
                 rate => Loop::Open { rate, arrival },
             },
+            assign: self.assign,
             skip: self.skip,
             moderate: self.moderate,
             think: self.think,
@@ -123,8 +126,8 @@ impl Flags {
         }
         let open = self.qps > 0.0 || self.search.is_some() || self.scan.is_some();
         let open = open || self.replay.is_some() || self.as_recorded || self.measure_qps.is_some();
-        if (self.skip || self.moderate) && !open {
-            return Some("--skip and --moderate apply to the open loop only; use -q");
+        if (self.skip || self.moderate || self.assign != Assign::default()) && !open {
+            return Some("--skip, --moderate and --assign apply to the open loop only; use -q");
         }
         if self.tls && self.cacert.is_none() && !self.tls_skip_verify {
             return Some("--tls needs --cacert FILE, or --tls-skip-verify to accept any certificate");

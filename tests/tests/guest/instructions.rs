@@ -1,0 +1,55 @@
+//! Instructions of a request, counted as `lab instructions` does: a change that makes requests dearer fails here, however noisy
+//! the machine.
+
+use lab::instructions::{self, Counting};
+
+use super::machine::prepared;
+
+/// The kernel of the figures below. With another one, only user code is compared.
+const KERNEL: &str = "7.3.4+deb13-amd64";
+/// Several runs differ by less than 1 %.
+const STEADY: f64 = 0.02;
+/// Several runs differ by 2 %: how many packets a poll finds is decided by a timer.
+const POLLING: f64 = 0.04;
+
+/// Driver, policy, instructions of user code and of the kernel a request, and by what share they may differ. Without
+/// suppression, which spins: its instructions are those of the time, and differ by 5 %.
+///
+/// After a change that is meant to have others, paste what the test prints.
+const FIGURES: &[(&str, &str, f64, f64, f64)] = &[
+    ("epoll", "vanilla", 3_976.0, 29_112.0, STEADY),
+    ("epoll", "packing", 3_953.0, 30_643.0, STEADY),
+    ("epoll", "kernel-polling", 4_268.0, 29_165.0, POLLING),
+    ("epoll", "kernel-polling:200", 3_750.0, 28_135.0, POLLING),
+    ("uring", "vanilla", 4_988.0, 28_937.0, STEADY),
+    ("uring", "packing", 4_907.0, 30_429.0, STEADY),
+    ("uring", "kernel-polling", 5_255.0, 28_946.0, POLLING),
+    ("uring", "kernel-polling:200", 4_718.0, 29_619.0, POLLING),
+];
+
+#[test]
+fn a_get_takes_as_many_instructions_as_it_did() {
+    let Some(folder) = prepared() else { return };
+    let mut counting = Counting {
+        devices: vec!["virtio-net-pci".to_owned()],
+        loads: vec!["6000:0.3".to_owned()],
+        ..Counting::default()
+    };
+    counting.policies.retain(|policy| policy != "suppression");
+    let same_kernel = std::fs::read_to_string(folder.join("fetched")).unwrap().trim() == KERNEL;
+    let rows = instructions::count(&folder, &counting, |_| ()).unwrap();
+    let mut off = Vec::new();
+    for &(driver, policy, user, kernel, tolerance) in FIGURES {
+        let row = rows.iter().find(|row| row.driver == driver && row.policy == policy).unwrap();
+        println!("(\"{driver}\", \"{policy}\", {:.1}, {:.1}, …),", row.user, row.kernel);
+        let (counted, expected) =
+            if same_kernel { (row.user + row.kernel, user + kernel) } else { (row.user, user) };
+        for (what, counted, expected) in [("user", row.user, user), ("all", counted, expected)] {
+            let change = counted / expected - 1.0;
+            if change.abs() > tolerance {
+                off.push(format!("{driver}, {policy}: {what} {:+.1} %", change * 100.0));
+            }
+        }
+    }
+    assert!(off.is_empty(), "instructions a request have changed: {off:#?}");
+}
