@@ -24,6 +24,7 @@ pub struct Listener<K> {
     on_its_worker: OnItsWorker,
     backend: ListenerBackend,
     backlog: i32,
+    passed_in: bool,
     lone_worker: LoneWorker,
     kind: PhantomData<K>,
 }
@@ -51,6 +52,7 @@ impl<K> Listener<K> {
             on_its_worker: PhantomData,
             backend,
             backlog,
+            passed_in: false,
             lone_worker: LoneWorker::default(),
             kind: PhantomData,
         })
@@ -68,6 +70,16 @@ impl<K> Listener<K> {
                 Ok((socket, ahead))
             }
         }
+    }
+
+    /// For a socket that this crate has not made, and that may live on elsewhere.
+    pub(crate) fn from_passed_in(socket: Socket, backlog: i32) -> io::Result<Self> {
+        Ok(Self { passed_in: true, ..Self::from_socket(socket, backlog)? })
+    }
+
+    /// Whether somebody else may have the socket, who accepts what waits in its backlog.
+    pub(crate) fn is_passed_in(&self) -> bool {
+        self.passed_in
     }
 
     pub(crate) fn backlog(&self) -> i32 {
@@ -116,7 +128,7 @@ impl<K> Listener<K> {
     }
 }
 
-fn accept(listener: &Socket) -> io::Result<Accepted> {
+pub(crate) fn accept(listener: &Socket) -> io::Result<Accepted> {
     let (socket, address) = listener.accept()?;
     socket.set_nonblocking(true)?;
     Ok((Arc::new(socket), Some(address)))

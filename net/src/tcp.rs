@@ -219,7 +219,8 @@ impl Listener<Tcp> {
         }
     }
 
-    /// Takes over a listening socket of the standard library, and makes it non-blocking.
+    /// Takes over a listening socket of the standard library, and makes it non-blocking. If another process or the application
+    /// has it too, a graceful stop of [`serve`](Self::serve) leaves it what waits in the backlog.
     ///
     /// # Errors
     /// The error of the system call.
@@ -228,7 +229,7 @@ impl Listener<Tcp> {
     /// Outside of a runtime.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Self::from_socket(listener.into(), BACKLOG)
+        Self::from_passed_in(listener.into(), BACKLOG)
     }
 
     fn accepted(&self, (socket, address): Accepted) -> io::Result<(Stream<Tcp>, SocketAddr)> {

@@ -260,7 +260,7 @@ impl Builder {
     }
 
     /// The size of the submission queue of each worker's ring, which the kernel rounds up to a power of two, up to 32,768. Default:
-    /// 512. The completion queue has eight times as many entries. More submissions in a turn take further enters.
+    /// 512. The completion queue has eight times as many entries, up to 65,536. More submissions in a turn take further enters.
     pub fn ring_size(mut self, submissions: u32) -> Self {
         self.code.ring.submissions = submissions.clamp(2, 32_768);
         self

@@ -32,8 +32,8 @@
 //!
 //! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and [`AsyncFd`] for other
 //! descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers and a clock that tests can pause, and
-//! [`spawn_blocking`] runs what would block a worker. [`fs`] has files on its threads, [`process`] runs programs, and
-//! [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
+//! [`spawn_blocking`] runs what would block a worker. [`fs`] has files and [`stdio`] the standard streams on its threads,
+//! [`process`] runs programs, and [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
 //!
 //! # Features
 //! - `task-spans` (off by default): each task is polled in a span of `tracing`, as tokio's tasks are, for tokio-console and
@@ -64,10 +64,12 @@ pub mod io;
 mod loom_models;
 pub mod metrics;
 mod not_send;
+mod pool_call;
 pub mod process;
 mod runtime;
 
 pub mod signal;
+pub mod stdio;
 mod sync;
 pub mod task;
 mod task_core;

@@ -15,7 +15,7 @@ use socket2::Socket;
 
 use super::connections::{ConnectionSlot, ServeState};
 use super::steering::Steering;
-use crate::listener::Listener;
+use crate::listener::{Listener, accept};
 use crate::sockopt;
 use crate::stream::Stream;
 
@@ -29,20 +29,30 @@ pub(super) struct Acceptor<H> {
 }
 
 impl<H> Acceptor<H> {
-    /// `ahead`: connections that were accepted before. `closes`: nobody else has the listener's socket.
-    pub(super) async fn accept_all<K, F>(self, listener: Listener<K>, ahead: Vec<Socket>, closes: bool)
+    /// `ahead`: connections that were accepted before. `drains`: at a stop nobody else would accept what waits in the backlog.
+    pub(super) fn accept_all<K, F>(
+        self,
+        listener: Listener<K>,
+        ahead: Vec<Socket>,
+        drains: bool,
+    ) -> impl Future<Output = ()>
     where
         K: 'static,
         H: Fn(Stream<K>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        std::future::poll_fn(|context| self.state.poll_resumed(context)).await;
-        ahead.into_iter().for_each(|socket| self.serve(Arc::new(socket), None));
-        let accepting = Accepting { acceptor: &self, listener: Some(listener), closes };
-        while let Some(listener) = &accepting.listener {
-            match listener.accept_socket().await {
-                Ok((socket, _)) => self.serve(socket, Some(listener)),
-                Err(error) => back_off(&error, &self.state).await,
+        // Made before the first poll: a stop may come first.
+        let mut accepting = Accepting { acceptor: self, listener: Some(listener), ahead, drains };
+        async move {
+            std::future::poll_fn(|context| accepting.acceptor.state.poll_resumed(context)).await;
+            for socket in std::mem::take(&mut accepting.ahead) {
+                accepting.acceptor.serve(Arc::new(socket), None);
+            }
+            while let Some(listener) = &accepting.listener {
+                match listener.accept_socket().await {
+                    Ok((socket, _)) => accepting.acceptor.serve(socket, Some(listener)),
+                    Err(error) => back_off(&error, &accepting.acceptor.state).await,
+                }
             }
         }
     }
@@ -68,20 +78,22 @@ impl<H> Acceptor<H> {
 }
 
 /// A listener that is accepted from. When the accepting ends, its drop serves the connections that nobody else can any more:
-/// those that a ring has accepted ahead, and the backlog of a socket that is closed with it.
-struct Accepting<'a, K, H, F>
+/// those that were accepted ahead, and the backlog of a socket that is closed with it.
+struct Accepting<K, H, F>
 where
     K: 'static,
     H: Fn(Stream<K>) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + 'static,
 {
-    acceptor: &'a Acceptor<H>,
+    acceptor: Acceptor<H>,
     /// Taken by the drop.
     listener: Option<Listener<K>>,
-    closes: bool,
+    /// Accepted before the serving began.
+    ahead: Vec<Socket>,
+    drains: bool,
 }
 
-impl<K, H, F> Drop for Accepting<'_, K, H, F>
+impl<K, H, F> Drop for Accepting<K, H, F>
 where
     K: 'static,
     H: Fn(Stream<K>) -> F + Clone + Send + 'static,
@@ -89,20 +101,36 @@ where
 {
     fn drop(&mut self) {
         let Some(listener) = self.listener.take() else { return };
-        // Else the runtime ends.
-        if !self.acceptor.state.has_stopped_accepting() {
+        let state = &self.acceptor.state;
+        // Else the runtime ends. And no handler may run before the application has resumed the serving.
+        if !state.has_stopped_accepting() || state.is_paused() {
             return;
         }
+        let serve = |accepted| self.acceptor.serve(Arc::new(accepted), None);
+        std::mem::take(&mut self.ahead).into_iter().for_each(serve);
+        // The kernel goes on filling the backlog while it is emptied. More than it holds at once would be a flood, which
+        // would keep the worker here.
+        let waiting = (listener.backlog() as u32).min(LARGEST_BACKLOG);
         let Ok((socket, ahead)) = listener.into_socket() else { return };
-        ahead.into_iter().for_each(|accepted| self.acceptor.serve(Arc::new(accepted), None));
-        if self.closes {
-            while let Ok((accepted, _)) = socket.accept()
-                && accepted.set_nonblocking(true).is_ok()
-            {
-                self.acceptor.serve(Arc::new(accepted), None);
+        ahead.into_iter().for_each(serve);
+        if self.drains {
+            for accepted in backlog(&socket).take(waiting as usize + 1) {
+                accepted.into_iter().for_each(|socket| self.acceptor.serve(socket, None));
             }
         }
     }
+}
+
+/// A backlog that is negative or larger asks for the largest that the kernel allows (`net.core.somaxconn`).
+const LARGEST_BACKLOG: u32 = 65_535;
+
+/// The connections that wait to be accepted. `None` is one that was gone, which doesn't end them.
+fn backlog(listener: &Socket) -> impl Iterator<Item = Option<Arc<Socket>>> {
+    std::iter::from_fn(|| match accept(listener) {
+        Ok((accepted, _)) => Some(Some(accepted)),
+        Err(error) if concerns_peer(&error) => Some(None),
+        Err(_) => None,
+    })
 }
 
 /// How long a listener waits after an error, which another attempt at once would only meet again. Connections wait in the

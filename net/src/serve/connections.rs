@@ -150,10 +150,14 @@ impl ServeState {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
     /// Ready when connections may be accepted.
     pub(super) fn poll_resumed(&self, context: &Context<'_>) -> Poll<()> {
         let mut resumed = lock(&self.resumed);
-        if self.paused.load(Ordering::SeqCst) {
+        if self.is_paused() {
             resumed.push(context.waker().clone());
             return Poll::Pending;
         }

@@ -107,12 +107,12 @@ impl Listener<Tcp> {
         };
         let state = Arc::new(state);
         let acceptor = Acceptor { state: Arc::clone(&state), steering, handler, spawned };
-        // The i-th member of the group is worker i's. On worker 0 this listener stays as it is. Its socket may live on in the
-        // application or another process.
+        // The i-th member of the group is worker i's. On worker 0 this listener stays as it is.
+        let drains = !self.is_passed_in();
         let mut accepting = Vec::new();
         let mut sockets = Vec::new();
         if runtime::current_worker() == 0 {
-            accepting.push(runtime::spawn(acceptor.clone().accept_all(self, Vec::new(), false)));
+            accepting.push(runtime::spawn(acceptor.clone().accept_all(self, Vec::new(), drains)));
         } else {
             let (socket, ahead) = self.into_socket()?;
             sockets.push((0, socket, ahead));
@@ -122,7 +122,7 @@ impl Listener<Tcp> {
             let acceptor = acceptor.clone();
             runtime::spawn_on(worker, move || async move {
                 match Listener::<Tcp>::from_socket(socket, backlog) {
-                    Ok(listener) => acceptor.accept_all(listener, ahead, worker > 0).await,
+                    Ok(listener) => acceptor.accept_all(listener, ahead, drains || worker > 0).await,
                     Err(error) => {
                         tracing::error!(worker, %error, "a worker can't accept connections");
                         acceptor.state.add_failure(ListenerFailure { worker, error: Arc::new(error) });
@@ -191,7 +191,7 @@ impl Listener<Unix> {
     {
         let state = Arc::new(state);
         let acceptor = Acceptor { state: Arc::clone(&state), steering: None, handler, spawned };
-        let accepting = runtime::spawn(acceptor.accept_all(self, Vec::new(), false));
+        let accepting = runtime::spawn(acceptor.accept_all(self, Vec::new(), true));
         Serving::new(state, vec![accepting])
     }
 }

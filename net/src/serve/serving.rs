@@ -60,7 +60,9 @@ impl Serving {
     }
 
     /// Stops accepting, and closes the listeners. Open connections are served on, until they end or
-    /// [`Serving::shutdown`] ends them, and so are those that a ring has accepted ahead.
+    /// [`Serving::shutdown`] ends them, and so are those that a ring has accepted ahead or that wait in the backlog. The backlog of a
+    /// listener from [`from_std`](crate::TcpListener::from_std) is left to whoever else has the socket; the kernel resets it if
+    /// nobody does. Before [`Serving::resume`] nothing is served.
     pub async fn stop_accepting(&mut self) {
         self.state.stop_accepting();
         for task in self.accepting.drain(..) {

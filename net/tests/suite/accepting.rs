@@ -2,6 +2,7 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -113,6 +114,68 @@ async fn a_paused_listener_accepts_nothing_until_it_is_resumed() {
     // The handler drops the connection.
     let ended = runtime::timeout(Duration::from_secs(30), client.read(&mut [0])).await.unwrap();
     assert_eq!((ended.unwrap(), serving.alignment().accepted), (0, 1));
+}
+
+#[runtime::test]
+async fn no_handler_runs_if_a_paused_listener_is_stopped() {
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut serving = listener.serve_paused(async |_stream| ()).unwrap();
+    let _client = std::net::TcpStream::connect(address).unwrap();
+    runtime::yield_now().await;
+    serving.stop_accepting().await;
+    assert_eq!(serving.alignment().accepted, 0);
+}
+
+#[test]
+fn a_graceful_stop_serves_the_connections_that_wait_in_the_backlog() {
+    for driver in crate::common::drivers() {
+        // A stop may also come before the first accept.
+        for turns in [0, 2] {
+            crate::common::one_worker(driver).block_on(async {
+                let listener = TcpListener::bind(local()).unwrap();
+                let address = listener.local_addr().unwrap();
+                let serving = crate::common::serve_echo(listener);
+                for _ in 0..turns {
+                    runtime::yield_now().await;
+                }
+                let mut clients: Vec<_> = (0..8)
+                    .map(|_| {
+                        let mut client = std::net::TcpStream::connect(address).unwrap();
+                        std::io::Write::write_all(&mut client, b"x").unwrap();
+                        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                        client
+                    })
+                    .collect();
+                serving.shutdown(Duration::from_secs(30)).await;
+                // A ring sends what was written when the turn ends.
+                runtime::sleep(Duration::from_millis(1)).await;
+                let read = |client: &mut std::net::TcpStream| std::io::Read::read(client, &mut [0]);
+                let served = clients.iter_mut().map(read).filter(|read| matches!(read, Ok(1))).count();
+                assert_eq!(served, clients.len(), "{driver:?}, stopped after {turns} turns");
+            });
+        }
+    }
+}
+
+#[runtime::test]
+async fn a_graceful_stop_serves_no_more_than_the_backlog_holds() {
+    const ENDLESS: usize = 20;
+    let listener = TcpListener::bind_with_backlog(local(), 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients = Arc::new(Mutex::new(vec![std::net::TcpStream::connect(address).unwrap()]));
+    // A flood: each connection that is accepted brings the next.
+    let flood = Arc::clone(&clients);
+    let serving = listener.serve(move |_stream| {
+        let mut clients = flood.lock().unwrap();
+        if clients.len() < ENDLESS {
+            clients.push(std::net::TcpStream::connect(address).unwrap());
+        }
+        async {}
+    });
+    serving.unwrap().shutdown(Duration::from_secs(30)).await;
+    // The kernel holds one connection more than the backlog.
+    assert_eq!(clients.lock().unwrap().len(), 2);
 }
 
 #[runtime::test(workers = 2)]

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
-use super::pool_call::pool_call;
 use super::ring_read::{is_readable, ring_read, ring_takes};
+use crate::pool_call::pool_call;
 
 /// An open file. Each operation is a call on a thread of the pool, except short reads on the ring ([module](super)).
 ///

@@ -40,7 +40,6 @@
 
 mod file;
 mod open_options;
-mod pool_call;
 mod read_dir;
 mod ring_read;
 
@@ -50,8 +49,8 @@ use std::path::Path;
 
 pub use self::file::File;
 pub use self::open_options::OpenOptions;
-use self::pool_call::pool_call;
 pub use self::read_dir::{ReadDir, read_dir};
+use crate::pool_call::pool_call;
 
 /// Reads a whole file.
 ///

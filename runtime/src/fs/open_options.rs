@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::file::File;
-use super::pool_call::pool_call;
+use crate::pool_call::pool_call;
 
 /// How a file is opened: [`std::fs::OpenOptions`], whose defaults these have. All options are off at first.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::pin::Pin;
 
-use super::pool_call::pool_call;
+use crate::pool_call::pool_call;
 
 /// How many entries one call on a thread reads: a folder of some files takes one.
 const ENTRIES: usize = 64;

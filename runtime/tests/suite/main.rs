@@ -14,6 +14,7 @@ mod outside;
 mod paused_time;
 mod process;
 mod ring_operations;
+mod stdio;
 mod task_groups;
 mod tasks;
 mod time;

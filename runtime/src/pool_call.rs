@@ -10,7 +10,7 @@ use crate::handle::spawn_blocking;
 ///
 /// # Errors
 /// Those of the call. `Other` if the runtime ends before the call has begun, or no thread can be had.
-pub(super) async fn pool_call<T, F>(call: F) -> io::Result<T>
+pub(crate) async fn pool_call<T, F>(call: F) -> io::Result<T>
 where
     F: FnOnce() -> io::Result<T> + Send + 'static,
     T: Send + 'static,
