@@ -155,12 +155,12 @@ impl Comparison {
             };
             sentences.push(format!(
                 "{at}: {}.",
-                against(&load.rows[index], &[Figure::CpuPerRequest, Figure::P50, Figure::P99])
+                against(load, index, &[Figure::CpuPerRequest, Figure::P50, Figure::P99])
             ));
         }
         if let Some(load) = self.load(LoadKind::Closed) {
             let figures = [Figure::Throughput, Figure::CpuPerRequest];
-            sentences.push(format!("Closed loop: {}.", against(&load.rows[index], &figures)));
+            sentences.push(format!("Closed loop: {}.", against(load, index, &figures)));
         }
         if self.load(LoadKind::Capacity).is_none()
             && let Some(first) = sentences.first_mut()
@@ -376,7 +376,8 @@ impl Comparison {
                     || "-".to_owned(),
                     |it| match (row.status.text(), &it.ratio) {
                         (Some(status), _) => status,
-                        (None, None) => "1".to_owned(),
+                        (None, None) if it.reference == row.contender => "1".to_owned(),
+                        (None, None) => "-".to_owned(),
                         (None, Some(ratio)) if is_undecided(ratio) => "can't tell".to_owned(),
                         (None, Some(ratio)) => format!("{:.2}", ratio.median),
                     },
@@ -444,12 +445,13 @@ fn subjects(experiment: &Experiment) -> Vec<usize> {
     }
 }
 
-/// A row's figures beside the reference's.
-fn against(row: &Row, figures: &[Figure]) -> String {
+/// A contender's figures beside the reference's, and why some are not compared.
+fn against(load: &LoadResult, index: usize, figures: &[Figure]) -> String {
+    let row = &load.rows[index];
     if let Some(status) = row.status.text() {
         return status;
     }
-    let mut overloaded = None;
+    let mut missing = Vec::new();
     let mut clause = |figure: &Figure| {
         let measured = row.figures.get(figure)?;
         let name = match figure {
@@ -462,15 +464,27 @@ fn against(row: &Row, figures: &[Figure]) -> String {
             Some(ratio) => ratio_text(ratio),
             None if measured.reference == row.contender => "1".to_owned(),
             None => {
-                overloaded = Some(format!("{} is overloaded", measured.reference));
+                let reason = why_not_compared(&load.rows, &measured.reference);
+                if !missing.contains(&reason) {
+                    missing.push(reason);
+                }
                 return None;
             }
         };
         Some(format!("{name} {ratio}"))
     };
     let mut clauses: Vec<String> = figures.iter().filter_map(&mut clause).collect();
-    clauses.extend(overloaded);
+    clauses.append(&mut missing);
     if clauses.is_empty() { "no valid turn".to_owned() } else { clauses.join(", ") }
+}
+
+/// Why a figure has no ratio to this reference's.
+fn why_not_compared(rows: &[Row], reference: &str) -> String {
+    match rows.iter().find(|row| row.contender == reference).map(|row| &row.status) {
+        Some(Status::Overloaded(_)) => format!("{reference} is overloaded"),
+        Some(_) => format!("not compared: no round has a valid turn of {reference} too"),
+        None => "not compared: no valid turn of a reference".to_owned(),
+    }
 }
 
 fn cannot_tell(ratio: &loadgen::medians::Interval) -> &'static str {
@@ -537,6 +551,30 @@ mod tests {
         noise: f64,
         rounds: usize,
     ) -> Comparison {
+        let noise = |index, round| if index < 2 { 1.0 } else { 1.0 + noise * ((round % 5) as f64 - 2.0) };
+        let turn = |load: &str, index, round| turn_of(load, of(load, index), noise(index, round));
+        comparison_of(names, ran, turn, rounds)
+    }
+
+    fn turn_of(load: &str, [rate, p50, p99, cpu, wakes]: Figures, noise: f64) -> Turn {
+        let mut turn = Turn::new([(Figure::P50, p50 * noise), (Figure::CpuPerRequest, cpu * noise)]);
+        turn.set(Figure::P99, p99 * noise);
+        turn.set(Figure::Wakes, wakes);
+        turn.set(Figure::Paused, 0.4);
+        match load {
+            "50000/s" => turn.set(Figure::Answered, rate / 500.0),
+            "closed loop" => turn.set(Figure::Throughput, rate * noise),
+            _ => turn.set(Figure::Capacity, rate * noise),
+        }
+        turn
+    }
+
+    fn comparison_of(
+        names: &[&str],
+        ran: &str,
+        turn: impl Fn(&str, usize, usize) -> Turn,
+        rounds: usize,
+    ) -> Comparison {
         let loads = [
             ("capacity (p99 of at most 500 µs)", LoadKind::Capacity, 0.0, None),
             ("50000/s", LoadKind::Open, 50e3, Some(0.5)),
@@ -546,21 +584,7 @@ mod tests {
         let experiment = Experiment::new(contenders, true);
         let titles: Vec<String> = experiment.contenders.iter().map(Contender::name).collect();
         let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-        let results: Results =
-            results_of(&loads, &titles, &experiment.references, rounds, |load, index, round| {
-                let [rate, p50, p99, cpu, wakes] = of(load, index);
-                let noise = if index < 2 { 1.0 } else { 1.0 + noise * ((round % 5) as f64 - 2.0) };
-                let mut turn = Turn::new([(Figure::P50, p50 * noise), (Figure::CpuPerRequest, cpu * noise)]);
-                turn.set(Figure::P99, p99 * noise);
-                turn.set(Figure::Wakes, wakes);
-                turn.set(Figure::Paused, 0.4);
-                match load {
-                    "50000/s" => turn.set(Figure::Answered, rate / 500.0),
-                    "closed loop" => turn.set(Figure::Throughput, rate * noise),
-                    _ => turn.set(Figure::Capacity, rate * noise),
-                }
-                turn
-            });
+        let results: Results = results_of(&loads, &titles, &experiment.references, rounds, turn);
         let running = |(index, _): (usize, &&str)| {
             let polls = experiment.contenders[index].polls();
             let (ran, steps_down) = match polls {
@@ -665,6 +689,25 @@ mod tests {
         let report = comparison(&names, "kernel-polling", usual, 0.01, 12);
         // Status is set where the experiment runs.
         assert!(report.left_out().iter().any(|line| line.starts_with("packing is not comparable")));
+    }
+
+    #[test]
+    fn what_was_not_measured_in_the_same_round_is_not_equal() {
+        let invalid = |name: &str, index: usize, round: usize| match (index, round) {
+            (0 | 1, 0..6) | (3, 6..) => Turn::invalid("the fleet sent late"),
+            _ => turn_of(name, usual(name, index), 1.0),
+        };
+        let report = comparison_of(&NAMES, "kernel-polling", invalid, 12);
+        let text = report.screen("page");
+        let capacity_of = |server: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(server)).unwrap();
+            line.split_whitespace().skip(2).take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(capacity_of("vanilla, uring"), ["100,000", "1"], "{text}");
+        assert_eq!(capacity_of("kernel-polling, auto"), ["150,000", "-"], "{text}");
+        let verdict = report.verdict.join(" ");
+        let expected = "At 50 % of that load: not compared: no round has a valid turn of vanilla, uring too.";
+        assert!(verdict.contains(expected) && !verdict.contains("is overloaded"), "{verdict}");
     }
 
     #[test]
