@@ -78,12 +78,12 @@ pub(super) fn search(
         undecided |= holds.is_none();
         Ok(holds.unwrap_or(false))
     };
-    let rate = match start {
+    let found = match start {
         Start::Guess(rate) => bisect(rate, FIRST_STEP, &mut holds)?,
         // Elsewhere within the step each time: otherwise all results would lie on one grid.
         Start::Found(rate) => bisect(rate * STEP.powf(shift - 0.5), STEP, &mut holds)?,
     };
-    let mut turn = Turn::new([(Figure::Capacity, rate)]);
+    let mut turn = found.turn(capacity_p99_us);
     (turn.steal, turn.detail) = (Some(steal), json!(windows));
     if undecided {
         let reason = invalid.unwrap_or_else(|| "steal".to_owned());
@@ -106,18 +106,42 @@ fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> 
     Ok(None)
 }
 
-/// The rate from which on `holds` is false.
-fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Error>) -> Result<f64, Error> {
+/// Where a search ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Found {
+    /// The rate from which on it does not hold.
+    At(f64),
+    /// Every rate that was tried holds.
+    Above,
+    /// No rate that was tried holds.
+    Below,
+}
+
+impl Found {
+    /// A turn with the capacity. The end of the range is none: the turn is not valid then.
+    fn turn(self, capacity_p99_us: f64) -> Turn {
+        let (lowest, highest) = RATES;
+        let bound = format!("its p99 within {capacity_p99_us:.0} µs and answers {ANSWERED:.0} % in time");
+        match self {
+            Self::At(rate) => Turn::new([(Figure::Capacity, rate)]),
+            Self::Above => Turn::invalid(format!("it keeps {bound} at every rate up to {highest:.0}/s")),
+            Self::Below => Turn::invalid(format!("it keeps {bound} at no rate from {lowest:.0}/s on")),
+        }
+    }
+}
+
+/// Searches from `start` on for the rate from which on `holds` is false.
+fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Error>) -> Result<Found, Error> {
     let (lowest, highest) = RATES;
     let mut rate = start.clamp(lowest, highest);
     let begins = holds(rate)?;
     let (mut low, mut high) = (rate, rate);
     // Until there is a rate on either side.
     loop {
-        rate = if begins { rate * step } else { rate / step };
-        if !(lowest..=highest).contains(&rate) {
-            return Ok(rate.clamp(lowest, highest));
+        if rate == if begins { highest } else { lowest } {
+            return Ok(if begins { Found::Above } else { Found::Below });
         }
+        rate = (if begins { rate * step } else { rate / step }).clamp(lowest, highest);
         if holds(rate)? != begins {
             if begins {
                 high = rate
@@ -132,7 +156,7 @@ fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Err
         let middle = (low * high).sqrt();
         if holds(middle)? { low = middle } else { high = middle }
     }
-    Ok((low * high).sqrt())
+    Ok(Found::At((low * high).sqrt()))
 }
 
 #[cfg(test)]
@@ -144,15 +168,32 @@ mod tests {
         for capacity in [5_000.0, 123_456.0, 900_000.0] {
             for (start, step) in [(10.0, 1.5), (3_000.0, 1.12), (100_000.0, 1.12), (1e9, 1.5)] {
                 let found = bisect(start, step, &mut |rate| Ok(rate <= capacity)).unwrap();
+                let Found::At(found) = found else { panic!("{capacity} from {start}: {found:?}") };
                 assert!((found / capacity).ln().abs() < RESOLUTION.ln(), "{capacity} from {start}: {found}");
             }
         }
     }
 
     #[test]
-    fn a_capacity_beyond_the_range_gives_its_end() {
-        assert_eq!(bisect(1e5, STEP, &mut |_| Ok(true)).unwrap(), RATES.1);
-        assert_eq!(bisect(1e5, STEP, &mut |_| Ok(false)).unwrap(), RATES.0);
+    fn a_capacity_beyond_the_range_is_not_found_and_its_ends_are_tried() {
+        let mut tried = Vec::new();
+        let mut search = |holds: bool| {
+            tried.clear();
+            let found = bisect(1e5, STEP, &mut |rate| {
+                tried.push(rate);
+                Ok(holds)
+            });
+            (found.unwrap(), tried.last().copied())
+        };
+        assert_eq!(search(true), (Found::Above, Some(RATES.1)));
+        assert_eq!(search(false), (Found::Below, Some(RATES.0)));
+        let turn = Found::Below.turn(500.0);
+        assert_eq!(turn.figures.get(&Figure::Capacity), None);
+        assert_eq!(
+            turn.invalid.as_deref(),
+            Some("it keeps its p99 within 500 µs and answers 97 % in time at no rate from 2000/s on")
+        );
+        assert!(Found::Above.turn(500.0).invalid.is_some_and(|reason| reason.contains("up to 3000000/s")));
     }
 
     #[test]

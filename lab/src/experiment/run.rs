@@ -88,14 +88,19 @@ impl Experiment {
             runner.measure(plan, &names, |index| {
                 let turn = search(&mut running[index], starts[index], random.random(), self)?;
                 // The next search begins where this one ended.
-                starts[index] = Start::Found(turn.get(Figure::Capacity));
+                if let Some(rate) = turn.figures.get(&Figure::Capacity) {
+                    starts[index] = Start::Found(*rate);
+                }
                 Ok(turn)
             })?;
             let medians = runner.medians(Figure::Capacity);
             capacity = self.references.iter().filter_map(|index| medians[*index]).reduce(f64::max);
             if capacity.is_none() {
                 let turns = runner.last().into_iter().flat_map(|last| &last.turns);
-                let reason = turns.filter_map(|it| it.turn.invalid.clone()).next().unwrap_or_default();
+                let mut turns = turns.filter(|turn| self.references.contains(&turn.contender));
+                let reason = turns
+                    .find_map(|it| Some(format!("{}: {}", names[it.contender], it.turn.invalid.as_ref()?)))
+                    .unwrap_or_default();
                 no_capacity = Some(format!("no capacity was found that rates could be shares of: {reason}"));
             }
         }
