@@ -224,7 +224,8 @@ fn rounds<'a>(measured: &'a Measurement, turns: &'a [Vec<usize>]) -> impl Iterat
     turns.iter().map(move |round| round.iter().map(turn).collect())
 }
 
-/// The rows of one class: the first turn of each contender in it makes the first round, and so on. `None` without a round.
+/// The rows of one class. Of turns of a contender in the same round the last one counts: which turns are at another distance,
+/// and so repeated, looks different when all loads are known. `None` without a round that has a turn of every contender.
 fn load_result(
     index: usize,
     measured: &Measurement,
@@ -233,14 +234,15 @@ fn load_result(
     references: &[usize],
 ) -> Option<LoadResult> {
     let names = &measured.contenders;
-    let mut by_contender = vec![Vec::new(); names.len()];
-    let in_class = |at: &usize| classes[*at] == Some(class) && !measured.turns[*at].stolen;
-    (0..measured.turns.len())
-        .filter(in_class)
-        .for_each(|at| by_contender[measured.turns[at].contender].push(at));
-    let count = by_contender.iter().map(Vec::len).min().filter(|count| *count > 0)?;
-    let turns: Vec<Vec<usize>> =
-        (0..count).map(|round| by_contender.iter().map(|turns| turns[round]).collect()).collect();
+    let mut by_round: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
+    for (at, taken) in measured.turns.iter().enumerate() {
+        if classes[at] == Some(class) && !taken.stolen {
+            by_round.entry(taken.round).or_default().insert(taken.contender, at);
+        }
+    }
+    by_round.retain(|_, turns| turns.len() == names.len());
+    let turns: Vec<Vec<usize>> = by_round.into_values().map(|turns| turns.into_values().collect()).collect();
+    let count = Some(turns.len()).filter(|count| *count > 0)?;
     let readings = turns.iter().flatten().filter_map(|at| measured.turns[*at].conditions.distance);
     let distance = readings.flat_map(|it| [it.before, it.after]).fold(None, |range, it| {
         let (low, high) = range.unwrap_or((it, it));
@@ -382,7 +384,7 @@ fn summary(measured: &Measurement, classes: &[Option<DistanceClass>], results: &
     for (count, words) in [
         (stolen, "left out because of steal"),
         (changed, "left out because the distance changed"),
-        (turns.len() - kept - stolen - changed, "left out for lack of a complete round"),
+        (turns.len() - kept - stolen - changed, "taken again, or left out for lack of a complete round"),
         (turns.iter().filter(|turn| turn.disturbed).count(), "kept in spite of steal"),
         (invalid.len(), "not valid"),
     ] {
@@ -440,7 +442,7 @@ pub(crate) mod tests {
                 let (round, contender) = (index / contenders.len(), index % contenders.len());
                 let conditions = Conditions::default().with_distance(100.0, 110.0);
                 let turn = turn(name, contender, round);
-                TakenTurn { contender, conditions, stolen: false, disturbed: false, turn }
+                TakenTurn { contender, round, conditions, stolen: false, disturbed: false, turn }
             };
             let names = contenders.iter().map(|&it| it.to_owned()).collect();
             let turns = (0..rounds * contenders.len()).map(taken).collect();
@@ -470,6 +472,35 @@ pub(crate) mod tests {
         assert_eq!((ratio(0, Figure::Throughput), ratio(0, Figure::P50)), (None, Some(5.0)));
         assert_eq!(rows[2].figures[&Figure::P50].reference, "uring");
         assert_eq!(rows[2].figures[&Figure::P50].difference.map(|it| it.median), Some(10.0));
+    }
+
+    #[test]
+    fn a_turn_that_was_taken_again_does_not_pair_later_ones_with_other_rounds() {
+        let plan = LoadPlan::new("closed loop", LoadKind::Closed, 64.0, 7, Duration::from_secs(1));
+        let taken = |contender: usize, round: usize, p50: f64| TakenTurn {
+            contender,
+            round,
+            conditions: Conditions::default().with_distance(100.0, 110.0),
+            stolen: false,
+            disturbed: false,
+            turn: turn(100.0, p50),
+        };
+        // The machine becomes slower with each round. The first turn was repeated: its distance seemed to have changed.
+        let slow = |round: usize| 10.0 * 2.0f64.powi(round as i32);
+        let mut turns = vec![taken(0, 0, 1.0)];
+        for round in 0..7 {
+            turns.extend([taken(0, round, slow(round)), taken(1, round, slow(round) * 3.0)]);
+        }
+        // A round in which one has no turn is left out, and no other.
+        turns.retain(|turn| (turn.contender, turn.round) != (1, 3));
+        let contenders = vec!["vanilla".to_owned(), "polling".to_owned()];
+        let results = Results::new(vec![Measurement { plan, contenders, turns }], &[0]);
+        let load = &results.loads[0];
+        let ratio = load.rows[1].ratio(Figure::P50).unwrap();
+        assert_eq!((load.rounds, ratio.low, ratio.median, ratio.high), (6, 3.0, 3.0, 3.0));
+        assert!(
+            results.notes[0].ends_with("; 2 turns taken again, or left out for lack of a complete round")
+        );
     }
 
     #[test]

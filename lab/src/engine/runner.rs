@@ -45,6 +45,8 @@ impl LoadPlan {
 pub struct TakenTurn {
     /// The index of the contender.
     pub contender: usize,
+    /// The round, from 0, of the class of distance that the machine was in. A turn that is repeated has that of its repeat.
+    pub round: usize,
     /// The machine's conditions meanwhile.
     pub conditions: Conditions,
     /// Whether it was repeated because of steal.
@@ -97,10 +99,10 @@ impl<'a> Runner<'a> {
             .repeat_above(plan.steal_limit, RepeatPolicy::Within(plan.limit / 2));
         let mut turns = Vec::new();
         while let Some(next) = rounds.next_turn() {
-            let contender = next.contestant();
+            let (contender, round) = (next.contestant(), next.round());
             if !next.is_repeat() {
                 let (load, name) = (&plan.name, &contenders[contender]);
-                (self.progress)(&format!("{load}: {name}, round {} of {}", next.round() + 1, plan.rounds));
+                (self.progress)(&format!("{load}: {name}, round {} of {}", round + 1, plan.rounds));
             }
             let guard = ConditionsGuard::begin(self.cores)?;
             let turn = measure(contender)?;
@@ -110,7 +112,7 @@ impl<'a> Runner<'a> {
             let valid = turn.invalid.is_none().then_some(());
             let repeated = rounds.finish_turn(next, valid, conditions) == TurnOutcome::Repeated;
             let (stolen, disturbed) = (has_steal && repeated, has_steal && !repeated);
-            turns.push(TakenTurn { contender, conditions, stolen, disturbed, turn });
+            turns.push(TakenTurn { contender, round, conditions, stolen, disturbed, turn });
         }
         self.measured.push(Measurement { plan, contenders: contenders.to_vec(), turns });
         Ok(())
