@@ -1,5 +1,5 @@
 //! Percentiles of the latencies of all rounds together, with intervals by a bootstrap over rounds: a percentile of one short
-//! turn is decided by a few requests.
+//! turn is decided by a few requests. Of few rounds a bootstrap's interval is approximate: it covers less than it says.
 
 use loadgen::medians::{Interval, median_interval};
 use rand::rngs::SmallRng;
@@ -51,6 +51,11 @@ impl Pool {
         });
         at.map_or(f64::NAN, |index| self.ends[index] as f64 / 1e3)
     }
+}
+
+/// The 99th percentile over the rounds without an interval, µs; NaN without requests.
+pub(super) fn p99_alone(rounds: &[Buckets<'_>]) -> f64 {
+    Pool::new(rounds).p99(&(0..rounds.len()).collect::<Vec<_>>())
 }
 
 /// The 99th percentile over the rounds, µs.
