@@ -43,7 +43,7 @@ pub struct Comparison {
     pub verdict: Vec<String>,
     /// What to know before relying on it, a sentence each.
     pub notes: Vec<String>,
-    /// What an avoided wake-up saves. `None` if none was avoided.
+    /// What an avoided wake-up saves. `None` if the rounds don't tell.
     pub wake_cost: Option<WakeCost>,
     /// Everything that was measured.
     #[serde(flatten)]
@@ -106,7 +106,8 @@ impl Comparison {
         );
         verdict.push(match &self.wake_cost {
             Some(cost) => cost.sentence(),
-            None => "No contender avoided wake-ups at these loads, so what one costs here is not known."
+            None => "Can't tell what an avoided wake-up saves here: no contender avoided them and took less CPU time in enough \
+                     rounds."
                 .to_owned(),
         });
         verdict
