@@ -20,6 +20,7 @@ use crate::host::interface_by_index;
 use crate::host::irqbalance::Irqbalance;
 use crate::journal::Lifetime;
 use crate::knob::Knob;
+use crate::law::QueueSettings;
 use crate::netlink::route::{self, Link, LinkMonitor, Woken};
 use crate::plan::Plan;
 
@@ -105,6 +106,7 @@ impl Supervisor {
             takes_back,
             identity: None,
             irq_cores: BTreeMap::new(),
+            adapted: BTreeMap::new(),
             reported_failures: BTreeMap::new(),
             on_change: Box::new(on_change),
         };
@@ -155,6 +157,8 @@ struct SupervisedInterface {
     identity: Option<InterfaceIdentity>,
     /// The core that each queue's interrupt went to at the last check.
     irq_cores: BTreeMap<u32, u32>,
+    /// What was set last for each queue that its worker's law has adapted.
+    adapted: BTreeMap<u32, QueueSettings>,
     /// Knobs that could not be set again, with the message: reported once, not every second.
     reported_failures: BTreeMap<String, String>,
     on_change: Box<dyn FnMut(&Change) + Send>,
@@ -191,14 +195,35 @@ impl SupervisedInterface {
             let result = if self.is_gone {
                 Err("the interface is gone".to_owned())
             } else {
-                let delegate = self.delegate.as_deref_mut();
-                self.guard.set_queue(queue, &settings, delegate).map_err(|error| error.to_string())
+                self.set_queue(queue, &settings)
             };
+            if result.is_ok() {
+                self.adapted.insert(queue, settings);
+            }
             (self.on_change)(&match &result {
                 Ok(()) => Change::QueueSettings { queue, settings },
                 Err(reason) => Change::AdaptationStopped { queue, reason: reason.clone() },
             });
             self.requests.answer(queue, &settings, result);
+        }
+    }
+
+    fn set_queue(&mut self, queue: u32, settings: &QueueSettings) -> Result<(), String> {
+        let delegate = self.delegate.as_deref_mut();
+        self.guard.set_queue(queue, settings, delegate).map_err(|error| error.to_string())
+    }
+
+    /// Sets again what the workers' laws have chosen. The plan has the start values, and a worker keeps polling for those in
+    /// effect, and asks only for others.
+    fn set_adapted_again(&mut self) {
+        for (queue, settings) in self.adapted.clone() {
+            // It may be back with fewer queues.
+            if !self.guard.plan().queues.contains(&queue) {
+                continue;
+            }
+            if let Err(reason) = self.set_queue(queue, &settings) {
+                (self.on_change)(&Change::AdaptationStopped { queue, reason });
+            }
         }
     }
 
@@ -276,6 +301,7 @@ impl SupervisedInterface {
         self.irq_cores.clear();
         self.reported_failures.clear();
         (self.is_gone, self.is_up) = (false, true);
+        self.set_adapted_again();
         (self.on_change)(&Change::InterfaceBack(interface.name));
         // Its queues have new NAPIs.
         (self.on_change)(&Change::LinkUp);
