@@ -1,6 +1,6 @@
 //! A thread that supervises an applied policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -107,6 +107,7 @@ impl Supervisor {
             identity: None,
             irq_cores: BTreeMap::new(),
             adapted: BTreeMap::new(),
+            unanswered: BTreeSet::new(),
             reported_failures: BTreeMap::new(),
             on_change: Box::new(on_change),
         };
@@ -119,6 +120,9 @@ impl Supervisor {
             let mut link_changed = true;
             while !stop_requested.load(Ordering::Acquire) {
                 interface.check(link_changed);
+                if !interface.unanswered.is_empty() {
+                    interface.set_requested();
+                }
                 on_tick();
                 link_changed = interface.wait_for_link_change(&monitor, &stop_requested);
             }
@@ -159,6 +163,8 @@ struct SupervisedInterface {
     irq_cores: BTreeMap<u32, u32>,
     /// What was set last for each queue that its worker's law has adapted.
     adapted: BTreeMap<u32, QueueSettings>,
+    /// Queues whose values the delegate may still set. It is asked again each second.
+    unanswered: BTreeSet<u32>,
     /// Knobs that could not be set again, with the message: reported once, not every second.
     reported_failures: BTreeMap<String, String>,
     on_change: Box<dyn FnMut(&Change) + Send>,
@@ -193,24 +199,32 @@ impl SupervisedInterface {
     fn set_requested(&mut self) {
         for (queue, settings) in self.requests.pending() {
             let result = if self.is_gone {
-                Err("the interface is gone".to_owned())
+                Err(io::Error::new(io::ErrorKind::NotFound, "the interface is gone"))
             } else {
                 self.set_queue(queue, &settings)
             };
+            // The delegate may still set them, and the worker has to learn it then. So the request stays, and is repeated.
+            let may_follow = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+            let is_news = self.unanswered.insert(queue) || !may_follow;
+            let result = result.map_err(|error| error.to_string());
             if result.is_ok() {
                 self.adapted.insert(queue, settings);
             }
-            (self.on_change)(&match &result {
-                Ok(()) => Change::QueueSettings { queue, settings },
-                Err(reason) => Change::AdaptationStopped { queue, reason: reason.clone() },
-            });
-            self.requests.answer(queue, &settings, result);
+            if is_news {
+                (self.on_change)(&match &result {
+                    Ok(()) => Change::QueueSettings { queue, settings },
+                    Err(reason) => Change::AdaptationStopped { queue, reason: reason.clone() },
+                });
+            }
+            if !may_follow {
+                self.unanswered.remove(&queue);
+                self.requests.answer(queue, &settings, result);
+            }
         }
     }
 
-    fn set_queue(&mut self, queue: u32, settings: &QueueSettings) -> Result<(), String> {
-        let delegate = self.delegate.as_deref_mut();
-        self.guard.set_queue(queue, settings, delegate).map_err(|error| error.to_string())
+    fn set_queue(&mut self, queue: u32, settings: &QueueSettings) -> io::Result<()> {
+        self.guard.set_queue(queue, settings, self.delegate.as_deref_mut())
     }
 
     /// Sets again what the workers' laws have chosen. The plan has the start values, and a worker keeps polling for those in
@@ -221,8 +235,8 @@ impl SupervisedInterface {
             if !self.guard.plan().queues.contains(&queue) {
                 continue;
             }
-            if let Err(reason) = self.set_queue(queue, &settings) {
-                (self.on_change)(&Change::AdaptationStopped { queue, reason });
+            if let Err(error) = self.set_queue(queue, &settings) {
+                (self.on_change)(&Change::AdaptationStopped { queue, reason: error.to_string() });
             }
         }
     }

@@ -11,10 +11,11 @@ use policies::law::{LatencyBudget, QueueSettings};
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{
-    Affinity, Change, Cpus, JournalDir, Lifetime, Pid, Plan, Policy, QueueDelegate, QueueRequests, Settings,
-    Supervisor, SupervisorHooks, host,
+    AdaptedQueue, Affinity, Change, Cpus, JournalDir, Lifetime, Pid, Plan, Policy, QueueDelegate,
+    QueueRequests, Settings, Supervisor, SupervisorHooks, host,
 };
 use runtime::{Builder, Running, Runtime};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
@@ -308,6 +309,30 @@ fn an_interface_that_comes_back_has_the_values_that_the_laws_have_chosen_last() 
     wait_until("the interface is back", || changes.try_iter().any(is_back));
     let values = |napi: &Napi| (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
     assert_eq!(values(&napi()), values(&before));
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values_are_set() {
+    let _testbed = enter(1);
+    let mut calls = 0;
+    let delegate = move |_: &AdaptedQueue| {
+        calls += 1;
+        if calls < 3 { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    };
+    // The supervisor's thread gives up its privileges.
+    let give_up = || {
+        let none = CapabilitySet::empty();
+        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, sets).unwrap();
+    };
+    let (_supervisor, requests, changes) = supervised_queue(Some(Box::new(delegate)), give_up);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(answer(&requests, QueueSettings::fixed(LatencyBudget::ZERO)), Ok(()));
+    let changes: Vec<String> = changes.try_iter().collect();
+    let failures = changes.iter().filter(|change| change.contains("keeps its values")).count();
+    assert_eq!(failures, 1, "{changes:?}");
 }
 
 /// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick` each second.
