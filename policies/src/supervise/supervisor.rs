@@ -16,8 +16,8 @@ use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::affinity::Affinity;
 use crate::apply::{Guard, QueueDelegate, apply};
-use crate::host::interface_by_index;
 use crate::host::irqbalance::Irqbalance;
+use crate::host::{Interface, interface_by_index};
 use crate::journal::Lifetime;
 use crate::knob::Knob;
 use crate::law::QueueSettings;
@@ -105,6 +105,8 @@ impl Supervisor {
             is_gone: false,
             takes_back,
             identity: None,
+            had_napis: false,
+            others: BTreeSet::new(),
             irq_cores: BTreeMap::new(),
             adapted: BTreeMap::new(),
             unanswered: BTreeSet::new(),
@@ -159,6 +161,10 @@ struct SupervisedInterface {
     takes_back: bool,
     /// By what the interface is recognised after it was gone; `None` until it was seen.
     identity: Option<InterfaceIdentity>,
+    /// Whether each of its queues was seen to have a NAPI.
+    had_napis: bool,
+    /// The indices of the interfaces beside it, as long as it was there.
+    others: BTreeSet<u32>,
     /// The core that each queue's interrupt went to at the last check.
     irq_cores: BTreeMap<u32, u32>,
     /// What was set last for each queue that its worker's law has adapted.
@@ -252,9 +258,16 @@ impl SupervisedInterface {
         let Some(link) = found.filter(|_| !self.is_gone) else {
             return self.take_back(&links);
         };
-        if link_changed || self.identity.is_none() {
-            let interface = interface_by_index(index);
-            self.identity = interface.ok().map(|interface| InterfaceIdentity::of(&link, &interface));
+        self.others = links.iter().map(|link| link.index).filter(|other| *other != index).collect();
+        if (link_changed && link.up || self.identity.is_none())
+            && let Ok(interface) = interface_by_index(index)
+        {
+            let seen = InterfaceIdentity::of(&link, &interface);
+            match &mut self.identity {
+                Some(known) => known.update(seen),
+                None => self.identity = Some(seen),
+            }
+            self.had_napis |= has_napis(&interface);
         }
         if link.name != self.guard.plan().interface {
             (self.on_change)(&Change::Renamed(link.name.clone()));
@@ -284,27 +297,26 @@ impl SupervisedInterface {
     /// interrupts, so the plan is made anew.
     fn take_back(&mut self, links: &[Link]) {
         let Some(known) = self.identity.as_ref().filter(|_| self.takes_back) else { return };
-        let back = links.iter().filter(|link| link.up).find_map(|link| {
+        // Who was there beside it is another one of the same card.
+        let candidates = links.iter().filter(|link| link.up && !self.others.contains(&link.index));
+        let mut back = candidates.filter_map(|link| {
             let interface = interface_by_index(link.index).ok()?;
             let identity = InterfaceIdentity::of(link, &interface);
-            let is_ready = interface.queues.iter().all(|queue| queue.napi.is_some());
-            (identity.is_same(known) && is_ready).then_some((interface, identity))
+            identity.is_same(known).then_some((interface, identity))
         });
-        let Some((interface, identity)) = back else { return };
+        let Some((interface, identity)) = back.next() else { return };
+        // Some kernels name no NAPIs; then there is nothing to wait for.
+        if interface.queues.is_empty() || self.had_napis && !has_napis(&interface) {
+            let reason = "its driver has not set up all of its queues yet".to_owned();
+            return self.report_not_applied(interface.name, reason);
+        }
         let plan = self.guard.plan();
         let plan = Plan::new(plan.policy, &interface, &plan.settings);
         // Its journal would be in the way of the new one where the kernel has given the interface the same index.
         self.guard.restore_now();
         let guard = match apply(&plan, Lifetime::Process, &self.guard.directory().clone()) {
             Ok(guard) => guard,
-            Err(error) => {
-                let change = Change::NotAppliedAgain { interface: interface.name, reason: error.to_string() };
-                let said = change.to_string();
-                if self.reported_failures.insert("back".to_owned(), said.clone()) != Some(said) {
-                    (self.on_change)(&change);
-                }
-                return;
-            }
+            Err(error) => return self.report_not_applied(interface.name, error.to_string()),
         };
         if self.delegate.is_some() {
             guard.leave_to_delegate();
@@ -319,6 +331,15 @@ impl SupervisedInterface {
         (self.on_change)(&Change::InterfaceBack(interface.name));
         // Its queues have new NAPIs.
         (self.on_change)(&Change::LinkUp);
+    }
+
+    /// Says why the interface that is back has no policy: once, not every second.
+    fn report_not_applied(&mut self, interface: String, reason: String) {
+        let change = Change::NotAppliedAgain { interface, reason };
+        let said = change.to_string();
+        if self.reported_failures.insert("back".to_owned(), said.clone()) != Some(said) {
+            (self.on_change)(&change);
+        }
     }
 
     fn reapply(&mut self, select: impl Fn(&Knob) -> bool, only_if_reset: bool) {
@@ -371,6 +392,11 @@ impl SupervisedInterface {
             }
         }
     }
+}
+
+/// Whether each queue has a NAPI. A driver may set them up some time after the interface.
+fn has_napis(interface: &Interface) -> bool {
+    !interface.queues.is_empty() && interface.queues.iter().all(|queue| queue.napi.is_some())
 }
 
 fn is_irq_affinity(knob: &Knob) -> bool {
