@@ -60,8 +60,12 @@ impl AwakeTime {
     /// # Errors
     /// As [`AwakeTime::open`].
     pub fn open_napi_thread(thread: i32) -> io::Result<Self> {
-        let is_real_time = Pid::from_raw(thread).is_some_and(|id| fifo_priority(id).is_ok_and(|it| it > 0));
-        Ok(Self { works_while_ready: is_real_time, ..Self::open(thread)? })
+        Ok(Self { works_while_ready: Self::is_real_time(thread), ..Self::open(thread)? })
+    }
+
+    /// Whether the thread is a real-time one now.
+    pub(crate) fn is_real_time(thread: i32) -> bool {
+        Pid::from_raw(thread).is_some_and(|id| fifo_priority(id).is_ok_and(|it| it > 0))
     }
 
     /// The times since the thread's start.

@@ -103,6 +103,9 @@ impl FromStr for AdaptedQueue {
 }
 
 /// Sets an adapted queue's values on behalf of a process that may not ([`AdaptedQueue::set_for`]).
+///
+/// `TimedOut` says that it may still set them. It is asked for the same values again each second then, until the error is another
+/// one or other values are chosen.
 pub type QueueDelegate = dyn FnMut(&AdaptedQueue) -> io::Result<()> + Send;
 
 fn denied(reason: &str) -> io::Error {

@@ -21,11 +21,16 @@ pub struct NapiThread {
     /// The CPU that it ran on last, if the kernel says.
     pub core: Option<u32>,
     /// The CPU time that it used, and for a real-time thread what others did in the kernel after it was woken
-    /// ([`AwakeTime::open_napi_thread`]). Busy polls of the application are not part of it. A thread that polls all the time uses
+    /// ([`AwakeTime::open_napi_thread`]); since its start only the CPU time. Busy polls of the application are not part of it. A thread that polls all the time uses
     /// all of its core.
     pub cpu_time: Duration,
     /// How often it was woken: its voluntary context switches, as each wake-up ends with one.
     pub wakes: u64,
+    /// How long it was ready while something else had its core, if that is not part of the CPU time yet.
+    #[serde(skip)]
+    ready: Duration,
+    #[serde(skip)]
+    is_real_time: bool,
 }
 
 impl NapiThread {
@@ -46,24 +51,30 @@ impl NapiThread {
         let process = Process::new(thread).map_err(io::Error::other)?;
         let wakes = process.status().map_err(io::Error::other)?.voluntary_ctxt_switches;
         let core = process.stat().map_err(io::Error::other)?.processor;
+        let times = AwakeTime::open(thread)?.read()?;
         Ok(Self {
             queue,
             thread,
             core: core.and_then(|core| u32::try_from(core).ok()),
-            cpu_time: AwakeTime::open_napi_thread(thread)?.read()?.run,
+            cpu_time: times.run,
             wakes: wakes.ok_or(io::ErrorKind::Unsupported)?,
+            ready: times.ready,
+            is_real_time: AwakeTime::is_real_time(thread),
         })
     }
 
-    /// The difference to an earlier reading. A thread that is younger than the reading has begun at 0.
+    /// The difference to an earlier reading. A thread that is younger than the reading has begun at 0. Its class is that of the
+    /// later reading: of the time before the earlier one nothing counts, whatever class it had then.
     pub(super) fn since(&self, before: &[Self]) -> Self {
-        match before.iter().find(|other| other.thread == self.thread) {
-            Some(before) => Self {
-                cpu_time: self.cpu_time.saturating_sub(before.cpu_time),
-                wakes: self.wakes.saturating_sub(before.wakes),
-                ..*self
-            },
-            None => *self,
+        let before = before.iter().find(|other| other.thread == self.thread);
+        let (run, ready, wakes) =
+            before.map_or_else(Default::default, |before| (before.cpu_time, before.ready, before.wakes));
+        let in_kernel = if self.is_real_time { self.ready.saturating_sub(ready) } else { Duration::ZERO };
+        Self {
+            cpu_time: self.cpu_time.saturating_sub(run) + in_kernel,
+            wakes: self.wakes.saturating_sub(wakes),
+            ready: Duration::ZERO,
+            ..*self
         }
     }
 }
@@ -82,7 +93,25 @@ mod tests {
         }
         let after = NapiThread::read(0, id).unwrap();
         assert!(after.since(&[before]).wakes >= 10, "{before:?} {after:?}");
-        assert_eq!(after.since(&[]), after);
+        assert_eq!(after.since(&[]), NapiThread { ready: Duration::ZERO, ..after });
         assert!(Cpus::allowed().unwrap().contains(after.core.unwrap()), "{after:?}");
+    }
+
+    #[test]
+    fn ready_time_from_before_a_thread_became_real_time_does_not_count() {
+        let millis = Duration::from_millis;
+        let before = NapiThread {
+            queue: 0,
+            thread: 7,
+            core: None,
+            cpu_time: millis(100),
+            wakes: 0,
+            ready: millis(5_000),
+            is_real_time: false,
+        };
+        let after = NapiThread { cpu_time: millis(110), ready: millis(5_003), is_real_time: true, ..before };
+        assert_eq!(after.since(&[before]).cpu_time, millis(13));
+        let ordinary = NapiThread { is_real_time: false, ..after };
+        assert_eq!(ordinary.since(&[before]).cpu_time, millis(10));
     }
 }

@@ -13,7 +13,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::atomic_file::UNFINISHED;
 use crate::error::Error;
+use crate::host::identity::ProcessIdentity;
 
 /// How long the directory may be locked by another process. A policy is applied or restored within some 100 ms; a device that
 /// rebuilds its queues may take two seconds.
@@ -106,7 +106,8 @@ fn lock_file(directory: &Path, path: &Path, patience: Duration) -> io::Result<Fi
         // The previous holder may have removed the file.
         if file.metadata().ok().map(inode) == fs::metadata(path).ok().map(inode) {
             // For those that wait in vain. Without it they name nobody.
-            let _ = file.set_len(0).and_then(|()| file.write_all_at(process::id().to_string().as_bytes(), 0));
+            let own = serde_json::to_vec(&ProcessIdentity::current()).unwrap_or_default();
+            let _ = file.set_len(0).and_then(|()| file.write_all_at(&own, 0));
             return Ok(file);
         }
     }
@@ -114,13 +115,17 @@ fn lock_file(directory: &Path, path: &Path, patience: Duration) -> io::Result<Fi
 
 /// The error of a lock that another process keeps.
 fn is_kept(path: &Path) -> io::Error {
-    let holder = fs::read_to_string(path).unwrap_or_default();
-    let message = match holder.trim().parse::<u32>() {
-        Ok(pid) => format!(
-            "process {pid} has kept it locked for {} s: it hangs or was stopped; let it go on (kill -CONT {pid}) or end it",
-            PATIENCE.as_secs()
+    let holder = fs::read(path).ok().and_then(|text| serde_json::from_slice::<ProcessIdentity>(&text).ok());
+    let seconds = PATIENCE.as_secs();
+    let message = match holder.map(|holder| (holder.has_id(holder.pid), holder.pid)) {
+        Some((true, pid)) => format!(
+            "process {pid} has kept it locked for {seconds} s: it hangs or was stopped; let it go on (kill -CONT {pid}) or end it"
         ),
-        Err(_) => format!("another process has kept it locked for {} s", PATIENCE.as_secs()),
+        // Here the id is of nobody, or of another process.
+        Some((false, pid)) => format!(
+            "process {pid} of another PID namespace (a container) has kept it locked for {seconds} s: it hangs or was stopped"
+        ),
+        None => format!("another process has kept it locked for {seconds} s"),
     };
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
@@ -211,7 +216,14 @@ mod tests {
         let kept = lock_file(folder.path(), &path, patience).unwrap();
         let error = lock_file(folder.path(), &path, patience).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
-        assert!(error.to_string().contains(&format!("process {} has kept it", process::id())), "{error}");
+        assert!(
+            error.to_string().contains(&format!("process {} has kept it", std::process::id())),
+            "{error}"
+        );
+        let other = serde_json::json!({ "pid": 1, "start": 1, "pid_namespace": 1 });
+        fs::write(&path, other.to_string()).unwrap();
+        let error = lock_file(folder.path(), &path, patience).unwrap_err().to_string();
+        assert!(error.contains("process 1 of another PID namespace") && !error.contains("kill"), "{error}");
         drop(kept);
         lock_file(folder.path(), &path, patience).unwrap();
     }

@@ -27,6 +27,7 @@ mod link {
     pub const UP: u32 = 1;
     pub const NAME: u16 = 3;
     pub const INFO: u16 = 18;
+    pub const PHYSICAL_PORT_NAME: u16 = 38;
     pub const PERMANENT_ADDRESS: u16 = 54;
     /// `IFLA_INFO_KIND`, in [`INFO`].
     pub const INFO_KIND: u16 = 1;
@@ -58,6 +59,8 @@ pub struct Link {
     pub kind: Option<String>,
     /// The address that the card has by itself; `None` for a device whose address was given to it.
     pub permanent_address: Option<Vec<u8>>,
+    /// The name of its port on the card, if the driver gives one (`p0`, `pf0vf1`).
+    pub port_name: Option<String>,
     /// Packets received since the interface was created.
     pub rx_packets: Option<u64>,
     /// Packets dropped on transmit; on a veth, because the peer's receive ring was full.
@@ -90,6 +93,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         up: read_u32(body, link::FLAGS_AT)? & link::UP != 0,
         kind: kind.map(Attribute::as_text),
         permanent_address: find(link::PERMANENT_ADDRESS).map(|address| address.value().to_vec()),
+        port_name: find(link::PHYSICAL_PORT_NAME).map(Attribute::as_text),
         rx_packets: counter(link::RX_PACKETS),
         tx_dropped: counter(link::TX_DROPPED),
     })

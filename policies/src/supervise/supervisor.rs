@@ -1,6 +1,6 @@
 //! A thread that supervises an applied policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -16,10 +16,11 @@ use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::affinity::Affinity;
 use crate::apply::{Guard, QueueDelegate, apply};
-use crate::host::interface_by_index;
 use crate::host::irqbalance::Irqbalance;
+use crate::host::{Interface, interface_by_index};
 use crate::journal::Lifetime;
 use crate::knob::Knob;
+use crate::law::QueueSettings;
 use crate::netlink::route::{self, Link, LinkMonitor, Woken};
 use crate::plan::Plan;
 
@@ -104,7 +105,11 @@ impl Supervisor {
             is_gone: false,
             takes_back,
             identity: None,
+            had_napis: false,
+            others: BTreeSet::new(),
             irq_cores: BTreeMap::new(),
+            adapted: BTreeMap::new(),
+            unanswered: BTreeSet::new(),
             reported_failures: BTreeMap::new(),
             on_change: Box::new(on_change),
         };
@@ -117,6 +122,9 @@ impl Supervisor {
             let mut link_changed = true;
             while !stop_requested.load(Ordering::Acquire) {
                 interface.check(link_changed);
+                if !interface.unanswered.is_empty() {
+                    interface.set_requested();
+                }
                 on_tick();
                 link_changed = interface.wait_for_link_change(&monitor, &stop_requested);
             }
@@ -153,8 +161,16 @@ struct SupervisedInterface {
     takes_back: bool,
     /// By what the interface is recognised after it was gone; `None` until it was seen.
     identity: Option<InterfaceIdentity>,
+    /// Whether each of its queues was seen to have a NAPI.
+    had_napis: bool,
+    /// The indices of the interfaces beside it, as long as it was there.
+    others: BTreeSet<u32>,
     /// The core that each queue's interrupt went to at the last check.
     irq_cores: BTreeMap<u32, u32>,
+    /// What was set last for each queue that its worker's law has adapted.
+    adapted: BTreeMap<u32, QueueSettings>,
+    /// Queues whose values the delegate may still set. It is asked again each second.
+    unanswered: BTreeSet<u32>,
     /// Knobs that could not be set again, with the message: reported once, not every second.
     reported_failures: BTreeMap<String, String>,
     on_change: Box<dyn FnMut(&Change) + Send>,
@@ -189,16 +205,45 @@ impl SupervisedInterface {
     fn set_requested(&mut self) {
         for (queue, settings) in self.requests.pending() {
             let result = if self.is_gone {
-                Err("the interface is gone".to_owned())
+                Err(io::Error::new(io::ErrorKind::NotFound, "the interface is gone"))
             } else {
-                let delegate = self.delegate.as_deref_mut();
-                self.guard.set_queue(queue, &settings, delegate).map_err(|error| error.to_string())
+                self.set_queue(queue, &settings)
             };
-            (self.on_change)(&match &result {
-                Ok(()) => Change::QueueSettings { queue, settings },
-                Err(reason) => Change::AdaptationStopped { queue, reason: reason.clone() },
-            });
-            self.requests.answer(queue, &settings, result);
+            // The delegate may still set them, and the worker has to learn it then. So the request stays, and is repeated.
+            let may_follow = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+            let is_news = self.unanswered.insert(queue) || !may_follow;
+            let result = result.map_err(|error| error.to_string());
+            if result.is_ok() {
+                self.adapted.insert(queue, settings);
+            }
+            if is_news {
+                (self.on_change)(&match &result {
+                    Ok(()) => Change::QueueSettings { queue, settings },
+                    Err(reason) => Change::AdaptationStopped { queue, reason: reason.clone() },
+                });
+            }
+            if !may_follow {
+                self.unanswered.remove(&queue);
+                self.requests.answer(queue, &settings, result);
+            }
+        }
+    }
+
+    fn set_queue(&mut self, queue: u32, settings: &QueueSettings) -> io::Result<()> {
+        self.guard.set_queue(queue, settings, self.delegate.as_deref_mut())
+    }
+
+    /// Sets again what the workers' laws have chosen. The plan has the start values, and a worker keeps polling for those in
+    /// effect, and asks only for others.
+    fn set_adapted_again(&mut self) {
+        for (queue, settings) in self.adapted.clone() {
+            // It may be back with fewer queues.
+            if !self.guard.plan().queues.contains(&queue) {
+                continue;
+            }
+            if let Err(error) = self.set_queue(queue, &settings) {
+                (self.on_change)(&Change::AdaptationStopped { queue, reason: error.to_string() });
+            }
         }
     }
 
@@ -213,9 +258,16 @@ impl SupervisedInterface {
         let Some(link) = found.filter(|_| !self.is_gone) else {
             return self.take_back(&links);
         };
-        if link_changed || self.identity.is_none() {
-            let interface = interface_by_index(index);
-            self.identity = interface.ok().map(|interface| InterfaceIdentity::of(&link, &interface));
+        self.others = links.iter().map(|link| link.index).filter(|other| *other != index).collect();
+        if (link_changed && link.up || self.identity.is_none())
+            && let Ok(interface) = interface_by_index(index)
+        {
+            let seen = InterfaceIdentity::of(&link, &interface);
+            match &mut self.identity {
+                Some(known) => known.update(seen),
+                None => self.identity = Some(seen),
+            }
+            self.had_napis |= has_napis(&interface);
         }
         if link.name != self.guard.plan().interface {
             (self.on_change)(&Change::Renamed(link.name.clone()));
@@ -245,27 +297,26 @@ impl SupervisedInterface {
     /// interrupts, so the plan is made anew.
     fn take_back(&mut self, links: &[Link]) {
         let Some(known) = self.identity.as_ref().filter(|_| self.takes_back) else { return };
-        let back = links.iter().filter(|link| link.up).find_map(|link| {
+        // Who was there beside it is another one of the same card.
+        let candidates = links.iter().filter(|link| link.up && !self.others.contains(&link.index));
+        let mut back = candidates.filter_map(|link| {
             let interface = interface_by_index(link.index).ok()?;
             let identity = InterfaceIdentity::of(link, &interface);
-            let is_ready = interface.queues.iter().all(|queue| queue.napi.is_some());
-            (identity.is_same(known) && is_ready).then_some((interface, identity))
+            identity.is_same(known).then_some((interface, identity))
         });
-        let Some((interface, identity)) = back else { return };
+        let Some((interface, identity)) = back.next() else { return };
+        // Some kernels name no NAPIs; then there is nothing to wait for.
+        if interface.queues.is_empty() || self.had_napis && !has_napis(&interface) {
+            let reason = "its driver has not set up all of its queues yet".to_owned();
+            return self.report_not_applied(interface.name, reason);
+        }
         let plan = self.guard.plan();
         let plan = Plan::new(plan.policy, &interface, &plan.settings);
         // Its journal would be in the way of the new one where the kernel has given the interface the same index.
         self.guard.restore_now();
         let guard = match apply(&plan, Lifetime::Process, &self.guard.directory().clone()) {
             Ok(guard) => guard,
-            Err(error) => {
-                let change = Change::NotAppliedAgain { interface: interface.name, reason: error.to_string() };
-                let said = change.to_string();
-                if self.reported_failures.insert("back".to_owned(), said.clone()) != Some(said) {
-                    (self.on_change)(&change);
-                }
-                return;
-            }
+            Err(error) => return self.report_not_applied(interface.name, error.to_string()),
         };
         if self.delegate.is_some() {
             guard.leave_to_delegate();
@@ -276,9 +327,19 @@ impl SupervisedInterface {
         self.irq_cores.clear();
         self.reported_failures.clear();
         (self.is_gone, self.is_up) = (false, true);
+        self.set_adapted_again();
         (self.on_change)(&Change::InterfaceBack(interface.name));
         // Its queues have new NAPIs.
         (self.on_change)(&Change::LinkUp);
+    }
+
+    /// Says why the interface that is back has no policy: once, not every second.
+    fn report_not_applied(&mut self, interface: String, reason: String) {
+        let change = Change::NotAppliedAgain { interface, reason };
+        let said = change.to_string();
+        if self.reported_failures.insert("back".to_owned(), said.clone()) != Some(said) {
+            (self.on_change)(&change);
+        }
     }
 
     fn reapply(&mut self, select: impl Fn(&Knob) -> bool, only_if_reset: bool) {
@@ -331,6 +392,11 @@ impl SupervisedInterface {
             }
         }
     }
+}
+
+/// Whether each queue has a NAPI. A driver may set them up some time after the interface.
+fn has_napis(interface: &Interface) -> bool {
+    !interface.queues.is_empty() && interface.queues.iter().all(|queue| queue.napi.is_some())
 }
 
 fn is_irq_affinity(knob: &Knob) -> bool {

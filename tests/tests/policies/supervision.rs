@@ -1,15 +1,21 @@
 //! A policy's settings while its process runs, and their restoration after it.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
+use policies::law::{LatencyBudget, QueueSettings};
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
-use policies::{Cpus, Pid, Policy, host};
+use policies::{
+    AdaptedQueue, Affinity, Change, Cpus, JournalDir, Lifetime, Pid, Plan, Policy, QueueDelegate,
+    QueueRequests, Settings, Supervisor, SupervisorHooks, host,
+};
 use runtime::{Builder, Running, Runtime};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
@@ -263,11 +269,12 @@ fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
     ip(&["link", "del", SERVER_INTERFACE]);
     next("the interface is gone");
     ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
-    Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
     let fresh = || host::interface(SERVER_INTERFACE).unwrap();
     ip(&["link", "set", "other", "up"]);
     ip(&["link", "set", SERVER_INTERFACE, "up"]);
-    next("the interface is back as lull-server");
+    next("without its policy: its driver has not set up all of its queues yet");
+    Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
+    next("the interface is back as lull-server, and has its policy");
     let again = napi();
     assert_ne!(again.id, before.id);
     let values =
@@ -280,6 +287,79 @@ fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
     drop(runtime);
     assert_eq!(values(fresh().queues[0].napi.as_ref().unwrap()), (Some(0), Some(0), Some(0), Some(0)));
     assert!(!std::path::Path::new("/run/lull").exists());
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn an_interface_that_comes_back_has_the_values_that_the_laws_have_chosen_last() {
+    let _testbed = enter(1);
+    let (_supervisor, requests, changes) = supervised_queue(None, || {});
+    let settings = QueueSettings::fixed(LatencyBudget::ZERO);
+    assert_eq!(answer(&requests, settings), Ok(()));
+    let before = napi();
+    assert_ne!(before.defer_hard_irqs, Some(0));
+    // The supervisor knows it by then.
+    std::thread::sleep(Duration::from_millis(1300));
+    ip(&["link", "del", SERVER_INTERFACE]);
+    ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
+    Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
+    ip(&["link", "set", "other", "up"]);
+    ip(&["link", "set", SERVER_INTERFACE, "up"]);
+    let is_back = |change: String| change.contains("is back as lull-server, and has its policy");
+    wait_until("the interface is back", || changes.try_iter().any(is_back));
+    let values = |napi: &Napi| (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
+    assert_eq!(values(&napi()), values(&before));
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values_are_set() {
+    let _testbed = enter(1);
+    let mut calls = 0;
+    let delegate = move |_: &AdaptedQueue| {
+        calls += 1;
+        if calls < 3 { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    };
+    // The supervisor's thread gives up its privileges.
+    let give_up = || {
+        let none = CapabilitySet::empty();
+        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, sets).unwrap();
+    };
+    let (_supervisor, requests, changes) = supervised_queue(Some(Box::new(delegate)), give_up);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(answer(&requests, QueueSettings::fixed(LatencyBudget::ZERO)), Ok(()));
+    let changes: Vec<String> = changes.try_iter().collect();
+    let failures = changes.iter().filter(|change| change.contains("keeps its values")).count();
+    assert_eq!(failures, 1, "{changes:?}");
+}
+
+/// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick` each second.
+fn supervised_queue(
+    delegate: Option<Box<QueueDelegate>>,
+    on_tick: impl FnMut() + Send + 'static,
+) -> (Supervisor, Arc<QueueRequests>, Receiver<String>) {
+    let interface = host::interface(SERVER_INTERFACE).unwrap();
+    let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
+    let guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+    let (sender, changes) = std::sync::mpsc::channel();
+    let requests = Arc::new(QueueRequests::new().unwrap());
+    let hooks = SupervisorHooks { requests: Arc::clone(&requests), delegate, on_tick: Box::new(on_tick) };
+    let on_change = move |change: &Change| drop(sender.send(change.to_string()));
+    (Supervisor::start(guard, Affinity::None, on_change, hooks).unwrap(), requests, changes)
+}
+
+/// Asks for settings of queue 0, and waits for the answer.
+fn answer(requests: &QueueRequests, settings: QueueSettings) -> Result<(), String> {
+    requests.request(0, settings);
+    let mut answer = None;
+    wait_until("the supervisor answers", || {
+        answer = requests.take_answer(0);
+        answer.is_some()
+    });
+    answer.unwrap()
 }
 
 /// A runtime under kernel polling with a fixed grace time of 50 µs, and the changes of its interface that it reports.

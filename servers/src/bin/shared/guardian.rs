@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use policies::{AdaptedQueue, JournalDir, RestoreReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The command.
@@ -73,7 +74,8 @@ impl Pipes {
     /// Lets the guardian set a queue's values.
     fn ask(&mut self, queue: &AdaptedQueue) -> io::Result<()> {
         if self.is_answer_due {
-            // It is that to an earlier request. Until it is here, the next would be taken for it.
+            // It is that to an earlier request. Until it is here, the next would be taken for it. What it says is out of date:
+            // the supervisor repeats the request, or has another.
             self.read_answer(Duration::ZERO)?;
         }
         writeln!(self.requests, "{queue}")?;
@@ -90,7 +92,9 @@ impl Pipes {
         let patience =
             Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         let readable = PollFlags::IN;
-        if poll(&mut [PollFd::new(self.answers.get_ref(), readable)], Some(&patience))? == 0 {
+        let mut answers = [PollFd::new(self.answers.get_ref(), readable)];
+        // A signal's handler may run on this thread.
+        if retry_on_intr(|| poll(&mut answers, Some(&patience)))? == 0 {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the guardian hangs or was stopped"));
         }
         let mut answer = String::new();
