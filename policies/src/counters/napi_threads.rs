@@ -21,8 +21,8 @@ pub struct NapiThread {
     /// The CPU that it ran on last, if the kernel says.
     pub core: Option<u32>,
     /// The CPU time that it used, and for a real-time thread what others did in the kernel after it was woken
-    /// ([`AwakeTime::open_napi_thread`]); since its start only the CPU time. Busy polls of the application are not part of it. A thread that polls all the time uses
-    /// all of its core.
+    /// ([`AwakeTime::open_napi_thread`]); in the totals since its start only the CPU time. Busy polls of the application are
+    /// not part of it. A thread that polls all the time uses all of its core.
     pub cpu_time: Duration,
     /// How often it was woken: its voluntary context switches, as each wake-up ends with one.
     pub wakes: u64,
