@@ -405,7 +405,10 @@ impl Model<'_> {
                     ("ms", " 4", Some(b"get ")),
                 ];
                 let (verb, rest, block) = lines[usize::from(verb) % lines.len()];
-                self.expect(&format!("{verb} {key}{rest}"), block, BAD_FORMAT);
+                // `ma` answers as for a flag, like memcached 1.6.45.
+                let flag: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
+                let expected = if verb == "ma" { flag } else { BAD_FORMAT };
+                self.expect(&format!("{verb} {key}{rest}"), block, expected);
             }
             Command::Flush => {
                 self.items.clear();
