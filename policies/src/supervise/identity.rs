@@ -38,16 +38,17 @@ impl InterfaceIdentity {
         }
     }
 
-    /// By the permanent address, which a card keeps in another slot. Without one by the port of a device, as a VF may get a
-    /// random address each time (igb). By the name of a virtual device. The driver as well: a netvsc and its VF have the same
+    /// By the permanent address, which a card keeps in another slot, or by the port of a device, as a VF may get a random
+    /// address each time (igb). By the name of a virtual device. The driver as well: a netvsc and its VF have the same
     /// address.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let is_there = match (&self.device, &other.device) {
             (None, None) => self.name == other.name,
-            _ => match (&self.permanent_address, &other.permanent_address) {
-                (Some(one), Some(other)) => one == other,
-                _ => self.device == other.device && self.port == other.port,
-            },
+            _ => {
+                let address = &self.permanent_address;
+                let has_address = address.is_some() && *address == other.permanent_address;
+                has_address || (self.device == other.device && self.port == other.port)
+            }
         };
         self.driver == other.driver && is_there
     }
@@ -71,7 +72,10 @@ mod tests {
     fn an_interface_is_known_by_its_address_else_its_place_else_its_name() {
         let vf = identity("enP1s1", "mlx5_core", Some(1), Some("0001:00:02.0"));
         assert!(vf.is_same(&identity("enP2s1", "mlx5_core", Some(1), Some("0002:00:02.0"))));
-        assert!(!vf.is_same(&identity("enP1s1", "mlx5_core", Some(2), Some("0001:00:02.0"))), "another card");
+        assert!(
+            vf.is_same(&identity("enP1s1", "mlx5_core", Some(2), Some("0001:00:02.0"))),
+            "a random address"
+        );
         assert!(!vf.is_same(&identity("enP1s1", "mlx5_core", Some(2), Some("0002:00:02.0"))));
         assert!(!vf.is_same(&identity("eth0", "hv_netvsc", Some(1), Some("f8615163"))), "its netvsc");
         let random = identity("eth1", "igbvf", None, Some("0000:01:10.0"));
