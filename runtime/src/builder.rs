@@ -243,8 +243,8 @@ impl Builder {
     }
 
     /// How many received bytes of a connection may wait for their reader on the driver `uring`, at least 4 KiB. Default: 128 KiB.
-    /// A ring receives ahead, so many connections whose peers send more than their tasks read hold that much memory each, beside
-    /// the kernel's socket buffer. A burst may bring more, up to 512 KiB for all
+    /// The ring receives before a task reads. A connection whose peer sends more than its task reads holds that much memory, in
+    /// addition to the kernel's socket buffer. A burst may bring more, up to 512 KiB for all
     /// connections of a worker together, before the receive is cancelled. With a low limit a fast stream's receive is cancelled and
     /// armed more often.
     pub fn ring_unread_limit(mut self, bytes: usize) -> Self {

@@ -9,29 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::classes::classify;
 use super::figure::Figure;
+use super::measurement::{LoadKind, Measurement, TakenTurn};
 use super::pooled::{p99, p99_alone, p99_ratio};
-use super::runner::{Measurement, TakenTurn};
 use super::turn::Turn;
 
 /// The share of the requests of an open loop that a server answers in time, at least, %; below it is overloaded.
 pub(crate) const ANSWERED: f64 = 97.0;
 /// The least share of the server's packets that its own core must have received, %.
 const RECEIVED_SHARE: f64 = 90.0;
-
-/// How a load is paced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum LoadKind {
-    /// A search for the capacity.
-    Capacity,
-    /// Requests at a given rate.
-    Open,
-    /// A rate that steps up and down.
-    Steps,
-    /// Each connection sends again when it has its reply.
-    Closed,
-}
 
 /// The median of the rounds, and of the ratios within rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -427,7 +412,7 @@ pub(crate) mod tests {
 
     use loadgen::interleaved_rounds::Conditions;
 
-    use super::super::runner::LoadPlan;
+    use super::super::measurement::LoadPlan;
     use super::*;
 
     /// Results of loads whose turns have these figures; `turn` gets the contender and the round.

@@ -72,7 +72,8 @@ pub struct Row {
     pub context_switches: f64,
 }
 
-/// Counts on one machine after the other. `folder` is what `tests/guest/prepare` prints; `progress` is told of each machine.
+/// Runs the guests one after the other. `folder`: what `tests/guest/prepare` prints. `progress` is called with the name of the NIC
+/// before each guest.
 ///
 /// # Errors
 ///

@@ -4,6 +4,7 @@ mod comparison;
 mod diff;
 mod document;
 mod figures;
+mod files;
 mod html;
 mod last_result;
 mod markdown;

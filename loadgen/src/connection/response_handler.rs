@@ -199,7 +199,7 @@ impl ResponseSink for ResponseHandler<'_> {
         let latency = now.saturating_duration_since(in_flight.due);
         self.recorder.record(time, Metric::Latency(class_of(operation)), latency);
         let service = now.saturating_duration_since(in_flight.sent);
-        // A backlog that the server answers after the end is no throughput.
+        // In the open loop a reply that comes after the end does not count for the rate.
         self.recorder.counts(if self.worker.closed_loop { time } else { now }).replies += 1;
         if !self.worker.closed_loop {
             self.recorder.record(time, Metric::Service, service);

@@ -36,7 +36,7 @@ fn describe(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
             describe(below, page)?;
             continue;
         }
-        // As a section of its own it would have the name of every other command's.
+        // A man page has one OPTIONS section: here each command's options are a paragraph.
         let mut options = Vec::new();
         clap_mangen::Man::new(below.clone()).render_options_section(&mut options)?;
         page.extend(String::from_utf8_lossy(&options).replace(".SH OPTIONS", ".PP").into_bytes());

@@ -97,7 +97,7 @@ mod tests {
         let text = "     CPU0\n 10:  5   IO-APIC   10-fasteoi   virtio0, eth1\n 11:  0  IO-APIC  11-edge\n";
         let lines = parse(text);
         assert_eq!(lines[&10].actions, ["virtio0", "eth1"]);
-        // Nobody has requested it: what is left is no name of an action, and matches none.
+        // No driver has requested this line, so its last word is the trigger and not an action.
         assert_eq!(lines[&11].actions, ["11-edge"]);
     }
 }

@@ -49,7 +49,7 @@ async fn talk_to_a_child(driver: DriverKind) {
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     let long = "x".repeat(200_000);
     let exchanged = timeout(Duration::from_secs(30), async {
-        // The test harness writes lines of its own before.
+        // Skips what the test harness of the child prints first.
         while output.try_next().await.unwrap().expect("the child has ended") != "ready" {}
         for line in ["one", "two", &long] {
             input.write_all(format!("{line}\n").as_bytes()).await.unwrap();

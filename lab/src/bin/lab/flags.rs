@@ -11,8 +11,6 @@ use policies::law::LatencyBudget;
 use policies::{Cpus, GraceTime};
 use runtime::{DriverKind, WaitStrategy};
 
-use crate::instructions_command::InstructionFlags;
-
 /// Would kernel polling help this machine, and by how much?
 #[derive(Parser)]
 #[command(name = "lab", version, args_conflicts_with_subcommands = true)]
@@ -328,4 +326,43 @@ pub enum Format {
     #[default]
     Table,
     Json,
+}
+
+#[derive(Args, Clone)]
+pub struct InstructionFlags {
+    /// Print text for people, or JSON for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// The folder that tests/guest/prepare prints, or its path in LULL_GUEST
+    #[arg(long)]
+    pub guest: Option<PathBuf>,
+    /// Emulated NICs, separated by commas: virtio-net-pci, e1000e, igb, vmxnet3 [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = lab::instructions::DEVICES)]
+    pub devices: Vec<String>,
+    /// Drivers of the server, separated by commas [default: epoll,uring]
+    #[arg(long, value_delimiter = ',', value_parser = ["epoll", "uring"])]
+    pub drivers: Vec<String>,
+    /// Policies, separated by commas; NAME:US sets gro-flush-timeout [default: vanilla,packing,suppression,kernel-polling,kernel-polling:200]
+    #[arg(long, value_delimiter = ',', value_parser = word)]
+    pub policies: Vec<String>,
+    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default: 6000:0.3,0:0.3]
+    #[arg(long, value_delimiter = ',', value_parser = load)]
+    pub loads: Vec<String>,
+}
+
+/// A name that the guest's shell takes for one word.
+fn word(text: &str) -> Result<String, String> {
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-:.".contains(it);
+    if text.is_empty() || !text.chars().all(plain) {
+        return Err("expected a policy, or POLICY:MICROSECONDS".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn load(text: &str) -> Result<String, String> {
+    let numbers = text.split_once(':').map(|(rate, time)| (rate.parse::<u32>(), time.parse::<f64>()));
+    match numbers {
+        Some((Ok(_), Ok(seconds))) if seconds > 0.0 && seconds <= 60.0 => Ok(text.to_owned()),
+        _ => Err("expected RATE:SECONDS, for example 6000:0.3".to_owned()),
+    }
 }

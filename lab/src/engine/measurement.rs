@@ -1,0 +1,82 @@
+//! A load, and the turns that were taken under it.
+
+use std::time::Duration;
+
+use loadgen::interleaved_rounds::Conditions;
+use serde::{Deserialize, Serialize};
+
+use super::conditions::STEAL_LIMIT;
+use super::turn::Turn;
+
+/// How a load is paced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum LoadKind {
+    /// A search for the capacity.
+    Capacity,
+    /// Requests at a given rate.
+    Open,
+    /// A rate that steps up and down.
+    Steps,
+    /// Each connection sends again when it has its reply.
+    Closed,
+}
+
+/// A load, and how long it may take.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LoadPlan {
+    /// The name in tables.
+    pub name: String,
+    /// How it is paced.
+    pub kind: LoadKind,
+    /// What loads differ in: requests per second, bytes of a file, or connections.
+    pub at: f64,
+    /// The rate as a share of the reference's capacity.
+    pub share: Option<f64>,
+    /// Rounds; each measures every contender once.
+    pub rounds: usize,
+    /// The time that all rounds may take; half of it may go to turns that are repeated.
+    pub limit: Duration,
+    /// Steal, as a share of one core, above which a turn is repeated.
+    pub steal_limit: f64,
+}
+
+impl LoadPlan {
+    /// A load that is repeated above the usual steal.
+    pub fn new(name: impl Into<String>, kind: LoadKind, at: f64, rounds: usize, limit: Duration) -> Self {
+        Self { name: name.into(), kind, at, share: None, rounds, limit, steal_limit: STEAL_LIMIT }
+    }
+}
+
+/// A turn that was taken, whatever became of it.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct TakenTurn {
+    /// The index of the contender.
+    pub contender: usize,
+    /// The round, from 0, of the class of distance that the machine was in. A turn that is repeated has that of its repeat.
+    pub round: usize,
+    /// The machine's conditions meanwhile.
+    pub conditions: Conditions,
+    /// Whether it was repeated because of steal.
+    pub stolen: bool,
+    /// Whether it counts in spite of steal: nothing was left for another attempt.
+    pub disturbed: bool,
+    /// What was measured.
+    #[serde(flatten)]
+    pub turn: Turn,
+}
+
+/// All turns under a load, in order of time.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Measurement {
+    /// The load.
+    #[serde(flatten)]
+    pub plan: LoadPlan,
+    /// The contenders by index.
+    pub contenders: Vec<String>,
+    /// The turns.
+    pub turns: Vec<TakenTurn>,
+}

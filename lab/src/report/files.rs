@@ -1,0 +1,37 @@
+//! The files of a report: a page, Markdown, plots and JSON.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::document::Document;
+use super::{html, markdown, svg};
+
+impl Document {
+    /// The document as Markdown, with its plots as files beside it.
+    pub fn markdown(&self) -> String {
+        markdown::markdown(self)
+    }
+
+    /// The document as one page, with its plots in it.
+    pub fn html(&self) -> String {
+        html::html(self)
+    }
+
+    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with `json`.
+    ///
+    /// # Errors
+    /// If a file can't be written.
+    pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("report.md"), self.markdown())?;
+        fs::write(folder.join("report.html"), self.html())?;
+        fs::write(folder.join("results.json"), serde_json::to_string_pretty(json)?)?;
+        for plot in self.sections.iter().flat_map(|section| &section.plots) {
+            fs::write(folder.join(format!("{}.svg", plot.name)), svg::standalone(&plot.svg))?;
+        }
+        Ok(())
+    }
+}
