@@ -1,10 +1,7 @@
 //! Classes of core distance, decided once over all turns of a run: what is near under one load is near under all.
 
-use loadgen::interleaved_rounds::{CoreDistance, DistanceClass};
+use loadgen::interleaved_rounds::{CoreDistance, DISTANCE_GAP, DistanceClass, distance_gaps};
 
-/// Distances that differ by this factor are different ones. Readings of one distance vary by up to 1.45, those of different
-/// ones differ by 4.
-const GAP: f64 = 1.6;
 /// A class has at least this share of the turns, the reciprocal, and two: fewer are disturbed readings.
 const MIN_SHARE: usize = 20;
 const MIN_TURNS: usize = 2;
@@ -19,7 +16,7 @@ pub(super) fn classify(turns: &[Option<CoreDistance>]) -> Vec<Option<DistanceCla
     let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
     let (mut from, mut to) = (0.0, f64::INFINITY);
     let border = loop {
-        let gaps = gaps(&rest);
+        let gaps = distance_gaps(rest.iter().copied());
         let Some(&widest) = gaps.first() else { break None };
         let below = |border: f64| rest.iter().filter(|it| it.before.max(it.after) < border).count();
         let above = |border: f64| rest.iter().filter(|it| it.before.min(it.after) > border).count();
@@ -35,7 +32,7 @@ pub(super) fn classify(turns: &[Option<CoreDistance>]) -> Vec<Option<DistanceCla
         let (low, high) = (distance.before.min(distance.after), distance.before.max(distance.after));
         match border {
             _ if low <= from || high >= to => None,
-            None => (high / low <= GAP).then_some(DistanceClass::Single),
+            None => (high / low <= DISTANCE_GAP).then_some(DistanceClass::Single),
             Some(border) if high < border => Some(DistanceClass::Near),
             Some(border) if low > border => Some(DistanceClass::Far),
             Some(_) => None,
@@ -43,16 +40,6 @@ pub(super) fn classify(turns: &[Option<CoreDistance>]) -> Vec<Option<DistanceCla
     };
     let unmeasured = border.is_none().then_some(DistanceClass::Single);
     turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect()
-}
-
-/// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the widest first.
-fn gaps(turns: &[CoreDistance]) -> Vec<f64> {
-    let mut logarithms: Vec<f64> = turns.iter().flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
-    logarithms.sort_by(f64::total_cmp);
-    let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
-    let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= GAP.ln()).collect();
-    gaps.sort_by(|a, b| b.0.total_cmp(&a.0));
-    gaps.into_iter().map(|(_, middle)| middle.exp()).collect()
 }
 
 #[cfg(test)]

@@ -127,6 +127,14 @@ async fn no_handler_runs_if_a_paused_listener_is_stopped() {
     assert_eq!(serving.alignment().accepted, 0);
 }
 
+/// A connection on which a byte was sent, and whose reads end after some seconds.
+fn client_that_has_asked(address: std::net::SocketAddr) -> std::net::TcpStream {
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    std::io::Write::write_all(&mut client, b"x").unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    client
+}
+
 #[test]
 fn a_graceful_stop_serves_the_connections_that_wait_in_the_backlog() {
     for driver in crate::common::drivers() {
@@ -139,14 +147,7 @@ fn a_graceful_stop_serves_the_connections_that_wait_in_the_backlog() {
                 for _ in 0..turns {
                     runtime::yield_now().await;
                 }
-                let mut clients: Vec<_> = (0..8)
-                    .map(|_| {
-                        let mut client = std::net::TcpStream::connect(address).unwrap();
-                        std::io::Write::write_all(&mut client, b"x").unwrap();
-                        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-                        client
-                    })
-                    .collect();
+                let mut clients: Vec<_> = (0..8).map(|_| client_that_has_asked(address)).collect();
                 serving.shutdown(Duration::from_secs(30)).await;
                 // A ring sends what was written when the turn ends.
                 runtime::sleep(Duration::from_millis(1)).await;
@@ -193,14 +194,7 @@ async fn a_graceful_stop_serves_the_connections_that_wait_for_the_other_worker()
         let _ = blocked.recv();
     });
     begun.recv().unwrap();
-    let mut clients: Vec<_> = (0..CLIENTS)
-        .map(|_| {
-            let mut client = std::net::TcpStream::connect(address).unwrap();
-            std::io::Write::write_all(&mut client, b"x").unwrap();
-            client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-            client
-        })
-        .collect();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| client_that_has_asked(address)).collect();
     let stopped = runtime::spawn(serving.shutdown(Duration::from_secs(30)));
     // It has asked worker 1, which after its task takes in what has come, and then stops its listener.
     runtime::yield_now().await;

@@ -259,19 +259,25 @@ fn a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restore
     fs::remove_file(damaged).unwrap();
 }
 
+/// A server without capabilities on the testbed's interface under kernel polling, and its port.
+fn unprivileged_server() -> (Memcached, u16) {
+    let port = free_port();
+    let arguments = format!(
+        "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
+         --policy kernel-polling"
+    );
+    let server = Memcached::run(command().args(arguments.split(' ')), port);
+    wait_until("the server has no capabilities", || is_unprivileged(server.child.id()));
+    (server, port)
+}
+
 #[test]
 #[isolated(root)]
 #[serial]
 fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
     let testbed = enter(1);
     let before = napi();
-    let port = free_port();
-    let arguments = format!(
-        "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
-         --policy kernel-polling"
-    );
-    let mut server = Memcached::run(command().args(arguments.split(' ')), port);
-    wait_until("the server has no capabilities", || is_unprivileged(server.child.id()));
+    let (mut server, port) = unprivileged_server();
     assert!(!is_deferred(), "{:?}", napi());
     // Its only worker: other programs on the core would keep it from being saturated.
     scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
@@ -297,13 +303,7 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
 #[serial]
 fn a_guardian_that_hangs_does_not_keep_its_server_from_ending() {
     let testbed = enter(1);
-    let port = free_port();
-    let arguments = format!(
-        "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
-         --policy kernel-polling"
-    );
-    let mut server = Memcached::run(command().args(arguments.split(' ')), port);
-    wait_until("the server has no capabilities", || is_unprivileged(server.child.id()));
+    let (mut server, port) = unprivileged_server();
     let guardian = child_of(server.child.id()).unwrap();
     scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
     let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Distances that differ by this factor are different ones. Readings of the same distance vary by up to 1.45, those of
 /// different ones differ by 4.
-const GAP: f64 = 1.6;
+pub const DISTANCE_GAP: f64 = 1.6;
 
 /// What the machine did during a turn that none of the contestants caused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ impl Conditions {
     /// Whether the distance changed meanwhile, judged by these two readings alone. [`Rounds`](super::Rounds) judges by
     /// all readings of a run.
     pub fn distance_changed(&self) -> bool {
-        self.distance.is_some_and(|distance| distance.ratio() > GAP)
+        self.distance.is_some_and(|distance| distance.ratio() > DISTANCE_GAP)
     }
 }
 
@@ -110,9 +110,9 @@ impl Classification {
         let min_turns = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
         let latest = rest.last().map(|(_, distance)| distance.after);
         loop {
-            let borders = gaps(&rest);
+            let borders = distance_gaps(rest.iter().map(|(_, distance)| *distance));
             let Some(&widest) = borders.first() else {
-                for (index, _) in rest.iter().filter(|(_, distance)| distance.ratio() <= GAP) {
+                for (index, _) in rest.iter().filter(|(_, distance)| distance.ratio() <= DISTANCE_GAP) {
                     classified[*index] = Some(DistanceClass::Single);
                 }
                 // Without a second class, turns that were not measured belong to the only one.
@@ -172,12 +172,11 @@ fn sides(turns: &[(usize, CoreDistance)], border: f64) -> (Turns, Turns) {
 }
 
 /// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the widest first.
-fn gaps(turns: &[(usize, CoreDistance)]) -> Vec<f64> {
-    let mut logarithms: Vec<f64> =
-        turns.iter().flat_map(|(_, distance)| [distance.before.ln(), distance.after.ln()]).collect();
+pub fn distance_gaps(turns: impl Iterator<Item = CoreDistance>) -> Vec<f64> {
+    let mut logarithms: Vec<f64> = turns.flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
     logarithms.sort_by(f64::total_cmp);
     let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
-    let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= GAP.ln()).collect();
+    let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= DISTANCE_GAP.ln()).collect();
     gaps.sort_by(|a, b| b.0.total_cmp(&a.0));
     gaps.into_iter().map(|(_, middle)| middle.exp()).collect()
 }

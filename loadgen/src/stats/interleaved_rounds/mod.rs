@@ -34,7 +34,7 @@ mod rounds;
 #[cfg(test)]
 mod tests;
 
-pub use conditions::{Conditions, CoreDistance, DistanceClass};
+pub use conditions::{Conditions, CoreDistance, DISTANCE_GAP, DistanceClass, distance_gaps};
 pub use finished::{
     ClassRounds, DisturbedTurn, FinishedRounds, FinishedTurn, LeftOutReason, LeftOutTurn, Round,
 };
