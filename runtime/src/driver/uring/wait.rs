@@ -63,12 +63,13 @@ impl UringDriver {
         self.watch_eventfd();
         self.send_wake_messages();
         // With completions at hand an enter returns before it polls.
-        let sleeps = matches!(wait, Wait::Park(_))
-            && !self.epoll_ready.get()
-            && !self.ring.borrow_mut().has_completions();
+        let polls_anyway = || {
+            let may_sleep = matches!(wait, Wait::Park(_)) && !self.epoll_ready.get();
+            may_sleep && !self.ring.borrow_mut().has_completions()
+        };
         let (want, timeout) = match wait {
             // As many completions as are never there, so that the enter polls before it returns.
-            _ if !sleeps && self.queue_polls.are_overdue() => (COMPLETIONS, Some(SHORT_SLEEP)),
+            _ if self.queue_polls.are_overdue() && !polls_anyway() => (COMPLETIONS, Some(SHORT_SLEEP)),
             Wait::Pass => (0, None),
             // An enter between the turns has completed the poll of the epoll instance.
             Wait::Park(_) if self.epoll_ready.get() => (0, None),
