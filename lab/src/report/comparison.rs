@@ -150,8 +150,12 @@ impl Comparison {
             });
         }
         if let Some(load) = self.load(LoadKind::Open) {
-            let at = match load.share {
-                Some(share) => format!("At {:.0} % of that load", share * 100.0),
+            let at = match load.share.map(|share| share * 100.0) {
+                Some(percent) if self.load(LoadKind::Capacity).is_some() => {
+                    format!("At {percent:.0} % of that load")
+                }
+                // The capacity was found at another distance of the cores.
+                Some(percent) => format!("At {percent:.0} % of the reference's capacity"),
                 None => format!("At {}", load.name),
             };
             sentences.push(format!(
