@@ -90,6 +90,11 @@ impl AwakeTime {
     }
 }
 
+/// How often the calling thread has gone to sleep (`ru_nvcsw` of `RUSAGE_THREAD`, getrusage(2)).
+pub fn voluntary_switches() -> u64 {
+    crate::host::scheduler::this_thread_usage().ru_nvcsw.unsigned_abs()
+}
+
 /// The CPU time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
 pub fn this_thread_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

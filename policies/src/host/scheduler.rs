@@ -1,8 +1,9 @@
 //! The scheduling class of threads: `SCHED_OTHER`, or real-time `SCHED_FIFO`.
 
-#![expect(unsafe_code, reason = "neither rustix nor std has sched_setscheduler")]
+#![expect(unsafe_code, reason = "neither rustix nor std has sched_setscheduler and getrusage")]
 
 use std::io;
+use std::mem::MaybeUninit;
 
 use super::process_stat::ProcessStat;
 use crate::cpus::Pid;
@@ -71,6 +72,17 @@ fn set(thread: Pid, class: libc::c_int, priority: libc::c_int) -> io::Result<()>
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What the calling thread has used so far.
+pub(crate) fn this_thread_usage() -> libc::rusage {
+    let mut usage = MaybeUninit::uninit();
+    // SAFETY: the kernel fills the structure, or fails, which it does only for an unknown `who` or a bad address: neither is
+    // possible here.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    }
 }
 
 #[cfg(test)]

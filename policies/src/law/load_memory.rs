@@ -11,9 +11,10 @@ const BUCKETS: usize = 96;
 /// How long polling is not tried again at a load after it did not pay; twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(8);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// After this time measurements of interrupts are taken again, and an interval that exceeded a bound may be chosen: the machine may
-/// have changed.
-const MOST_AGE: Duration = Duration::from_secs(30);
+/// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
+/// time, because the machine may change. An interval that exceeded a bound may be chosen again after the longest time.
+const FIRST_AGE: Duration = Duration::from_secs(10);
+const MOST_AGE: Duration = Duration::from_secs(40);
 
 /// What is known of a load.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,6 +23,8 @@ pub(super) struct KnownLoad {
     pub(super) plain: Option<Measured>,
     /// How long ago that was.
     age: Duration,
+    /// After which time they are measured again: the first time if it is zero.
+    most_age: Duration,
     /// The poll interval that has paid last, unless polling was refused since. Zero: a wait that never sleeps.
     pub(super) interval: Option<Duration>,
     /// For how long polling is not tried.
@@ -42,7 +45,19 @@ impl KnownLoad {
 
     /// Whether interrupts have to be measured again.
     pub(super) fn is_stale(&self) -> bool {
-        self.plain.is_none() || self.age > MOST_AGE
+        self.plain.is_none() || self.age > self.most_age.max(FIRST_AGE)
+    }
+
+    /// Interrupts at this load, unless they have to be measured again.
+    pub(super) fn fresh_plain(&self) -> Option<Measured> {
+        self.plain.filter(|_| !self.is_stale())
+    }
+
+    /// Interrupts are measured again, and the next time after twice the time.
+    pub(super) fn measure_again(&mut self) {
+        if self.plain.take().is_some() {
+            self.most_age = (self.most_age.max(FIRST_AGE) * 2).min(MOST_AGE);
+        }
     }
 
     pub(super) fn set_plain(&mut self, plain: Measured) {
@@ -114,14 +129,6 @@ impl LoadMemory {
             change(&mut self.0[other]);
         }
     }
-
-    /// Plain interrupts at the nearest load at which they were measured, and whether that is as high as `rate`, or nearly so.
-    pub(super) fn nearest_plain(&self, rate: f64) -> Option<(Measured, bool)> {
-        let at = bucket(rate);
-        let measured = self.0.iter().enumerate().filter_map(|(index, load)| Some((index, load.plain?)));
-        let (index, plain) = measured.min_by_key(|(index, _)| index.abs_diff(at))?;
-        Some((plain, index.abs_diff(at) <= 1))
-    }
 }
 
 fn bucket(rate: f64) -> usize {
@@ -154,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_exceeded_a_bound_is_barred_at_its_load_for_half_a_minute() {
+    fn an_interval_that_exceeded_a_bound_is_barred_at_its_load_for_forty_seconds() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
         memory.at(50_000.0).bar(interval);
         let is_barred = |memory: &LoadMemory, rate| memory.known(rate).is_barred(interval);
@@ -166,14 +173,18 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_are_known_at_the_load_at_which_they_were_measured_for_half_a_minute() {
+    fn interrupts_are_measured_again_at_a_load_and_twice_as_late_each_time() {
         let mut memory = LoadMemory::default();
-        assert!(memory.nearest_plain(1_000.0).is_none());
         memory.at(1_000.0).set_plain(Measured { rate: 1_000.0, ..Measured::default() });
-        assert!(memory.nearest_plain(1_100.0).is_some_and(|(_, near)| near));
-        assert!(memory.nearest_plain(4_000.0).is_some_and(|(_, near)| !near));
+        assert!(memory.at(1_000.0).fresh_plain().is_some() && memory.at(1_300.0).fresh_plain().is_none());
         assert!(!memory.at(1_000.0).is_stale() && memory.at(4_000.0).is_stale());
-        memory.pass(Duration::from_secs(31));
+        memory.pass(Duration::from_secs(11));
+        assert!(memory.at(1_000.0).is_stale());
+        memory.at(1_000.0).measure_again();
+        memory.at(1_000.0).set_plain(Measured { rate: 1_000.0, ..Measured::default() });
+        memory.pass(Duration::from_secs(11));
+        assert!(!memory.at(1_000.0).is_stale());
+        memory.pass(Duration::from_secs(11));
         assert!(memory.at(1_000.0).is_stale());
     }
 }

@@ -2,8 +2,8 @@
 
 use super::epoch::Epoch;
 
-/// The weight of a window when it is the tenth or a later one. Earlier ones count equally.
-const LEAST_WEIGHT: f64 = 0.1;
+/// The weight of a window when it is the fifth or a later one. Earlier ones count equally.
+const LEAST_WEIGHT: f64 = 0.2;
 
 /// Measurements of the mode in effect. Times are in seconds.
 #[derive(Debug, Clone, Copy, Default)]

@@ -24,15 +24,20 @@ const LONGEST_WINDOW: Duration = Duration::from_millis(100);
 /// How long a choice is measured before the next one, in two windows at least, so that one disturbed window does not decide. Three
 /// choices follow a step of the load within 200 ms.
 const DWELL: Duration = Duration::from_millis(30);
+/// The same where the core is saturated: clients that wait for their replies fall into step there, and what an event takes
+/// falls by 15 % in the first 100 ms.
+const SATURATED_DWELL: Duration = Duration::from_millis(120);
 /// How much a measurement may exceed its bound before a choice is taken back: windows differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
+/// What of interrupts' mean delay an event may wait for, before any budget. Their delays are skewed, with a median of some 0.7 of the
+/// mean; those of polling are not, and more requests are not to become late.
+const UNSKEWED: f64 = 0.7;
 /// By how much a prediction of the CPU time may be wrong: a trial settles it.
 const PREDICTION_ERROR: f64 = 0.15;
-/// Before any budget an interval is made longer until requests wait for this number of times what a request at an idle server waits,
-/// also where interrupts would make them wait for longer. Beyond that a longer interval saves little CPU time.
-const MOST_IDLE_DELAYS: f64 = 4.0;
+/// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
+const LEAST_SAVING: f64 = 0.01;
 /// The share of the core above which plain interrupts are taken for saturated: what waits longest waits where no measurement sees
-/// it, so delays don't speak against polling, and measuring interrupts again would make requests pile up.
+/// it, so delays don't speak against polling.
 const SATURATED: f64 = 0.9;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
@@ -218,7 +223,8 @@ impl PollingLaw {
 
     /// Whether the mode in effect was measured for long enough to judge.
     fn is_measured(&self) -> bool {
-        self.since_change >= DWELL && self.present.windows >= 2
+        let dwell = if self.present.busy > SATURATED { SATURATED_DWELL } else { DWELL };
+        self.since_change >= dwell && self.present.windows >= 2
     }
 
     /// How long an interrupt takes until the application runs, in seconds. That of a kernel thread which wakes the application on the
@@ -227,13 +233,11 @@ impl PollingLaw {
         self.costs.wake_latency.as_secs_f64()
     }
 
-    /// How long an event may wait, in seconds, beside plain interrupts: the longest that is preferred, and the longest at all.
-    fn delay_bounds(&self, plain: &Measured) -> (f64, f64) {
+    /// How long an event may wait, in seconds, beside plain interrupts.
+    fn delay_bound(&self, plain: &Measured) -> f64 {
         let has_cpu_budget = self.budgets.cpu.share() > 0.0;
         let budget = if has_cpu_budget { 0.0 } else { self.budgets.latency.delay().as_secs_f64() };
-        let delay = plain.delay(self.wake());
-        let preferred = delay.min(MOST_IDLE_DELAYS * (self.wake() + plain.cost));
-        (preferred + budget, delay + budget)
+        plain.delay(self.wake()) * UNSKEWED + budget
     }
 
     /// The CPU time that an event may take, in seconds.
@@ -271,23 +275,32 @@ impl PollingLaw {
     /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards, so the prediction only
     /// has to be near: the core is idle for a third of the time at least, and half of the CPU time can be saved at most.
     fn first_interval(&self, plain: &Measured) -> Option<Duration> {
-        let (late, block) = (self.costs.timer_latency.as_secs_f64(), self.costs.block.as_secs_f64());
+        let late = self.costs.timer_latency.as_secs_f64();
         let idle = (1.0 - plain.busy).max(0.3);
-        let (bound, _) = self.delay_bounds(plain);
+        let bound = self.delay_bound(plain);
         let fits = |interval: &Duration| idle * (interval.as_secs_f64() + late) / 2.0 <= bound;
-        let wakes = plain.sleeps * f64::from(self.limits.wakes) * block;
+        let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();
         let saved = wakes.min(plain.cost * plain.rate / 2.0);
         let granted = plain.cost * plain.rate * (self.budgets.cpu.share() + PREDICTION_ERROR);
         let pays = |interval: &Duration| {
-            let polls = idle / (interval.as_secs_f64() + late) * block;
-            if interval.is_zero() { self.never_sleeps_within(plain) } else { polls <= saved + granted }
+            if interval.is_zero() {
+                self.never_sleeps_within(plain)
+            } else {
+                idle * self.polls(*interval) <= saved + granted
+            }
         };
         let mut intervals = self.intervals();
         if self.budgets.cpu.share() > 0.0 {
-            intervals.find(|interval| fits(interval) && pays(interval))
-        } else {
-            intervals.filter(fits).last().filter(pays)
+            return intervals.find(|interval| fits(interval) && pays(interval));
         }
+        let mut longest = intervals.next().filter(fits)?;
+        for interval in intervals.filter(fits) {
+            if idle * (self.polls(longest) - self.polls(interval)) < LEAST_SAVING * plain.cost * plain.rate {
+                break;
+            }
+            longest = interval;
+        }
+        Some(longest).filter(pays)
     }
 
     /// Whether a core that never sleeps takes no more than the CPU budget allows.
@@ -305,8 +318,10 @@ impl PollingLaw {
         let longest =
             self.limits.longest_interval(self.peak_rate).min(LatencyBudget::MAX.delay()).max(shortest);
         let never_sleeps = (self.budgets.cpu.share() > 0.0).then_some(Duration::ZERO);
+        // Each is 1.4 times the one before it.
         let steps =
-            (0..8).map(move |step| shortest * (1 << step)).filter(move |interval| *interval <= longest);
+            (0..8).flat_map(move |octave| [shortest, shortest * 7 / 5].map(|step| step * (1 << octave)));
+        let steps = steps.filter(move |interval| *interval <= longest);
         never_sleeps.into_iter().chain(steps)
     }
 
@@ -323,24 +338,21 @@ impl PollingLaw {
             self.memory.at(present.rate).set_plain(before);
             return self.compare(&before);
         }
-        let Some((plain, is_near)) = self.memory.nearest_plain(present.rate) else {
-            return Choice::Plain(Reason::Measures);
-        };
-        // At a higher load an event costs less, but polling saves half of it at most.
-        let saturates = plain.cost.min(present.cost * 2.0) * present.rate > SATURATED;
-        let is_stale = is_near && self.memory.at(plain.rate).is_stale();
-        if (!is_near && present.rate < plain.rate) || ((!is_near || is_stale) && !saturates) {
-            return Choice::Plain(Reason::Measures);
+        let load = self.memory.at(present.rate);
+        match load.fresh_plain() {
+            Some(plain) => self.compare(&plain),
+            None => {
+                load.measure_again();
+                Choice::Plain(Reason::Measures)
+            }
         }
-        let plain = if is_near { plain } else { Measured { busy: 1.0, ..plain } };
-        self.compare(&plain)
     }
 
     /// Keeps the interval, changes it or gives polling up, by what interrupts take at this load.
     fn compare(&mut self, plain: &Measured) -> Choice {
         let (present, now) = (self.present, interval(&self.settings));
         let delay = present.delay(self.wake());
-        let (preferred_delay, most_delay) = self.delay_bounds(plain);
+        let most_delay = self.delay_bound(plain);
         let most_cost = self.cost_bound(plain);
         let percent = |share: f64| (share * 100.0).round().min(f64::from(u16::MAX)) as u16;
         let comparison = Comparison {
@@ -355,11 +367,13 @@ impl PollingLaw {
         let next = match (is_costly, is_late) {
             (true, true) if !saturated => None,
             (true, _) => self.longer(now, delay, if saturated { f64::INFINITY } else { most_delay }),
-            (false, true) => self.shorter(now, plain, most_cost).or(saturated.then_some(now)),
+            (false, true) => {
+                self.shorter(now, plain, most_cost, delay - most_delay).or(saturated.then_some(now))
+            }
             (false, false) => {
                 let better = match self.budgets.cpu.share() > 0.0 {
-                    true => self.shorter(now, plain, most_cost),
-                    false => self.longer(now, delay, preferred_delay),
+                    true => self.shorter(now, plain, most_cost, 0.0),
+                    false => self.longer(now, delay, most_delay).filter(|next| self.saves(now, *next)),
                 };
                 Some(better.unwrap_or(now))
             }
@@ -383,25 +397,46 @@ impl PollingLaw {
         }
     }
 
-    /// The next longer interval, if events still wait no longer than they may.
+    /// A longer interval, at most twice as long, if events still wait no longer than they may.
     fn longer(&self, now: Duration, delay: f64, most: f64) -> Option<Duration> {
-        let next = self.intervals().find(|interval| *interval > now)?;
-        let added = (1.0 - self.present.busy).max(0.0) * (next - now).as_secs_f64() / 2.0;
-        (!self.is_barred(next) && delay + added <= most).then_some(next)
+        let mut longer = self.intervals().filter(|interval| *interval > now).peekable();
+        let longest = (*longer.peek()?).max(now * 2);
+        let added = |next: Duration| self.asleep() * (next - now).as_secs_f64() / 2.0;
+        let fits = |next: &Duration| !self.is_barred(*next) && delay + added(*next) <= most;
+        longer.take_while(|next| *next <= longest).filter(fits).last()
     }
 
-    /// The next shorter interval, if events still take no more CPU time than they may.
-    fn shorter(&self, now: Duration, plain: &Measured, most: f64) -> Option<Duration> {
-        let next = self.intervals().take_while(|interval| *interval < now).last()?;
+    /// The share of the time that the worker sleeps while the queue is polled, what a sleep costs included.
+    fn asleep(&self) -> f64 {
+        let sleep = interval(&self.settings) + self.costs.timer_latency;
+        (self.present.sleeps * sleep.as_secs_f64()).min(1.0)
+    }
+
+    /// The CPU time that sleeps of an idle worker take, as a share of the time.
+    fn polls(&self, interval: Duration) -> f64 {
+        self.costs.block.as_secs_f64() / (interval + self.costs.timer_latency).as_secs_f64()
+    }
+
+    /// The longest shorter interval with which events should wait for less by `excess` seconds, if they still take no more CPU time than
+    /// they may.
+    fn shorter(&self, now: Duration, plain: &Measured, most: f64, excess: f64) -> Option<Duration> {
+        let saved = |next: Duration| self.asleep() * (now - next).as_secs_f64() / 2.0;
+        let mut shorter = self.intervals().take_while(|interval| *interval < now);
+        let shortest = shorter.next()?;
+        let next = shorter.filter(|next| saved(*next) >= excess).last().unwrap_or(shortest);
         let fits = if next.is_zero() {
             self.never_sleeps_within(plain)
         } else {
-            let (late, block) = (self.costs.timer_latency.as_secs_f64(), self.costs.block.as_secs_f64());
-            let polls = |interval: Duration| 1.0 / (interval.as_secs_f64() + late);
-            let added = (1.0 - self.present.busy).max(0.0) * (polls(next) - polls(now)) * block;
+            let added = self.asleep() * (self.polls(next) - self.polls(now));
             self.present.cost + added / self.present.rate <= most
         };
         (!self.is_barred(next) && fits).then_some(next)
+    }
+
+    /// Whether a longer interval saves enough CPU time that events may wait for it.
+    fn saves(&self, now: Duration, longer: Duration) -> bool {
+        let saved = self.asleep() * (self.polls(now) - self.polls(longer));
+        saved >= LEAST_SAVING * self.present.cost * self.present.rate
     }
 
     /// Whether the interval has exceeded a bound at the present load.

@@ -243,6 +243,9 @@ impl Worker {
         let next_timer = self.timers.borrow_mut().next();
         let wait = self.choose_wait(now, self.end_of_wait(now, next_timer), idle_since);
         let parked = matches!(wait, Wait::Park(_));
+        if let Some(control) = &self.queue_control {
+            control.begin_wait();
+        }
         let outcome = self.driver.wait(wait);
         if parked {
             self.handle.wake.park_state.unpark();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use policies::law::{Budgets, Epoch, PollingLaw, QueueMode, QueueSettings, receiving_time};
 use policies::netlink::netdev::Netdev;
-use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time};
+use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time, voluntary_switches};
 use policies::{ChangeStep, QueueChange, QueueRequests};
 
 use super::worker_handle::WorkerHandle;
@@ -19,6 +19,9 @@ const STEP: Duration = Duration::from_millis(10);
 /// What the kernel takes at most to receive and report one event within a wait. A wait that took no longer than its
 /// events was not a sleep.
 const EVENT_TIME: Duration = Duration::from_nanos(1_500);
+/// After a turn with so many events a wait may take long without a sleep, because a ring sends the turn's replies in it, or the
+/// queue's kernel thread has the core. So the kernel is asked whether it slept, by two system calls.
+const LONG_TURN: u32 = 3;
 /// For how long nobody may poll the queue when a worker stops polling.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
 /// A worker that was away from its queue for longer than this, in nanoseconds, was paused: by a long task, or by the hypervisor.
@@ -90,6 +93,8 @@ pub(crate) struct QueueControl {
     last: Cell<Reading>,
     next_step: Cell<u64>,
     waits: Cell<Waits>,
+    /// How often the thread had gone to sleep before this wait, if that is asked.
+    sleeps_before: Cell<Option<u64>>,
     /// Events of the queue per second, in the last step.
     rate: Cell<f64>,
     backlog: Cell<Backlog>,
@@ -160,6 +165,7 @@ impl QueueControl {
             last: Cell::new(Reading { time: now, received_bytes: 0, sent_bytes: 0, threads: None }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
             waits: Cell::new(Waits { last: (now, 0), ..Waits::default() }),
+            sleeps_before: Cell::new(None),
             rate: Cell::new(0.0),
             backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
         };
@@ -187,6 +193,14 @@ impl QueueControl {
     /// Whether the next wait must not sleep, because the worker stops polling after one that returns no event.
     pub(crate) fn needs_pass(&self) -> bool {
         self.change.borrow().stops_polling()
+    }
+
+    /// Called before each wait.
+    pub(crate) fn begin_wait(&self) {
+        let waits = self.waits.take();
+        let asks = waits.last.1 >= LONG_TURN && self.in_effect().mode != QueueMode::Timed;
+        self.waits.set(waits);
+        self.sleeps_before.set(asks.then(voluntary_switches));
     }
 
     /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it. `parked`: whether it could sleep.
@@ -224,7 +238,11 @@ impl QueueControl {
             self.backlog.set(backlog);
         } else {
             let receiving = EVENT_TIME * u32::try_from(outcome.events).unwrap_or(u32::MAX);
-            if parked && waited > self.law.borrow().costs().block + receiving {
+            let slept = match self.sleeps_before.take() {
+                Some(before) => voluntary_switches() != before,
+                None => parked && waited > self.law.borrow().costs().block + receiving,
+            };
+            if slept {
                 waits.sleeps += 1;
                 waits.slept += waited;
                 // The first one has ended the sleep; the others came while the worker woke up.

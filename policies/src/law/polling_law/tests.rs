@@ -52,7 +52,7 @@ impl Server {
             let interrupts = rate * (1.0 - busy / 2.0);
             let cost = (3e-6 + 8e-6 * interrupts / rate).min(1.0 / rate);
             let busy = rate * cost;
-            (cost, interrupts, 3e-6 + 5e-6 * busy / (1.01 - busy), 1.0 - busy)
+            (cost, interrupts, 3e-6 + 15e-6 * busy / (1.01 - busy), 1.0 - busy)
         };
         let total = events as f64;
         Epoch {
@@ -141,7 +141,7 @@ fn a_load_that_returns_is_polled_at_once_with_the_interval_that_has_paid() {
         assert_eq!(server.run(0.0, ms(300)).mode(), QueueMode::Plain);
         assert_eq!(server.run(90_000.0, ms(20)).mode(), QueueMode::Timed);
         assert_eq!(interval(server.law.settings()), settled, "{latency} µs, {cpu} %");
-        assert_eq!(server.run(0.0, ms(31_000)).mode(), QueueMode::Plain);
+        assert_eq!(server.run(0.0, ms(41_000)).mode(), QueueMode::Plain);
         assert_eq!(server.run(90_000.0, ms(20)).mode(), QueueMode::Plain, "it is measured again");
     }
 }
@@ -183,7 +183,7 @@ fn a_step_of_the_load_is_followed_within_200_ms_and_then_nothing_changes() {
     server.run(90_000.0, Duration::from_millis(200));
     assert_eq!(server.mode(), QueueMode::Timed, "{:?}", server.changes);
     let settled = server.changes.len();
-    server.run(90_000.0, Duration::from_secs(10));
+    server.run(90_000.0, Duration::from_secs(9));
     assert!(server.changes[settled..].iter().all(|(_, settings)| settings.polls()), "{:?}", server.changes);
     server.run(0.0, Duration::from_millis(20));
     assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Idle));
@@ -206,7 +206,16 @@ fn polling_that_costs_more_is_given_up_and_tried_later_each_time() {
 }
 
 #[test]
-fn interrupts_are_measured_again_for_a_moment_each_half_minute() {
+fn a_load_is_not_judged_by_interrupts_of_another_one() {
+    let mut server = Server::new(0, 0);
+    server.run(90_000.0, Duration::from_secs(2));
+    let settled = server.changes.len();
+    server.run(110_000.0, Duration::from_millis(100));
+    assert_eq!(server.changes[settled].1.why, Reason::Measures, "{:?}", server.changes);
+}
+
+#[test]
+fn interrupts_are_measured_again_for_a_moment_every_forty_seconds() {
     let mut server = Server::new(0, 0);
     server.run(80_000.0, Duration::from_secs(300));
     let measured: Vec<Duration> =
