@@ -8,8 +8,9 @@ use super::measured::Measured;
 const PER_OCTAVE: f64 = 4.0;
 /// Up to 16 million events a second.
 const BUCKETS: usize = 96;
-/// How long polling is not tried again at a load after it did not pay; twice as long each time.
-const FIRST_PAUSE: Duration = Duration::from_secs(8);
+/// How long polling is not tried again at a load after it did not pay, which a disturbance of a trial may have caused; twice as long
+/// each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
 /// time, because the machine may change. An interval that exceeded a bound may be chosen again after the longest time.
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn a_refusal_holds_at_its_load_only_and_twice_as_long_each_time() {
         let mut memory = LoadMemory::default();
-        for seconds in [8, 16, 32, 64, 64] {
+        for seconds in [2, 4, 8, 16, 32, 64, 64] {
             memory.at(50_000.0).refuse(false);
             memory.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
             assert!(memory.at(50_000.0).is_refused(false) && memory.at(50_500.0).is_refused(false));

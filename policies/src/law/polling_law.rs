@@ -208,8 +208,7 @@ impl PollingLaw {
 
     fn take(&mut self, window: &Epoch) {
         let seconds = window.duration.as_secs_f64();
-        let change = window.events as f64 / seconds.max(1e-9) / self.present.rate.max(1e-9);
-        if !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&change) {
+        if is_other_load(window.events as f64 / seconds.max(1e-9) / self.present.rate.max(1e-9)) {
             self.begin_measuring();
         }
         self.memory.pass(window.duration);
@@ -334,9 +333,11 @@ impl PollingLaw {
         }
         let present = self.present;
         if let Some(before) = self.before_trial.take() {
-            // Clients that wait for replies ask more or less often while the queue is polled. It is the same load.
-            self.memory.at(present.rate).set_plain(before);
-            return self.compare(&before);
+            // Clients that wait for the replies of a saturated server ask more often while the queue is polled: it is the same load.
+            if before.busy > SATURATED || !is_other_load(present.rate / before.rate) {
+                self.memory.at(present.rate).set_plain(before);
+                return self.compare(&before);
+            }
         }
         let load = self.memory.at(present.rate);
         match load.fresh_plain() {
@@ -366,7 +367,10 @@ impl PollingLaw {
         let is_late = delay > most_delay * TOLERANCE;
         let next = match (is_costly, is_late) {
             (true, true) if !saturated => None,
-            (true, _) => self.longer(now, delay, if saturated { f64::INFINITY } else { most_delay }),
+            (true, _) => {
+                let most_delay = if saturated { f64::INFINITY } else { most_delay };
+                self.longer(now, delay, most_delay).filter(|next| self.saves(now, *next))
+            }
             (false, true) => {
                 self.shorter(now, plain, most_cost, delay - most_delay).or(saturated.then_some(now))
             }
@@ -505,6 +509,11 @@ impl PollingLaw {
             }
         }
     }
+}
+
+/// Whether a rate that has changed by this factor is that of another load.
+fn is_other_load(change: f64) -> bool {
+    !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&change)
 }
 
 /// The time between two polls of a sleeping worker. Zero if it never sleeps.

@@ -200,7 +200,7 @@ fn polling_that_costs_more_is_given_up_and_tried_later_each_time() {
         tried.clone().zip(tried.skip(1)).map(|(one, next)| (next.0 - one.0).as_secs()).collect();
     // A trial may try several intervals.
     let pauses: Vec<u64> = gaps.into_iter().filter(|gap| *gap > 0).collect();
-    assert_eq!(pauses, [8, 16, 32, 64]);
+    assert_eq!(pauses, [2, 4, 8, 16, 32, 64]);
     assert_eq!(server.mode(), QueueMode::Plain);
     assert!(server.law.settings().why.comparison().is_some_and(|beside| beside.cpu > 150));
 }
@@ -210,8 +210,18 @@ fn a_load_is_not_judged_by_interrupts_of_another_one() {
     let mut server = Server::new(0, 0);
     server.run(90_000.0, Duration::from_secs(2));
     let settled = server.changes.len();
-    server.run(110_000.0, Duration::from_millis(100));
-    assert_eq!(server.changes[settled].1.why, Reason::Measures, "{:?}", server.changes);
+    server.run(150_000.0, Duration::from_millis(200));
+    assert!(server.changes[settled..].iter().any(|it| it.1.why == Reason::Measures), "{:?}", server.changes);
+}
+
+#[test]
+fn a_step_of_the_load_during_a_trial_is_not_taken_for_what_polling_does() {
+    let mut server = Server::new(0, 0);
+    server.run(60_000.0, Duration::from_millis(40));
+    assert_eq!(server.mode(), QueueMode::Timed);
+    server.run(130_000.0, Duration::from_millis(300));
+    let plain = server.law.memory.known(130_000.0).plain.unwrap();
+    assert!(plain.rate > 110_000.0, "{plain:?}");
 }
 
 #[test]
