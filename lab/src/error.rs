@@ -86,9 +86,6 @@ pub enum Error {
     /// A server can't be attached to from outside.
     #[error("the server can't be attached to: {0}")]
     NotAttached(String),
-    /// The server on a network stack in user space can't run here.
-    #[error("the user-level server: {0}")]
-    UserLevelServer(String),
     /// A server that was given by its command is not one that a fleet can load.
     #[error("--server: {0}")]
     ServerCommand(String),

@@ -23,7 +23,6 @@
 //! - [`idle_cores`]: keeps idle cores awake.
 //! - [`core_distance`]: how long a cache line takes between two cores.
 //! - [`peers`]: the same echo server on several runtimes, and its load.
-//! - [`user_level_server`]: a memcached server on a network stack in user space, to compare with.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`engine`]: rounds, figures and their statistics.
 //! - [`experiment`]: contenders under the loads of a fleet.
@@ -52,6 +51,5 @@ pub mod peers;
 pub mod polling_config;
 pub mod report;
 pub mod testbed;
-pub mod user_level_server;
 
 pub use error::Error;

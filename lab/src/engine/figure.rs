@@ -55,8 +55,6 @@ pub enum Figure {
     ConnectionBytes,
     /// Memory of the kernel per connection, bytes.
     KernelConnectionBytes,
-    /// CPU time of the server and of the kernel thread that receives for it while nothing is asked, % of a core.
-    IdleCpu,
     /// Allocations of the server per request.
     Allocations,
     /// System calls that wait, poll or submit, per request.
@@ -99,7 +97,6 @@ impl Figure {
             Self::Softirq => "softirq %",
             Self::ConnectionBytes => "bytes/connection",
             Self::KernelConnectionBytes => "kernel bytes/connection",
-            Self::IdleCpu => "CPU at idle %",
             Self::Allocations => "allocations/req",
             Self::Waits => "waits/req",
             Self::Calls => "calls/req",
@@ -126,7 +123,6 @@ impl Figure {
             | Self::App
             | Self::System
             | Self::Softirq
-            | Self::IdleCpu
             | Self::PacketsPerInterrupt
             | Self::BusyPollShare
             | Self::AttachCpu

@@ -40,8 +40,6 @@ pub enum Contender {
         /// Time that the server spends computing for each request.
         work: Duration,
     },
-    /// This project's memcached on a network stack in user space, which keeps its core busy.
-    UserLevel,
     /// A server of another project, as it is.
     Program {
         /// How it is started.
@@ -134,7 +132,6 @@ impl Contender {
                 format!("lull, {policy}, {driver}, {} µs of work", work.as_micros())
             }
             Self::Echo { peer, .. } => peer.name().to_owned(),
-            Self::UserLevel => "user-level, smoltcp over AF_XDP".to_owned(),
             Self::Program { server, attached: None } => server.name.clone(),
             Self::Program { server, attached: Some(budget) } => {
                 format!("{}, attached, budget {budget} µs", server.name)
@@ -153,11 +150,6 @@ impl Contender {
     /// Whether its worker never sleeps, and so disturbs the other contenders on its core.
     pub(super) fn spins(&self) -> bool {
         matches!(self, Self::Lull { wait: WaitStrategy::Spin, .. })
-    }
-
-    /// Whether it never sleeps, and is stopped while others are measured.
-    pub(super) fn pauses(&self) -> bool {
-        matches!(self, Self::UserLevel)
     }
 
     /// Whether a kernel thread is to poll its queue all the time, also while other contenders are measured.
@@ -190,7 +182,7 @@ impl Contender {
         match self {
             Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
             Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
-            Self::UserLevel | Self::Program { .. } => None,
+            Self::Program { .. } => None,
         }
     }
 }

@@ -119,12 +119,6 @@ fn host_turn(
     turn
 }
 
-/// The CPU time over elapsed time of the server and of the kernel thread that receives for it.
-pub(super) fn idle_cpu(before: &HostReading, after: &HostReading) -> f64 {
-    let delta = after.snapshot.since(&before.snapshot);
-    (after.cpu - before.cpu + kernel_threads(&delta)) / delta.elapsed.as_secs_f64()
-}
-
 /// The longest 99th percentile of the fleet's own delay with which a turn is valid, µs. Beyond, something else ran on the
 /// fleet's core.
 const LONGEST_SEND_LAG_US: f64 = 500.0;

@@ -109,9 +109,6 @@ pub struct Experiment {
     pub trial_duration: f64,
     /// The highest 99th percentile at which a rate is within the capacity, µs.
     pub capacity_p99_us: f64,
-    /// Seconds for which the CPU time of each contender is measured while its connections are idle, before the rounds. 0 for
-    /// not at all.
-    pub idle: f64,
     /// The time that all rounds may take.
     pub time_limit: Duration,
     /// The search for the capacity's share of that time, 0 to 1. The loads share the rest equally.
@@ -148,7 +145,6 @@ impl Experiment {
             trial_warm_up: if quick { 0.1 } else { 0.2 },
             trial_duration: 0.1,
             capacity_p99_us: 500.0,
-            idle: 0.0,
             capacity_share: 0.5,
             time_limit: Duration::from_secs_f64(if quick { 75.0 } else { 290.0 } * fours.max(1.0)),
         }
@@ -162,7 +158,7 @@ impl Experiment {
     /// Turns without repeats, for a progress bar.
     pub fn steps(&self) -> usize {
         let searches = if self.searches_capacity() { self.capacity_rounds } else { 0 };
-        self.contenders.len() * (searches + self.loads.len() * self.rounds + usize::from(self.idle > 0.0))
+        self.contenders.len() * (searches + self.loads.len() * self.rounds)
     }
 
     /// Why a contender can't be compared with the others on these cores, if it can't.

@@ -13,9 +13,8 @@ use super::plan::{Experiment, LOWEST_RATE, Load, rounded};
 use super::running_contender::RunningContender;
 use super::running_server::{RunningPolicy, ServerMemory};
 use crate::Error;
-use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Measured, Results, Runner, Status};
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Results, Runner, Status};
 use crate::fleet::{FleetLoad, FleetPacing};
-use crate::user_level_server::LostFrames;
 
 /// The first rate that the search for the capacity tries, requests per second.
 const FIRST_RATE: f64 = 100_000.0;
@@ -34,8 +33,6 @@ pub struct Outcome {
     pub servers: Vec<Option<RunningPolicy>>,
     /// What each contender and the kernel held for its connections.
     pub memory: Vec<ServerMemory>,
-    /// What each contender on a network stack in user space has lost. `None` for the others.
-    pub lost_frames: Vec<Option<LostFrames>>,
 }
 
 /// The thread of kernel-thread polls from the start to the end of the comparison.
@@ -70,11 +67,6 @@ impl Experiment {
         let names: Vec<String> = self.contenders.iter().map(Contender::name).collect();
         let deadline = Instant::now() + self.time_limit;
         let mut runner = Runner::new(cores, progress);
-        let mut idle = Vec::new();
-        for (name, running) in names.iter().zip(&mut running).filter(|_| self.idle > 0.0) {
-            runner.begin(&format!("idle: {name}"));
-            idle.push(running.idle_cpu(self.idle)?);
-        }
         let (mut capacity, mut no_capacity) = (self.given_capacity, None);
         if self.searches_capacity() {
             let limit = self.time_limit.mul_f64(self.capacity_share);
@@ -122,9 +114,6 @@ impl Experiment {
         results.notes.extend(no_capacity);
         for load in &mut results.loads {
             for (index, row) in load.rows.iter_mut().enumerate() {
-                if let Some(idle) = idle.get(index).filter(|_| load.kind == LoadKind::Closed) {
-                    row.figures.insert(Figure::IdleCpu, Measured::once(idle * 100.0));
-                }
                 if let Some(reason) = self.not_comparable(index, cores) {
                     row.status = Status::NotComparable(reason);
                 }
@@ -132,8 +121,7 @@ impl Experiment {
         }
         let servers = running.iter().map(|running| running.policy.clone()).collect();
         let memory = running.iter().map(|running| running.memory).collect();
-        let lost_frames = running.iter_mut().map(RunningContender::end_user_level).collect();
-        Ok(Outcome { results, capacity, servers, memory, lost_frames })
+        Ok(Outcome { results, capacity, servers, memory })
     }
 
     fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {

@@ -1,12 +1,11 @@
 //! A server that runs, and the fleet that stays connected to it.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use loadgen::Workload;
 
 use super::contender::Contender;
-use super::measurement::{fleet_turn, idle_cpu};
+use super::measurement::fleet_turn;
 use super::plan::Experiment;
 use super::running_server::{RunningPolicy, RunningServer, ServerMemory, slab_bytes};
 use super::server_command::with_reply_length;
@@ -15,7 +14,6 @@ use crate::engine::{CoreAssignment, Turn};
 use crate::experiment_process::{ExperimentProcess, FleetSpec, ProcessRole};
 use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
 use crate::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_MAC};
-use crate::user_level_server::LostFrames;
 
 /// A contender that runs. Dropping it ends its processes and removes its testbed.
 #[derive(Debug)]
@@ -73,51 +71,26 @@ impl RunningContender {
         // A server without connections has no queue that could be attached to.
         server.attach(contender)?;
         let policy = server.policy.take();
-        server.pause()?;
         Ok(Self { fleet, server, depth, policy, memory })
     }
 
     /// Runs a load for some seconds, of which nothing is counted.
     pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
         if seconds > 0.0 {
-            self.server.resume()?;
             self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
-            self.server.pause()?;
         }
         Ok(())
-    }
-
-    /// The CPU time over elapsed time, 0 to 1, of the server and of the kernel thread that receives for it while the
-    /// connections are open and idle.
-    pub(super) fn idle_cpu(&mut self, seconds: f64) -> Result<f64, Error> {
-        self.server.resume()?;
-        // What the load has left is over.
-        std::thread::sleep(Duration::from_secs_f64(seconds / 2.0));
-        let before = self.server.read()?;
-        std::thread::sleep(Duration::from_secs_f64(seconds));
-        let after = self.server.read()?;
-        self.server.pause()?;
-        Ok(idle_cpu(&before, &after))
-    }
-
-    /// Ends a user-level server, after all turns. Returns what it has lost; `None` for another server.
-    pub(super) fn end_user_level(&mut self) -> Option<LostFrames> {
-        // What was measured is valid without it.
-        self.server.end_user_level().ok().flatten()
     }
 
     /// Runs a load, and reads what the host did meanwhile.
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
-        self.server.resume()?;
         let before = self.server.read()?;
         let measurement = self.fleet.run_fleet(load)?;
         let after = self.server.read()?;
-        self.server.pause()?;
         // The fleet's own packets count on its core, too, and GRO merges several requests in flight.
         let server = self.server.cores;
-        let counts_received =
-            self.server.counts_received() && self.depth == 1 && server.receiver != server.cores.client;
+        let counts_received = self.depth == 1 && server.receiver != server.cores.client;
         Ok(fleet_turn(measurement, &before, &after, server, counts_received))
     }
 }

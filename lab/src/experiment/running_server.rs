@@ -1,7 +1,7 @@
 //! A server in its own testbed, and what the host counts of it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -23,11 +23,7 @@ use crate::experiment_process::{
     AttachSpec, EchoServerReady, ExperimentProcess, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
 };
 use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
-use crate::testbed::{
-    CLIENT_ADDRESS, PREFIX_LENGTH, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, poll_by_thread,
-    ring_drops,
-};
-use crate::user_level_server::{LostFrames, PORT, UserLevelServerSpec};
+use crate::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed, poll_by_thread, ring_drops};
 
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,8 +65,6 @@ pub(super) struct RunningServer {
     pub(super) cores: ServerCores,
     /// Whether a law drives its queue.
     adapts: bool,
-    /// Whether it is stopped while others are measured.
-    pauses: bool,
     pub(super) address: SocketAddr,
     pub(super) policy: Option<RunningPolicy>,
 }
@@ -86,7 +80,7 @@ impl RunningServer {
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         let receiver = if packing || polled { cores.packing } else { cores.server };
         let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
-        let (adapts, pauses) = (contender.polls(), contender.pauses());
+        let adapts = contender.polls();
         Ok(Self {
             attacher: None,
             server,
@@ -95,7 +89,6 @@ impl RunningServer {
             perf,
             cores: ServerCores { cores, receiver },
             adapts,
-            pauses,
             address,
             policy,
         })
@@ -105,30 +98,6 @@ impl RunningServer {
     pub(super) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
         self.attacher = start_attacher(contender, &self.testbed, self.cores.cores, self.server.id())?;
         Ok(())
-    }
-
-    /// Stops a server that never sleeps, so that others can be measured.
-    pub(super) fn pause(&self) -> io::Result<()> {
-        if self.pauses { self.server.pause() } else { Ok(()) }
-    }
-
-    /// Continues it.
-    pub(super) fn resume(&self) -> io::Result<()> {
-        if self.pauses { self.server.resume() } else { Ok(()) }
-    }
-
-    /// Ends a user-level server. Returns what it has lost. `None` for another server, which goes on.
-    pub(super) fn end_user_level(&mut self) -> Result<Option<LostFrames>, Error> {
-        if !self.pauses {
-            return Ok(None);
-        }
-        self.resume()?;
-        self.server.end_user_level_server().map(Some)
-    }
-
-    /// Whether its packets pass the kernel's counters of received packets.
-    pub(super) fn counts_received(&self) -> bool {
-        !self.pauses
     }
 
     /// Resident memory of the server's process, in bytes.
@@ -222,23 +191,6 @@ fn start_server(
             let EchoServerReady { address, ran, steps_down, .. } = server.receive()?;
             testbed.server.run(|| service.check(address))?;
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
-        }
-        Contender::UserLevel => {
-            let role = ProcessRole::UserLevelServer(UserLevelServerSpec {
-                interface: SERVER_INTERFACE.to_owned(),
-                hardware: SERVER_MAC,
-                address: SERVER_ADDRESS,
-                prefix_length: PREFIX_LENGTH,
-                core: cores.server,
-                memory,
-            });
-            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let address = (SERVER_ADDRESS, PORT);
-            server.user_level_server_ready(|| {
-                let send = || UdpSocket::bind((CLIENT_ADDRESS, 0))?.send_to(&[0], address);
-                testbed.client.run(send).map(drop)
-            })?;
-            Ok((server, address.into(), None))
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
             poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;

@@ -16,7 +16,6 @@ use super::messages::{
 use super::process_main::SUBCOMMAND;
 use crate::fleet::{FleetLoad, FleetMeasurement};
 use crate::testbed::Namespace;
-use crate::user_level_server::{LostFrames, UserLevelServerReady};
 use crate::{Error, allocation_counter};
 
 /// A running experiment process. Dropping it kills the process.
@@ -101,42 +100,6 @@ impl ExperimentProcess {
     pub(crate) fn echo_waits(&mut self) -> Result<u64, Error> {
         self.command(STATUS)?;
         self.receive()
-    }
-
-    /// Waits until a user-level server serves. `send` sends it a datagram from the other end of its link.
-    pub(crate) fn user_level_server_ready(&mut self, send: impl Fn() -> io::Result<()>) -> Result<(), Error> {
-        loop {
-            match self.receive()? {
-                UserLevelServerReady::Refused { reason } => return Err(Error::UserLevelServer(reason)),
-                UserLevelServerReady::Listens => send()?,
-                UserLevelServerReady::Serves => return Ok(()),
-                UserLevelServerReady::Ended(_) => return Err(Error::ProcessExited),
-            }
-        }
-    }
-
-    /// Ends a user-level server. Returns what it has lost.
-    pub(crate) fn end_user_level_server(&mut self) -> Result<LostFrames, Error> {
-        self.commands.take();
-        match self.receive()? {
-            UserLevelServerReady::Ended(lost) => Ok(lost),
-            _ => Err(Error::ProcessExited),
-        }
-    }
-
-    /// Stops the process until it is continued.
-    pub(crate) fn pause(&self) -> io::Result<()> {
-        self.signal(Signal::STOP)
-    }
-
-    /// Continues a process that was stopped.
-    pub(crate) fn resume(&self) -> io::Result<()> {
-        self.signal(Signal::CONT)
-    }
-
-    fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        Ok(kill_process(pid.ok_or(io::ErrorKind::NotFound)?, signal)?)
     }
 
     /// The process's id.

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{FleetConfig, FleetMeasurement};
 use crate::peers::{EchoLoadSpec, EchoServerSpec};
 use crate::polling_config::PollingConfig;
-use crate::user_level_server::UserLevelServerSpec;
 
 /// What an experiment process does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -28,8 +27,6 @@ pub enum ProcessRole {
     EchoLoad(EchoLoadSpec),
     /// Loads any server with a fleet.
     Fleet(FleetSpec),
-    /// Runs a memcached server on a network stack in user space.
-    UserLevelServer(UserLevelServerSpec),
     /// Becomes another program.
     Program(ProgramSpec),
     /// Keeps another process's server under kernel polling, from outside.

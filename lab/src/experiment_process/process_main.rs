@@ -10,7 +10,7 @@ use super::messages::{EchoLoadReady, EchoServerReady, ProcessRole};
 use super::output::send;
 use super::{attacher, fleet, load, server};
 use crate::testbed::Namespace;
-use crate::{Error, allocation_counter, peers, user_level_server};
+use crate::{Error, allocation_counter, peers};
 
 /// The hidden subcommand that makes the `lab` program an experiment process.
 pub const SUBCOMMAND: &str = "experiment-process";
@@ -38,7 +38,6 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
             Err(Error::program(&spec.program, error))
         }
         ProcessRole::Attach(spec) => attacher::run(&spec),
-        ProcessRole::UserLevelServer(spec) => user_level_server::serve(&spec, send),
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
             let allocation_count = allocation_counter::address();
             send(&EchoServerReady { address, allocation_count, ran, steps_down })

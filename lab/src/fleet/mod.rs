@@ -30,7 +30,6 @@ pub use engine::{Fleet, FleetConfig};
 pub use latency::FleetLatency;
 pub use measurement::FleetMeasurement;
 pub use pacing::FleetPacing;
-pub(crate) use packet_socket::busy_poll_on_read;
 pub use requests::FleetRequests;
 pub use run::FleetLoad;
 pub use windows::FleetWindow;

@@ -68,7 +68,7 @@ fn set_option<T: Copy>(
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`.
-pub(crate) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
+pub(super) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
     /// Packets that one read takes from the queue at most; NAPI's own limit.
     const BUDGET: libc::c_int = 64;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, 1i32)?;

@@ -193,9 +193,6 @@ impl Comparison {
             };
             notes.push(format!("{name}: {} ran: {}", running.ran, running.steps_down.join("; ")));
         }
-        for (name, lost) in names.iter().zip(&outcome.lost_frames) {
-            notes.extend(lost.map(|lost| format!("{name}: {lost}")));
-        }
         for (index, name) in names.iter().enumerate() {
             let turns = || outcome.results.turns_of(index);
             let most =
@@ -600,13 +597,7 @@ mod tests {
             Some(RunningPolicy { ran, steps_down, ready: None })
         };
         let servers = names.iter().enumerate().map(running).collect();
-        let outcome = Outcome {
-            results,
-            capacity: None,
-            servers,
-            memory: Vec::new(),
-            lost_frames: vec![None; names.len()],
-        };
+        let outcome = Outcome { results, capacity: None, servers, memory: Vec::new() };
         let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
         Comparison::new(experiment, cores, true, 4.8, outcome)
     }

@@ -39,7 +39,7 @@ pub(super) fn value(row: &Row, figure: Figure) -> String {
     let Some(value) = row.value(figure) else { return NONE.to_owned() };
     // These are measured once, and not in rounds.
     match figure {
-        Figure::ConnectionBytes | Figure::KernelConnectionBytes | Figure::IdleCpu => {
+        Figure::ConnectionBytes | Figure::KernelConnectionBytes => {
             format!("{:.*}", figure.digits(), value.median)
         }
         _ => interval_text(value, figure.digits()),
@@ -165,7 +165,7 @@ const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 4] = [
 ];
 
 /// Figures that say what the others consist of.
-const PARTS: [Figure; 23] = [
+const PARTS: [Figure; 22] = [
     Figure::Answered,
     Figure::KernelThreadCpu,
     Figure::Wakes,
@@ -183,7 +183,6 @@ const PARTS: [Figure; 23] = [
     Figure::Instructions,
     Figure::InstructionsPerCycle,
     Figure::CacheMisses,
-    Figure::IdleCpu,
     Figure::ConnectionBytes,
     Figure::KernelConnectionBytes,
     Figure::Allocations,

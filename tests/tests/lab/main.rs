@@ -9,5 +9,4 @@ mod pacing;
 mod paper;
 mod server;
 mod steps;
-mod user_level;
 mod waiting;

@@ -49,7 +49,7 @@ pub struct PaperConfig {
     pub file_sizes: Vec<usize>,
     /// Rounds of each load that the time of a part is enough for if no turn is repeated, in the order of [`Part::ALL`]. Starting
     /// servers comes on top.
-    pub rounds_in_time: [u32; 5],
+    pub rounds_in_time: [u32; 4],
 }
 
 impl PaperConfig {
@@ -72,7 +72,7 @@ impl PaperConfig {
             connection_records: if quick { 10_000 } else { 100_000 },
             file_sizes: if quick { vec![64] } else { vec![64, 1 << 10] },
             // Six rounds are the fewest that give an interval, and a turn that is not valid costs one.
-            rounds_in_time: if quick { [8, 8, 9, 8, 10] } else { [11, 8, 16, 9, 16] },
+            rounds_in_time: if quick { [8, 8, 8, 10] } else { [11, 8, 9, 16] },
         }
     }
 
@@ -91,7 +91,7 @@ impl PaperConfig {
         if let Some(rounds) = rounds {
             (config.rounds, config.capacity_rounds) = (rounds, rounds);
             // More than twice what they take: on a slow machine, too, rounds are to end it, and not the time.
-            config.rounds_in_time = [u32::try_from(2 * rounds + 6).unwrap_or(u32::MAX); 5];
+            config.rounds_in_time = [u32::try_from(2 * rounds + 6).unwrap_or(u32::MAX); 4];
         }
         config
     }
@@ -114,7 +114,7 @@ impl PaperConfig {
         let fleet = self.warm_up + self.turn + READING;
         match part {
             Part::Attached | Part::Web => self.settle + fleet,
-            Part::Policies | Part::UserLevel | Part::Connections => fleet,
+            Part::Policies | Part::Connections => fleet,
         }
     }
 

@@ -10,7 +10,6 @@ use super::config::{CAPACITY_SHARE, PaperConfig, latency_budgets};
 use super::part::Part;
 use super::part_result::PartResult;
 use super::programs::{Program, Programs};
-use super::published::USER_LEVEL;
 use super::web_servers::{WebRoot, nginx_servers, own_servers};
 use crate::Error;
 use crate::engine::{CoreAssignment, Figure, Measured};
@@ -18,10 +17,6 @@ use crate::experiment::{Contender, Experiment, Load, Outcome, ServerCommand, Ser
 use crate::fleet::FleetRequests;
 use crate::polling_config::PollingConfig;
 
-/// The shares of vanilla's capacity at which the stack in user space is measured in the open loop.
-const USER_LEVEL_SHARES: [f64; 2] = [0.5, 1.1];
-/// Seconds for which its CPU time at idle is measured.
-const IDLE: f64 = 0.5;
 /// The least number of connections by which memory is divided: with fewer, other memory decides.
 const ENOUGH: usize = 100;
 
@@ -84,29 +79,6 @@ pub(super) fn attached(config: &PaperConfig, cores: CoreAssignment, program: &Pa
     });
     let workload = etc_workload(config.connections, config.records);
     FleetPart { experiment, published, workload, notes: notes.into_iter().collect() }
-}
-
-/// Tables 1 and 3: the kernel's stack beside one in user space, under the same memcached.
-pub(super) fn user_level(config: &PaperConfig) -> FleetPart {
-    let contenders = vec![lull(Policy::Vanilla), lull(Policy::KernelPolling), Contender::UserLevel];
-    let mut experiment = shape(config, Part::UserLevel, contenders, &USER_LEVEL_SHARES);
-    experiment.idle = IDLE;
-    let notes = [
-        "the user-level stack is smoltcp over AF_XDP, with a thread that polls all the time; it is neither F-Stack nor \
-         Caladan. Protocol and store are Lull's memcached in all three",
-        "on a veth AF_XDP runs in native mode, but copies: a request from the sender's packet into a page, from there into \
-         the socket's frame, and from there into smoltcp's buffer; a reply into smoltcp's buffer, the frame and the \
-         kernel's packet. The kernel's stack copies each once. A NIC with zero-copy drivers spares the stack the copies \
-         between kernel and frame",
-        "the driver's receiving, the XDP program and the sending are system calls of the polling thread, so they are its \
-         system time; TCP in user space is part of App. Its CPU time is that of the whole core at any rate",
-        "TCP checksums are not verified by either stack, as the sender leaves them to the offload; for what it sends smoltcp \
-         computes them in software, and the kernel leaves them to the offload",
-        "between its turns the user-level server is stopped (SIGSTOP), since it would take the core from the others",
-    ];
-    let published = vec![Some("Vanilla"), None, Some(USER_LEVEL)];
-    let workload = etc_workload(config.connections, config.records);
-    FleetPart { experiment, published, workload, notes: notes.map(str::to_owned).into() }
 }
 
 /// Figure 9, with this number of connections: vanilla and kernel polling, the two that it has beside F-Stack.
@@ -191,9 +163,6 @@ impl FleetPart {
                     running.steps_down.join("; ")
                 ));
             }
-        }
-        for (contender, lost) in experiment.contenders.iter().zip(&outcome.lost_frames) {
-            notes.extend(lost.map(|lost| format!("{}: {lost}", contender.name())));
         }
         let part = PartResult {
             reference: experiment.contenders[0].name(),

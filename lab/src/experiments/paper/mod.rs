@@ -94,7 +94,6 @@ fn fleet_part(
             let memcached = programs.memcached.as_ref()?;
             Some(fleet_parts::attached(config, cores, &memcached.path))
         }
-        Part::UserLevel => Some(fleet_parts::user_level(config)),
         Part::Web | Part::Connections => None,
     }
 }
@@ -185,10 +184,7 @@ fn measure_part(
 ) -> Result<Result<PartResult, String>, Error> {
     let missing = |name: &str| Ok(Err(format!("{name} is not installed (Debian: apt-get install {name})")));
     if let Some(part) = fleet_part(part, config, cores, programs) {
-        return match part.measure(cores, progress) {
-            Err(Error::UserLevelServer(reason)) => Ok(Err(reason)),
-            measured => Ok(Ok(measured?.0)),
-        };
+        return Ok(Ok(part.measure(cores, progress)?.0));
     }
     match (part, &programs.nginx) {
         (Part::Connections, _) => fleet_parts::measure_connections(config, cores, progress).map(Ok),
@@ -206,7 +202,7 @@ mod tests {
 
     /// Each part with its contenders, its loads, the seconds of a turn by its own arithmetic, and the part of the time that the
     /// search for the capacity leaves.
-    fn parts(config: &PaperConfig) -> [(Part, usize, usize, f64, f64); 5] {
+    fn parts(config: &PaperConfig) -> [(Part, usize, usize, f64, f64); 4] {
         let program = |name: &str| Some(Program { path: name.into(), version: "1".to_owned(), build: None });
         let programs =
             Programs { memcached: program("memcached"), nginx: program("nginx"), web: program("web") };
@@ -217,12 +213,10 @@ mod tests {
             let experiment = fleet_part(part, config, cores, &programs).unwrap().experiment;
             (experiment.contenders.len(), experiment.loads.len())
         };
-        let (policies, attached, user_level) =
-            (shape(Part::Policies), shape(Part::Attached), shape(Part::UserLevel));
+        let (policies, attached) = (shape(Part::Policies), shape(Part::Attached));
         [
             (Part::Policies, policies.0, policies.1, fleet, 0.65),
             (Part::Attached, attached.0, attached.1, config.settle + fleet, 0.65),
-            (Part::UserLevel, user_level.0, user_level.1, fleet, 0.65),
             (Part::Web, web.0, web.1, config.settle + fleet, 1.0),
             (Part::Connections, 2, config.connection_counts.len(), fleet, 1.0),
         ]
@@ -235,9 +229,7 @@ mod tests {
             let mut total = 0.0;
             for (part, contenders, loads, turn, share) in parts(&config) {
                 let limit = config.limit(part, contenders, loads).as_secs_f64();
-                // The contenders' CPU time at idle is measured within the time, too.
-                let idle = if part == Part::UserLevel { 2.5 } else { 0.0 };
-                let rounds = (limit - idle) * share / (contenders * loads) as f64 / turn;
+                let rounds = limit * share / (contenders * loads) as f64 / turn;
                 assert!(rounds >= 7.0, "{part}, quick {quick}: {rounds:.1} rounds in {limit:.0} s");
                 total += limit;
             }

@@ -14,23 +14,19 @@ pub enum Part {
     Attached,
     /// nginx as it runs and attached to: Table 2.
     Web,
-    /// Lull's memcached, beside the same on a network stack in user space: Tables 1 and 3.
-    UserLevel,
     /// Lull's memcached with 1 to 10,000 connections: Figure 9.
     Connections,
 }
 
 impl Part {
     /// All parts, in the order in which they are measured.
-    pub const ALL: [Self; 5] =
-        [Self::Policies, Self::Attached, Self::UserLevel, Self::Web, Self::Connections];
+    pub const ALL: [Self; 4] = [Self::Policies, Self::Attached, Self::Web, Self::Connections];
 
     /// The name, also of the file that keeps the part.
     pub fn name(self) -> &'static str {
         match self {
             Self::Policies => "policies",
             Self::Attached => "attached",
-            Self::UserLevel => "user-level",
             Self::Web => "web",
             Self::Connections => "connections",
         }

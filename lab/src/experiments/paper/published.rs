@@ -16,9 +16,6 @@ pub const CITATION: &str = "Peter Cai and Martin Karsten. 2023. Kernel vs. User-
 pub const SETUP: &str = "two Intel Xeon E5-2680 with 8 cores each at 2.7 GHz, Mellanox ConnectX-3 10 GbE, Linux 5.15 with \
     the authors' patch (5.4 in section 3), mitigations off; seven client machines of the same kind";
 
-/// In the place of a row's name: the row of the stack in user space, which each table names differently.
-pub(crate) const USER_LEVEL: &str = "user-level stack";
-
 /// A row of a table of the paper. All of its tables have these columns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PublishedRow {
@@ -50,6 +47,8 @@ pub enum Needs {
     Part(Part),
     /// A server on the cores of two NUMA nodes.
     TwoNodes,
+    /// A network stack in user space.
+    UserLevelStack,
 }
 
 /// A table or figure of the paper.
@@ -72,11 +71,8 @@ pub struct Exhibit {
 }
 
 impl Exhibit {
-    /// A row by what was measured; by `USER_LEVEL` that of F-Stack or Caladan.
+    /// A row by its system.
     pub fn row(&self, system: &str) -> Option<&PublishedRow> {
-        if system == USER_LEVEL {
-            return self.rows.iter().find(|row| matches!(row.system, "F-Stack" | "Caladan"));
-        }
         self.rows.iter().find(|row| row.system == system)
     }
 
@@ -125,7 +121,7 @@ pub const EXHIBITS: [Exhibit; 10] = [
         statements: &[
             "Replacing kernel networking with F-Stack results in an overall performance increase of 27%.",
         ],
-        needs: Needs::Part(Part::UserLevel),
+        needs: Needs::UserLevelStack,
     },
     Exhibit {
         id: "table-2",
@@ -152,7 +148,7 @@ pub const EXHIBITS: [Exhibit; 10] = [
             "Caladan achieves a 3.65-fold performance improvement over the default Linux setup, which is a combination of \
              an IPQ reduction by almost 2.6, while the IPC is increased by 41%.",
         ],
-        needs: Needs::Part(Part::UserLevel),
+        needs: Needs::UserLevelStack,
     },
     Exhibit {
         id: "table-4",

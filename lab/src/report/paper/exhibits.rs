@@ -71,15 +71,6 @@ fn show(report: &mut Section, exhibit: &Exhibit, part: &PartResult) {
                  not measured: it needs a NIC with DPDK"
             }
             "figure-9" => "Lull's memcached on the kernel's stack; no user-level stack takes part",
-            "table-1" => {
-                "Lull's memcached on epoll in the place of memcached 1.6.9, and on smoltcp over AF_XDP in the place of \
-                 F-Stack over DPDK, which has FreeBSD's TCP and a NIC without the kernel"
-            }
-            "table-3" => {
-                "Lull's memcached on epoll in the place of memcached 1.6.9, and on smoltcp over AF_XDP in the place of \
-                 Caladan, which has a TCP and a scheduler of its own, and moves cores between applications; one core in \
-                 the place of 6"
-            }
             _ => "Lull's memcached on epoll in the place of memcached 1.6.9",
         }
         .to_owned(),
@@ -114,17 +105,6 @@ fn show(report: &mut Section, exhibit: &Exhibit, part: &PartResult) {
             LoadKind::Closed
         }
     };
-    if matches!(exhibit.id, "table-1" | "table-3") {
-        report.tables.extend(capacity_tables(part));
-        report.tables.extend(latency_tables(part));
-    }
-    report.tables.extend(tables::figures(
-        "CPU time with idle connections",
-        part,
-        LoadKind::Closed,
-        &[Figure::IdleCpu],
-        &[],
-    ));
     let Some(class) = leading(part, kind) else {
         let reason = part.notes.iter().find(|note| note.starts_with("no capacity"));
         let reason = reason.filter(|_| kind == LoadKind::Open).cloned();
@@ -201,6 +181,9 @@ fn section(exhibit: &Exhibit) -> String {
 fn measured_or_reason<'a>(exhibit: &Exhibit, result: &'a PaperResult) -> Result<&'a PartResult, String> {
     match exhibit.needs {
         Needs::Part(needed) => part(needed, result),
+        Needs::UserLevelStack => {
+            Err("needs a network stack in user space, which lab no longer runs".to_owned())
+        }
         Needs::TwoNodes => Err(format!(
             "needs a server on the cores of two NUMA nodes, which lab's testbed of one queue and one worker doesn't have; \
              this machine has {}",

@@ -6,20 +6,19 @@ use super::*;
 use crate::engine::{Figure, LoadKind, LoadResult, Measured, Turn, results_of};
 use crate::experiments::paper::PartResult;
 
-/// Vanilla, kernel polling with 1.75 of its throughput, and a stack in user space with 2.5.
+/// Vanilla, and kernel polling with 1.75 of its throughput.
 fn load(kind: LoadKind) -> LoadResult {
-    let names = ["vanilla, epoll", "kernel-polling, epoll", "user-level"];
+    let names = ["vanilla, epoll", "kernel-polling, epoll"];
     let mut results =
         results_of(&[("closed loop", kind, 500.0, None)], &names, &[0], 6, |_, contender, _| {
-            let qps = [1000.0, 1750.0, 2500.0][contender];
+            let qps = [1000.0, 1750.0][contender];
             Turn::new([(Figure::Throughput, qps), (Figure::App, 12.5), (Figure::P99, 300.0)])
         });
     LoadResult { class: DistanceClass::Near, ..results.loads.remove(0) }
 }
 
 fn part(loads: Vec<LoadResult>, notes: &[&str]) -> PartOutcome {
-    let published =
-        ["Vanilla", "Kernel Polling", "user-level stack"].map(|name| Some(name.to_owned())).into();
+    let published = ["Vanilla", "Kernel Polling"].map(|name| Some(name.to_owned())).into();
     let notes = notes.iter().map(|&note| note.to_owned()).collect();
     PartOutcome::Measured {
         saved: false,
@@ -40,7 +39,6 @@ fn report_with(parts: Vec<(Part, PartOutcome)>) -> PaperReport {
 fn report() -> PaperReport {
     report_with(vec![
         (Part::Policies, part(vec![load(LoadKind::Closed), load(LoadKind::Open)], &["a <note>"])),
-        (Part::UserLevel, PartOutcome::Missing("can't attach the XDP program".to_owned())),
         (Part::Web, PartOutcome::Missing("nginx is not installed".to_owned())),
     ])
 }
@@ -59,19 +57,8 @@ fn every_table_and_figure_is_in_both_reports_with_the_papers_numbers_beside_this
         }
         assert!(text.contains("Not measured here: nginx is not installed."), "{text}");
         assert!(text.contains("Not measured here: needs a server on the cores of two NUMA nodes"), "{text}");
-        assert!(text.contains("Not measured here: can't attach the XDP program."), "{text}");
+        assert!(text.contains("Not measured here: needs a network stack in user space"), "{text}");
     }
-}
-
-#[test]
-fn the_user_level_stack_is_beside_f_stack_and_caladan_with_its_cpu_time_at_idle() {
-    let mut load = load(LoadKind::Closed);
-    load.rows[2].figures.insert(Figure::IdleCpu, Measured::once(99.9));
-    let text = report_of(Part::UserLevel, vec![load], &[]).document().markdown();
-    for (system, queries) in [("F-Stack", "106468"), ("Caladan", "2108154")] {
-        assert!(text.contains(&format!("| user-level | {system} | {queries} |")), "{text}");
-    }
-    assert!(text.contains("| closed loop | user-level | 99.9 |"), "{text}");
 }
 
 #[test]
@@ -110,10 +97,10 @@ fn a_distance_that_only_other_loads_have_most_rounds_at_does_not_hide_the_closed
 }
 
 #[test]
-fn memory_and_cpu_time_at_idle_do_not_make_a_row_without_a_valid_turn_measured() {
+fn memory_does_not_make_a_row_without_a_valid_turn_measured() {
     let mut load = load(LoadKind::Closed);
     load.rows[1].figures.clear();
-    load.rows[1].figures.insert(Figure::IdleCpu, Measured::once(99.9));
+    load.rows[1].figures.insert(Figure::ConnectionBytes, Measured::once(99.9));
     assert_eq!(super::tables::value(&load.rows[1], Figure::CpuPerRequest), "not measured");
     assert_eq!(super::tables::value(&load.rows[0], Figure::CpuPerRequest), "not counted here");
     assert_eq!(super::tables::value(&load.rows[0], Figure::Capacity), "not measured");
