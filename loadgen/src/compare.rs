@@ -7,8 +7,7 @@ use serde::Serialize;
 use crate::agents::coordinator::Coordinator;
 use crate::config::Config;
 use crate::error::Error;
-use crate::stats::batch_means::Estimate;
-use crate::stats::interleaved_rounds::{self, Conditions, Round, Rounds, TurnOrder, mean_ratio, ratios};
+use crate::stats::batch_means::{Estimate, mean_estimate};
 use crate::stats::medians::median;
 use crate::stats::progress::Progress;
 use crate::transport::address::Address;
@@ -80,40 +79,47 @@ pub async fn compare(
     stop: &AtomicBool,
     mut progress: impl FnMut(&str, Progress),
 ) -> Result<Comparison, Error> {
-    let mut turns = Rounds::new(servers.len(), rounds).order(TurnOrder::Alternating);
-    let (mut invalid, mut failures, mut broken) = (None, 0, None);
-    while let Some(turn) = turns.next_turn() {
-        let server = &servers[turn.contestant()];
-        let config = Config {
-            servers: vec![server.clone()],
-            seed: config.seed.wrapping_add(turn.round() as u64 * 1000),
-            ..config.clone()
-        };
-        let name = format!("round {} of {rounds}, {server}", turn.round() + 1);
-        let report = match coordinator.run(&config, stop, |latest| progress(&name, latest)).await {
-            Ok(report) => report,
-            // An error in the first round is one of the configuration.
-            Err(error) if turn.round() == 0 => return Err(error),
-            Err(error) => {
-                broken = Some(error);
-                break;
-            }
-        };
-        failures += report.errors + report.wrong + report.unanswered;
-        let figures = Figures { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 };
-        let valid = report.invalid.is_none();
-        invalid = report.invalid.or(invalid);
-        if turn.is_last_of_round() && stop.load(Ordering::Relaxed) {
+    let (mut invalid, mut failures, mut left_out, mut broken) = (None, 0, 0, None);
+    let mut valid: Vec<Vec<Figures>> = Vec::new();
+    'rounds: for round in 0..rounds {
+        let mut turns = vec![None; servers.len()];
+        for position in 0..servers.len() {
+            let index = if round.is_multiple_of(2) { position } else { servers.len() - 1 - position };
+            let config = Config {
+                servers: vec![servers[index].clone()],
+                seed: config.seed.wrapping_add(round as u64 * 1000),
+                ..config.clone()
+            };
+            let name = format!("round {} of {rounds}, {}", round + 1, servers[index]);
+            let report = match coordinator.run(&config, stop, |latest| progress(&name, latest)).await {
+                Ok(report) => report,
+                // An error in the first round is one of the configuration.
+                Err(error) if round == 0 => return Err(error),
+                Err(error) => {
+                    broken = Some(error);
+                    break 'rounds;
+                }
+            };
+            failures += report.errors + report.wrong + report.unanswered;
+            let figures = Figures { qps: report.qps, p50: report.latency.p50, p99: report.latency.p99 };
+            turns[index] = report.invalid.is_none().then_some(figures);
+            invalid = report.invalid.or(invalid);
+        }
+        if stop.load(Ordering::Relaxed) {
             break;
         }
-        turns.finish_turn(turn, valid.then_some(figures), Conditions::default());
+        // A round compares all servers or none.
+        match turns.into_iter().collect() {
+            Some(turns) => valid.push(turns),
+            None => left_out += 1,
+        }
     }
-    // A round compares all servers or none.
-    let (valid, left_out): (Vec<_>, Vec<_>) =
-        turns.finish().into_leading().rounds.into_iter().partition(Round::is_valid);
-    let median_of =
-        |index, figure: fn(&Figures) -> f64| median(&interleaved_rounds::figures(&valid, index, figure));
-    let ratio_of = |index, figure: fn(&Figures) -> f64| mean_ratio(&ratios(&valid, index, 0, figure));
+    let median_of = |index: usize, figure: fn(&Figures) -> f64| {
+        median(&valid.iter().map(|round| figure(&round[index])).collect::<Vec<_>>())
+    };
+    let ratio_of = |index: usize, figure: fn(&Figures) -> f64| {
+        mean_ratio(&valid.iter().map(|round| figure(&round[index]) / figure(&round[0])).collect::<Vec<_>>())
+    };
     let servers = servers.iter().enumerate().map(|(index, server)| ComparedServer {
         server: server.clone(),
         median: Figures {
@@ -126,7 +132,29 @@ pub async fn compare(
             p50: ratio_of(index, |turn| turn.p50),
             p99: ratio_of(index, |turn| turn.p99),
         }),
-        turns: valid.iter().filter_map(|round| round.value(index).copied()).collect(),
+        turns: valid.iter().map(|round| round[index]).collect(),
     });
-    Ok(Comparison { servers: servers.collect(), left_out: left_out.len(), invalid, failures, error: broken })
+    Ok(Comparison { servers: servers.collect(), left_out, invalid, failures, error: broken })
+}
+
+/// The geometric mean of ratios, with its 95 % interval; `None` for fewer than two, or if one is zero or not finite.
+fn mean_ratio(ratios: &[f64]) -> Option<Estimate> {
+    let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+    let valid = logarithms.iter().all(|logarithm| logarithm.is_finite());
+    let Estimate { mean, low, high, batches } = mean_estimate(&logarithms).filter(|_| valid)?;
+    Some(Estimate { mean: mean.exp(), low: low.exp(), high: high.exp(), batches })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_that_holds_in_each_round_has_a_narrow_interval_though_rounds_differ() {
+        let ratios = [201.0 / 100.0, 99.0 / 50.0, 400.0 / 200.0];
+        let found = mean_ratio(&ratios).unwrap();
+        assert!((1.99..2.01).contains(&found.mean) && found.low > 1.95 && found.high < 2.05, "{found:?}");
+        assert_eq!(mean_ratio(&[f64::NAN; 3]), None);
+        assert_eq!(mean_ratio(&ratios[..1]), None);
+    }
 }

@@ -1,17 +1,84 @@
 //! Classes of core distance, decided once over all turns of a run: what is near under one load is near under all.
 
-use loadgen::interleaved_rounds::{CoreDistance, DISTANCE_GAP, DistanceClass, distance_gaps};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Distances that differ by this factor are different ones. Readings of the same distance vary by up to 1.45, those of
+/// different ones differ by 4.
+const DISTANCE_GAP: f64 = 1.6;
 
 /// A class has at least this share of the turns, the reciprocal, and two: fewer are disturbed readings.
 const MIN_SHARE: usize = 20;
 const MIN_TURNS: usize = 2;
 
-/// The class of each turn; `None` if it began and ended in different ones, or is an outlier. Without a second class, turns that
-/// were not measured belong to the only one.
+/// The distance of two cores around a turn: the round trip of a cache line between them, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CoreDistance {
+    /// Just before the turn.
+    pub before: f64,
+    /// Just after the turn.
+    pub after: f64,
+}
+
+/// Which of the distances seen a turn belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DistanceClass {
+    /// The distance was the same all the time, or was not measured.
+    Single,
+    /// The shorter of two distances.
+    Near,
+    /// The longer of two distances.
+    Far,
+}
+
+impl fmt::Display for DistanceClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Single => "one class",
+            Self::Near => "near",
+            Self::Far => "far",
+        })
+    }
+}
+
+/// The class of each turn, and the border between near and far.
+pub(super) struct Classes {
+    /// `None` if the turn began and ended in different classes, or is an outlier.
+    pub(super) turns: Vec<Option<DistanceClass>>,
+    border: Option<f64>,
+}
+
+impl Classes {
+    pub(super) fn of(turns: &[Option<CoreDistance>]) -> Self {
+        let (turns, border) = classify(turns);
+        Self { turns, border }
+    }
+
+    /// The class of a reading.
+    pub(super) fn of_reading(&self, nanos: f64) -> DistanceClass {
+        match self.border {
+            None => DistanceClass::Single,
+            Some(border) if nanos < border => DistanceClass::Near,
+            Some(_) => DistanceClass::Far,
+        }
+    }
+
+    /// The classes that turns may have.
+    pub(super) fn all(&self) -> &'static [DistanceClass] {
+        match self.border {
+            None => &[DistanceClass::Single],
+            Some(_) => &[DistanceClass::Near, DistanceClass::Far],
+        }
+    }
+}
+
+/// Without a second class, turns that were not measured belong to the only one.
 ///
 /// Where a gap between readings has too few turns on one side, these are outliers, which are put aside. What is left is split
 /// at its widest gap.
-pub(super) fn classify(turns: &[Option<CoreDistance>]) -> Vec<Option<DistanceClass>> {
+fn classify(turns: &[Option<CoreDistance>]) -> (Vec<Option<DistanceClass>>, Option<f64>) {
     let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();
     let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
     let (mut from, mut to) = (0.0, f64::INFINITY);
@@ -39,20 +106,31 @@ pub(super) fn classify(turns: &[Option<CoreDistance>]) -> Vec<Option<DistanceCla
         }
     };
     let unmeasured = border.is_none().then_some(DistanceClass::Single);
-    turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect()
+    (turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect(), border)
+}
+
+/// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the widest first.
+fn distance_gaps(turns: impl Iterator<Item = CoreDistance>) -> Vec<f64> {
+    let mut logarithms: Vec<f64> = turns.flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
+    logarithms.sort_by(f64::total_cmp);
+    let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
+    let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= DISTANCE_GAP.ln()).collect();
+    gaps.sort_by(|a, b| b.0.total_cmp(&a.0));
+    gaps.into_iter().map(|(_, middle)| middle.exp()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use DistanceClass::{Far, Near, Single};
-    use loadgen::interleaved_rounds::Conditions;
 
     use super::*;
 
+    fn distance(before: f64, after: f64) -> Option<CoreDistance> {
+        Some(CoreDistance { before, after })
+    }
+
     fn classified(readings: &[(f64, f64)]) -> Vec<Option<DistanceClass>> {
-        let distance =
-            |&(before, after): &(f64, f64)| Conditions::default().with_distance(before, after).distance;
-        classify(&readings.iter().map(distance).collect::<Vec<_>>())
+        Classes::of(&readings.iter().map(|it| distance(it.0, it.1)).collect::<Vec<_>>()).turns
     }
 
     #[test]
@@ -84,10 +162,9 @@ mod tests {
 
     #[test]
     fn turns_without_a_reading_are_of_the_only_class_or_of_none() {
-        assert_eq!(classify(&[None, None]), [Some(Single); 2]);
-        let near = Conditions::default().with_distance(100.0, 100.0).distance;
-        let far = Conditions::default().with_distance(500.0, 500.0).distance;
-        assert_eq!(classify(&[None, near])[0], Some(Single));
-        assert_eq!(classify(&[None, near, near, far, far])[0], None);
+        assert_eq!(Classes::of(&[None, None]).turns, [Some(Single); 2]);
+        let (near, far) = (distance(100.0, 100.0), distance(500.0, 500.0));
+        assert_eq!(Classes::of(&[None, near]).turns[0], Some(Single));
+        assert_eq!(Classes::of(&[None, near, near, far, far]).turns[0], None);
     }
 }

@@ -3,9 +3,10 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use loadgen::interleaved_rounds::Conditions;
 use procfs::CurrentSI;
+use serde::Serialize;
 
+use super::classes::CoreDistance;
 use super::core_assignment::CoreAssignment;
 use crate::core_distance::round_trip;
 
@@ -13,6 +14,24 @@ use crate::core_distance::round_trip;
 pub(crate) const STEAL_LIMIT: f64 = 0.02;
 /// How long a distance is measured: twice a turn, so it has to be short beside the turn.
 const DISTANCE_DURATION: Duration = Duration::from_millis(10);
+
+/// What the machine did during a turn that no contender caused.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Conditions {
+    /// CPU time that the hypervisor took (steal), as a share of one core.
+    pub steal: f64,
+    /// How far apart the cores of server and client were. `None` if it was not measured.
+    pub distance: Option<CoreDistance>,
+}
+
+impl Conditions {
+    /// With the round trips of a cache line before and after, in ns. One that is not a positive number counts as not measured.
+    pub(super) fn new(steal: f64, distance: Option<(f64, f64)>) -> Self {
+        let valid = |nanos: f64| nanos.is_finite() && nanos > 0.0;
+        let distance = distance.filter(|it| valid(it.0) && valid(it.1));
+        Self { steal, distance: distance.map(|(before, after)| CoreDistance { before, after }) }
+    }
+}
 
 /// Reads the distance between the server's and the client's core and the steal before a turn, and again after it.
 #[derive(Debug)]
@@ -33,11 +52,7 @@ impl ConditionsGuard {
     /// Ends the turn when the load has ended.
     pub(crate) fn end(self) -> io::Result<Conditions> {
         let steal = (total_steal()? - self.steal) / self.begun.elapsed().as_secs_f64();
-        let conditions = Conditions::with_steal(steal);
-        Ok(match (self.distance, distance(self.cores)?) {
-            (Some(before), Some(after)) => conditions.with_distance(before, after),
-            _ => conditions,
-        })
+        Ok(Conditions::new(steal, self.distance.zip(distance(self.cores)?)))
     }
 }
 

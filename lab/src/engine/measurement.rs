@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::Conditions;
 use serde::{Deserialize, Serialize};
 
-use super::conditions::STEAL_LIMIT;
+use super::conditions::{Conditions, STEAL_LIMIT};
 use super::turn::Turn;
 
 /// How a load is paced.

@@ -11,9 +11,12 @@ mod figure;
 mod measurement;
 mod pooled;
 mod results;
+mod rounds;
 mod runner;
 mod turn;
 
+pub use classes::{CoreDistance, DistanceClass};
+pub use conditions::Conditions;
 pub(crate) use conditions::STEAL_LIMIT;
 pub use core_assignment::CoreAssignment;
 pub use figure::Figure;

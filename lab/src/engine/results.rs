@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use loadgen::interleaved_rounds::DistanceClass;
 use loadgen::medians::{Interval, median, median_interval};
 use serde::{Deserialize, Serialize};
 
-use super::classes::classify;
+use super::classes::{Classes, DistanceClass};
 use super::figure::Figure;
 use super::measurement::{LoadKind, Measurement, TakenTurn};
 use super::pooled::{p99, p99_alone, p99_ratio};
@@ -162,7 +161,7 @@ pub struct Results {
 impl Results {
     pub(super) fn new(measurements: Vec<Measurement>, references: &[usize]) -> Self {
         let all = measurements.iter().flat_map(|measured| &measured.turns);
-        let classes = classify(&all.map(|turn| turn.conditions.distance).collect::<Vec<_>>());
+        let classes = Classes::of(&all.map(|turn| turn.conditions.distance).collect::<Vec<_>>()).turns;
         let (mut loads, mut notes, mut at) = (Vec::new(), Vec::new(), 0);
         for (index, measured) in measurements.iter().enumerate() {
             let of_load = &classes[at..at + measured.turns.len()];
@@ -410,8 +409,7 @@ pub fn order_by_rounds(classes: impl Iterator<Item = (DistanceClass, usize)>) ->
 pub(crate) mod tests {
     use std::time::Duration;
 
-    use loadgen::interleaved_rounds::Conditions;
-
+    use super::super::conditions::Conditions;
     use super::super::measurement::LoadPlan;
     use super::*;
 
@@ -430,7 +428,7 @@ pub(crate) mod tests {
             };
             let taken = |index: usize| {
                 let (round, contender) = (index / contenders.len(), index % contenders.len());
-                let conditions = Conditions::default().with_distance(100.0, 110.0);
+                let conditions = Conditions::new(0.0, Some((100.0, 110.0)));
                 let turn = turn(name, contender, round);
                 TakenTurn { contender, round, conditions, stolen: false, disturbed: false, turn }
             };
@@ -470,7 +468,7 @@ pub(crate) mod tests {
         let taken = |contender: usize, round: usize, p50: f64| TakenTurn {
             contender,
             round,
-            conditions: Conditions::default().with_distance(100.0, 110.0),
+            conditions: Conditions::new(0.0, Some((100.0, 110.0))),
             stolen: false,
             disturbed: false,
             turn: turn(100.0, p50),

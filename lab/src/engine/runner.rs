@@ -3,13 +3,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use loadgen::interleaved_rounds::{RepeatPolicy, Rounds, TurnOutcome};
-
 use super::conditions::ConditionsGuard;
 use super::core_assignment::CoreAssignment;
 use super::figure::Figure;
 use super::measurement::{LoadPlan, Measurement, TakenTurn};
 use super::results::Results;
+use super::rounds::Rounds;
 use super::turn::Turn;
 use crate::Error;
 
@@ -36,13 +35,11 @@ impl<'a> Runner<'a> {
         contenders: &[String],
         mut measure: impl FnMut(usize) -> Result<Turn, Error>,
     ) -> Result<(), Error> {
-        let mut rounds = Rounds::new(contenders.len(), plan.rounds)
-            .time_limit(plan.limit)
-            .repeat_above(plan.steal_limit, RepeatPolicy::Within(plan.limit / 2));
+        let mut rounds = Rounds::new(contenders.len(), plan.rounds, plan.limit, plan.steal_limit);
         let mut turns = Vec::new();
-        while let Some(next) = rounds.next_turn() {
-            let (contender, round) = (next.contestant(), next.round());
-            if !next.is_repeat() {
+        while let Some(next) = rounds.next() {
+            let (contender, round) = (next.contender, next.round);
+            if !next.is_repeat {
                 let (load, name) = (&plan.name, &contenders[contender]);
                 (self.progress)(&format!("{load}: {name}, round {} of {}", round + 1, plan.rounds));
             }
@@ -51,8 +48,7 @@ impl<'a> Runner<'a> {
             let mut conditions = guard.end()?;
             conditions.steal = turn.steal.unwrap_or(conditions.steal);
             let has_steal = conditions.steal > plan.steal_limit;
-            let valid = turn.invalid.is_none().then_some(());
-            let repeated = rounds.finish_turn(next, valid, conditions) == TurnOutcome::Repeated;
+            let repeated = rounds.finish(next, &conditions);
             let (stolen, disturbed) = (has_steal && repeated, has_steal && !repeated);
             turns.push(TakenTurn { contender, round, conditions, stolen, disturbed, turn });
         }

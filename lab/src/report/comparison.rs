@@ -1,6 +1,6 @@
 //! The report on an experiment under a fleet: one screen, and everything else in a page.
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 use policies::Policy;
 use policies::host::Machine;
 use serde::Serialize;

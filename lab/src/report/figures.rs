@@ -1,6 +1,6 @@
 //! Cells, tables and plots of figures, the same for every experiment.
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 use loadgen::medians::Interval;
 
 use super::document::{Plot, Section, Table};

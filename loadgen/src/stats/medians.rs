@@ -26,18 +26,6 @@ impl Interval {
     }
 }
 
-/// A median with the sample's extremes.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct MedianRange {
-    /// The median of the sample.
-    pub median: f64,
-    /// The smallest value.
-    pub min: f64,
-    /// The largest value.
-    pub max: f64,
-}
-
 /// Intended confidence, 0 to 1. Small samples reach less; [`Interval::confidence`] says how much.
 pub const TARGET_CONFIDENCE: f64 = 0.95;
 
@@ -59,13 +47,6 @@ pub fn percentile<T: Ord + Copy>(values: &mut [T], percent: usize) -> Option<T> 
     assert!(percent < 100, "{percent} is not a percentile below the maximum");
     let index = values.len() * percent / 100;
     (!values.is_empty()).then(|| *values.select_nth_unstable(index).1)
-}
-
-/// The median and the extremes of `values`; 0 if there are none.
-pub fn median_range(values: &[f64]) -> MedianRange {
-    let sorted = sorted(values);
-    let (min, max) = (sorted.first(), sorted.last());
-    MedianRange { median: median(values), min: min.copied().unwrap_or(0.0), max: max.copied().unwrap_or(0.0) }
 }
 
 /// The median and the narrowest interval between two sample values, at equal ranks from both ends, that reaches
@@ -124,8 +105,6 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
-        assert_eq!(median_range(&[4.0, 1.0, 3.0]), MedianRange { median: 3.0, min: 1.0, max: 4.0 });
-        assert_eq!(median_range(&[]), MedianRange { median: 0.0, min: 0.0, max: 0.0 });
     }
 
     #[test]

@@ -3,7 +3,6 @@
 pub(crate) mod batch_means;
 pub(crate) mod collector;
 pub(crate) mod compact_histogram;
-pub mod interleaved_rounds;
 pub mod medians;
 pub(crate) mod metrics;
 pub(crate) mod progress;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 use loadgen::medians::{Interval, median_interval};
 use serde::Serialize;
 

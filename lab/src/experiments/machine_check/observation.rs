@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 use loadgen::medians::median_interval;
 use policies::Cpus;
 use serde::Serialize;

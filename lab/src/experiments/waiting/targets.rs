@@ -1,6 +1,6 @@
 //! What an adaptive wait is to keep, and whether it does.
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 

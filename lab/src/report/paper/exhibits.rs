@@ -1,6 +1,6 @@
 //! A table or figure of the paper, and what this machine shows of it.
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 
 use super::super::document::{Plot, Section, Table};
 use super::super::figures::{class_suffix, rate_plot};

@@ -1,6 +1,6 @@
 //! Plots beside the paper's.
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 
 use super::super::document::Plot;
 use super::super::figures::{ends, series};

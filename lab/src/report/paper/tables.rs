@@ -1,6 +1,6 @@
 //! Tables beside the paper's.
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 
 use super::super::document::Table;
 pub(super) use super::super::figures::ratio;

@@ -1,6 +1,6 @@
 //! Reports of results that were never measured.
 
-use loadgen::interleaved_rounds::DistanceClass;
+use crate::engine::DistanceClass;
 
 use super::*;
 use crate::engine::{Figure, LoadKind, LoadResult, Measured, Turn, results_of};
