@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
+use serde::ser::Error;
+use serde::{Serialize, Serializer};
 
 use super::figure::Figure;
 use crate::fleet::FleetWindow;
@@ -13,8 +18,9 @@ use crate::fleet::FleetWindow;
 pub struct Turn {
     /// The figures. What the machine does not count is not there.
     pub figures: BTreeMap<Figure, f64>,
-    /// Latencies as ends of buckets in ns, ascending, with the number of requests in each.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Latencies as ends of buckets in ns, ascending, with the number of requests in each. Reports have them as a histogram in
+    /// HdrHistogram's format V2, compressed, in base64, which its tools read.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_histogram")]
     pub latencies: Vec<(u64, u64)>,
     /// Under an alternating rate, latencies by the time since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -57,5 +63,43 @@ impl Turn {
     /// A figure; NaN if the turn doesn't have it.
     pub fn get(&self, figure: Figure) -> f64 {
         self.figures.get(&figure).copied().unwrap_or(f64::NAN)
+    }
+}
+
+fn as_histogram<S: Serializer>(latencies: &[(u64, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut histogram = Histogram::<u64>::new(2).map_err(S::Error::custom)?;
+    for &(end, count) in latencies {
+        histogram.record_n(end, count).map_err(S::Error::custom)?;
+    }
+    let mut bytes = Vec::new();
+    V2DeflateSerializer::new().serialize(&histogram, &mut bytes).map_err(S::Error::custom)?;
+    serializer.serialize_str(&STANDARD.encode(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use hdrhistogram::serialization::Deserializer;
+
+    use super::*;
+
+    #[test]
+    fn latencies_are_saved_in_little_space_and_in_full() {
+        // As many buckets as a turn fills.
+        let mut ends: Vec<u64> = (8_000..2_000_000).step_by(40).collect();
+        let buckets = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 2).unwrap();
+        ends.iter_mut().for_each(|end| *end = buckets.highest_equivalent(*end));
+        ends.dedup();
+        let latencies: Vec<(u64, u64)> = ends.into_iter().zip((1..90).cycle()).collect();
+        let turn = Turn { latencies: latencies.clone(), ..Turn::default() };
+        let saved = serde_json::to_value(&turn).unwrap();
+        let text = saved["latencies"].as_str().unwrap();
+        assert!(latencies.len() > 900 && text.len() < 2 * latencies.len(), "{}", text.len());
+        let bytes = STANDARD.decode(text).unwrap();
+        let read: Histogram<u64> = Deserializer::new().deserialize(&mut &bytes[..]).unwrap();
+        let read: Vec<(u64, u64)> = read
+            .iter_recorded()
+            .map(|it| (read.highest_equivalent(it.value_iterated_to()), it.count_at_value()))
+            .collect();
+        assert_eq!(read, latencies);
     }
 }
