@@ -61,8 +61,6 @@ pub enum Figure {
     Waits,
     /// System calls per request.
     Calls,
-    /// CPU time of both ends, µs per request.
-    BothEndsCpu,
     /// From sending a message until its answer is there, µs: the mean without the slowest 2 %.
     RoundTrip,
     /// CPU time of a thread over elapsed time, %.
@@ -100,7 +98,6 @@ impl Figure {
             Self::Allocations => "allocations/req",
             Self::Waits => "waits/req",
             Self::Calls => "calls/req",
-            Self::BothEndsCpu => "both ends' CPU µs/req",
             Self::RoundTrip => "round trip µs",
             Self::CpuShare => "CPU %",
         }

@@ -4,6 +4,7 @@
 //! - [`Runner`]: whose turn it is, under which conditions, and which turns are repeated.
 //! - [`Results`]: rows of medians, intervals and ratios, by load and by class of core distance.
 
+mod bound;
 mod classes;
 mod conditions;
 mod core_assignment;
@@ -15,6 +16,7 @@ mod rounds;
 mod runner;
 mod turn;
 
+pub use bound::Bound;
 pub use classes::{CoreDistance, DistanceClass};
 pub use conditions::Conditions;
 pub(crate) use conditions::STEAL_LIMIT;

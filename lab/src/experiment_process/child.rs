@@ -10,8 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
 use super::messages::{
-    AttachMessage, AttachProgress, BEGIN, END, FleetMessage, LoadMeasurement, LoadMessage, ProcessRole,
-    STATUS, ServerMeasurement, ServerReady,
+    AttachMessage, AttachProgress, FleetMessage, ProcessRole, STATUS, ServerCounts, ServerReady,
 };
 use super::process_main::SUBCOMMAND;
 use crate::fleet::{FleetLoad, FleetMeasurement};
@@ -144,24 +143,10 @@ impl ExperimentProcess {
         self.receive()
     }
 
-    /// Waits until this load process has finished, and has `server` measure the same time.
-    ///
-    /// # Errors
-    /// If one of the processes exits or fails.
-    pub fn measure(
-        &mut self,
-        server: &mut ExperimentProcess,
-    ) -> Result<(LoadMeasurement, ServerMeasurement), Error> {
-        loop {
-            match self.receive()? {
-                LoadMessage::Measuring => server.command(BEGIN)?,
-                LoadMessage::Failed { error } => return Err(Error::LoadProcess(error)),
-                LoadMessage::Done { measurement } => {
-                    server.command(END)?;
-                    return Ok((measurement, server.receive()?));
-                }
-            }
-        }
+    /// Asks a memcached server what it did so far.
+    pub(crate) fn server_counts(&mut self) -> Result<ServerCounts, Error> {
+        self.command(STATUS)?;
+        self.receive()
     }
 
     fn process(&self) -> io::Result<procfs::process::Process> {
@@ -186,16 +171,6 @@ impl ExperimentProcess {
     pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
         let status = self.process()?.status().map_err(io::Error::other)?;
         Ok(status.vmrss.unwrap_or(0) * 1024)
-    }
-
-    /// Closes the process's standard input, at which it exits, and waits for it.
-    ///
-    /// # Errors
-    /// If waiting fails.
-    pub fn finish(mut self) -> Result<(), Error> {
-        self.commands.take();
-        self.child.wait()?;
-        Ok(())
     }
 }
 
@@ -238,7 +213,6 @@ impl Drop for ExperimentProcess {
         // may be another one's.
         let runs = self.is_program && matches!(self.child.try_wait(), Ok(None));
         let started = if runs { descendants(self.child.id()) } else { Vec::new() };
-        // Both fail after `finish`: the process has been waited for.
         let _ = self.child.kill();
         for pid in started {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);

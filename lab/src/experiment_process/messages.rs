@@ -19,8 +19,6 @@ use crate::polling_config::PollingConfig;
 pub enum ProcessRole {
     /// Runs a memcached server.
     Server(ServerSpec),
-    /// Loads a memcached server.
-    Load(LoadSpec),
     /// Runs an echo server.
     EchoServer(EchoServerSpec),
     /// Loads an echo server.
@@ -127,27 +125,6 @@ pub struct ServerSpec {
     pub memory: u64,
 }
 
-/// How a load process runs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LoadSpec {
-    /// The client's interface on the testbed; `None` on loopback.
-    pub interface: Option<String>,
-    /// The server's address.
-    pub server: SocketAddr,
-    /// The core of the load's thread.
-    pub core: u32,
-    /// The number of connections.
-    pub connections: usize,
-    /// Requests per second, at random times; `None` for a closed loop.
-    pub rate: Option<f64>,
-    /// Seconds of load before the measurement.
-    pub warm_up: f64,
-    /// Seconds of measurement.
-    pub duration: f64,
-    /// The number of records to store first, and to ask for.
-    pub records: u64,
-}
-
 /// A memcached server's first message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -181,51 +158,16 @@ pub(crate) struct EchoServerReady {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct EchoLoadReady {}
 
-/// What a memcached server process measured.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct ServerMeasurement {
+/// What a memcached server did so far.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct ServerCounts {
     /// Requests answered.
-    pub requests: u64,
-    /// Seconds measured.
-    pub seconds: f64,
-    /// CPU seconds of the workers' threads.
-    pub thread_cpu: f64,
-    /// CPU seconds of the kernel threads that poll its queues, on any core.
-    pub kernel_thread_cpu: f64,
+    pub(crate) requests: u64,
     /// System calls of its workers that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
-    pub waits: u64,
+    pub(crate) waits: u64,
 }
 
-/// What a load process measured.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct LoadMeasurement {
-    /// Median latency, µs.
-    pub p50_us: f64,
-    /// 99th percentile of the latency, µs.
-    pub p99_us: f64,
-    /// Requests that failed, were never answered, or found nothing.
-    pub failed: u64,
-}
-
-/// A load process's messages.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "kebab-case")]
-pub(super) enum LoadMessage {
-    /// The warm-up is over.
-    Measuring,
-    /// The measurement is over.
-    Done { measurement: LoadMeasurement },
-    /// The load could not be generated.
-    Failed { error: String },
-}
-
-/// The lab's command to a server process to begin the measurement.
-pub(super) const BEGIN: &str = "begin";
-/// The lab's command to a server process to end the measurement and to send it.
-pub(super) const END: &str = "end";
-/// The lab's command to an attaching process to say what it did.
+/// The lab's command to a process to say what it did so far.
 pub(super) const STATUS: &str = "status";
 
 /// Values that are text on the command line are text in messages.

@@ -7,16 +7,12 @@
 mod attacher;
 mod child;
 mod fleet;
-mod load;
 mod messages;
 mod output;
 mod process_main;
 mod server;
 
 pub use child::ExperimentProcess;
-pub(crate) use messages::{AttachProgress, EchoLoadReady, EchoServerReady};
-pub use messages::{
-    AttachSpec, FleetSpec, LoadMeasurement, LoadSpec, ProcessRole, ProgramSpec, ServerMeasurement,
-    ServerReady, ServerSpec,
-};
+pub(crate) use messages::{AttachProgress, EchoLoadReady, EchoServerReady, ServerCounts};
+pub use messages::{AttachSpec, FleetSpec, ProcessRole, ProgramSpec, ServerReady, ServerSpec};
 pub use process_main::{SUBCOMMAND, run};

@@ -8,7 +8,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::messages::{EchoLoadReady, EchoServerReady, ProcessRole};
 use super::output::send;
-use super::{attacher, fleet, load, server};
+use super::{attacher, fleet, server};
 use crate::testbed::Namespace;
 use crate::{Error, allocation_counter, peers};
 
@@ -27,7 +27,6 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
     }
     match serde_json::from_str(role)? {
         ProcessRole::Server(spec) => server::run(&spec),
-        ProcessRole::Load(spec) => load::run(&spec),
         ProcessRole::Fleet(spec) => fleet::run(&spec),
         ProcessRole::Program(spec) => {
             Cpus::one(spec.core).pin(None)?;

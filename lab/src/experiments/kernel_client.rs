@@ -1,23 +1,23 @@
-//! Lull's memcached server under vanilla, loaded by `loadgen` through the kernel's TCP. Such a client batches, which spares the
-//! server interrupts: policies are compared under a fleet.
+//! Lull's memcached server under vanilla on loopback, loaded by `loadgen` through the kernel's TCP. Such a client batches, which
+//! spares the server interrupts: policies are compared under a fleet.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
 
+use loadgen::{Arrival, Config, Loop, Report, WarmUp, Workload};
 use policies::{Cpus, Policy};
-use runtime::{DriverKind, WaitStrategy};
+use runtime::{Builder, DriverKind, WaitStrategy};
 
 use crate::Error;
 use crate::engine::CoreAssignment;
-use crate::experiment_process::{
-    ExperimentProcess, LoadMeasurement, LoadSpec, ProcessRole, ServerMeasurement, ServerSpec,
-};
+use crate::experiment_process::{ExperimentProcess, ProcessRole, ServerCounts, ServerSpec};
 use crate::polling_config::PollingConfig;
-use crate::testbed::{CLIENT_INTERFACE, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 
 /// A server and its load.
-pub(super) struct KernelClientTurn<'a> {
-    /// `None`: on loopback.
-    pub(super) testbed: Option<&'a Testbed>,
+pub(super) struct KernelClientTurn {
     pub(super) cores: CoreAssignment,
     pub(super) driver: DriverKind,
     pub(super) wait: WaitStrategy,
@@ -30,37 +30,75 @@ pub(super) struct KernelClientTurn<'a> {
     pub(super) duration: f64,
 }
 
-impl KernelClientTurn<'_> {
-    /// Starts a server and its load, and measures both.
-    pub(super) fn measure(&self) -> Result<(LoadMeasurement, ServerMeasurement), Error> {
-        let Self { testbed, cores, driver, wait, .. } = *self;
-        let on_testbed = |name: &str| testbed.map(|_| name.to_owned());
+/// What the server did from the end of the warm-up on.
+pub(super) struct ServerCost {
+    pub(super) requests: u64,
+    pub(super) waits: u64,
+    pub(super) cpu_seconds: f64,
+    pub(super) seconds: f64,
+}
+
+impl KernelClientTurn {
+    /// Starts a server, loads it, and measures both.
+    pub(super) fn measure(&self) -> Result<(Report, ServerCost), Error> {
         let role = ProcessRole::Server(ServerSpec {
             policy: Policy::Vanilla,
-            driver,
-            interface: on_testbed(SERVER_INTERFACE),
-            address: IpAddr::V4(if testbed.is_some() { SERVER_ADDRESS } else { Ipv4Addr::LOCALHOST }),
-            cores: Cpus::one(cores.server),
-            packing_core: cores.packing,
+            driver: self.driver,
+            interface: None,
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            cores: Cpus::one(self.cores.server),
+            packing_core: self.cores.packing,
             polling: PollingConfig::default(),
-            wait,
+            wait: self.wait,
             memory: 0,
         });
-        let mut server = ExperimentProcess::start(&role, testbed.map(|testbed| &testbed.server))?;
-        let role = ProcessRole::Load(LoadSpec {
-            interface: on_testbed(CLIENT_INTERFACE),
-            server: server.server_ready()?.address,
-            core: cores.client,
+        let mut server = ExperimentProcess::start(&role, None)?;
+        let address = server.server_ready()?.address;
+        // A new thread, which the runtime pins: the caller keeps its affinity.
+        thread::scope(|scope| scope.spawn(|| self.load(address, &mut server)).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the load's thread panicked").into()))
+    }
+
+    fn load(
+        &self,
+        address: SocketAddr,
+        server: &mut ExperimentProcess,
+    ) -> Result<(Report, ServerCost), Error> {
+        let builder = Builder::new().ignore_environment().workers(1).cores(Cpus::one(self.cores.client));
+        let mut runtime = builder.driver(DriverKind::Epoll).build()?;
+        let warm_up = Duration::from_secs_f64(self.warm_up);
+        let config = Config {
+            servers: vec![address.into()],
             connections: self.connections,
-            rate: self.rate,
-            warm_up: self.warm_up,
-            duration: self.duration,
-            records: self.records,
-        });
-        let mut load = ExperimentProcess::start(&role, testbed.map(|testbed| &testbed.client))?;
-        let measured = load.measure(&mut server)?;
-        load.finish()?;
-        server.finish()?;
-        Ok(measured)
+            depth: 1,
+            pacing: self.rate.map_or(Loop::Closed, |rate| Loop::Open { rate, arrival: Arrival::default() }),
+            workload: Workload { records: self.records, ..Workload::default() },
+            warm_up: WarmUp::Fixed(warm_up),
+            duration: Duration::from_secs_f64(self.duration),
+            ..Config::default()
+        };
+        let mut read = || -> Result<(ServerCounts, f64), Error> {
+            Ok((server.server_counts()?, server.cpu_nanos()? as f64 / 1e9))
+        };
+        let mut begun = None;
+        let report = runtime.block_on(async {
+            loadgen::load_records(&config).await?;
+            loadgen::run_until(&config, &AtomicBool::new(false), |progress| {
+                if progress.elapsed >= warm_up && begun.is_none() {
+                    begun = Some((read(), std::time::Instant::now()));
+                }
+            })
+            .await
+        })?;
+        let (before, from) =
+            begun.ok_or_else(|| io::Error::other("the load ended before it was measured"))?;
+        let ((before, cpu_before), (after, cpu)) = (before?, read()?);
+        let cost = ServerCost {
+            requests: after.requests - before.requests,
+            waits: after.waits - before.waits,
+            cpu_seconds: cpu - cpu_before,
+            seconds: from.elapsed().as_secs_f64(),
+        };
+        Ok((report, cost))
     }
 }

@@ -10,7 +10,7 @@ use super::svg::{Axis, Point, Series, lines};
 use super::table::interval_text;
 use crate::engine::CoreAssignment;
 use crate::experiments::crossing_model::{
-    BATCH, CrossingModel, ModelConfig, ModelMeasurements, Outcome, Prediction, REQUEST,
+    BATCH, CrossingModel, ModelConfig, ModelMeasurements, Prediction, REQUEST,
 };
 
 /// The report on what avoiding crossings can save.
@@ -81,12 +81,11 @@ impl ModelReport {
             vec![
                 row.bytes.to_string(),
                 interval_text(&row.server_us, 2),
-                interval_text(&row.both_us, 2),
                 format!("{:.2}", row.server_calls),
                 percent_text(row.potential),
             ]
         });
-        let header = ["reply B", "server's end µs", "both ends µs", "server's calls", "PD %"];
+        let header = ["reply B", "server's end µs", "server's calls", "PD %"];
         let mut section = Section::new("path", "The kernel's path, o(b)");
         section.caption = format!(
             "CPU time per request of an exchange on loopback, requests of {REQUEST} B; PD: calls·δ over the server's end"
@@ -123,7 +122,6 @@ impl ModelReport {
         let rows = self.model.servers.iter().map(|server| {
             vec![
                 server.name.clone(),
-                server.network.to_owned(),
                 server.bytes.to_string(),
                 interval_text(&server.cpu_us, 2),
                 format!("{:.2}", server.waits),
@@ -133,20 +131,19 @@ impl ModelReport {
                 percent_text(server.potential),
             ]
         });
-        let header =
-            ["server", "network", "b", "CPU µs/req", "waits", "recv+send", "n·δ µs", "a + o(b) µs", "PD %"];
+        let header = ["server", "b", "CPU µs/req", "waits", "recv+send", "n·δ µs", "a + o(b) µs", "PD %"];
         let mut section = Section::new("servers", "A request's CPU time in a closed loop");
         section.caption =
             "n: waits (counted) and recv+send; a + o(b): without n·δ; PD: n·δ over all".to_owned();
-        section.tables = vec![Table { names: 2, ..Table::new("", &header, rows.collect()) }];
+        section.tables = vec![Table::new("", &header, rows.collect())];
         section
     }
 
     fn predictions(&self) -> Section {
-        let outcome = |it: &Prediction| match it.outcome {
-            Outcome::Overlaps => "yes",
-            Outcome::NotPredicted => "no: the model does not predict this",
-            _ => "too few rounds to tell",
+        let outcome = |it: &Prediction| match it.agrees {
+            Some(true) => "yes",
+            Some(false) => "no: the model does not predict this",
+            None => "too few rounds to tell",
         };
         let row = |it: &Prediction| {
             let [before, after] = it.waits;
@@ -191,7 +188,7 @@ fn verdict(model: &CrossingModel) -> String {
         most.name,
         percent_text(most.potential)
     );
-    if model.predictions.iter().any(|it| it.outcome == Outcome::NotPredicted) {
+    if model.predictions.iter().any(|it| it.agrees == Some(false)) {
         text.push_str(" A change that avoids crossings may change more than them: see the predictions that were missed.");
     }
     text
@@ -200,7 +197,7 @@ fn verdict(model: &CrossingModel) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::crossing_model::sample::measurements;
+    use crate::experiments::crossing_model::measurements;
 
     fn report(rounds: usize, echo_uring: f64) -> ModelReport {
         let cores = CoreAssignment::choose().unwrap();

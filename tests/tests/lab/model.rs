@@ -4,7 +4,6 @@ use std::process::Command;
 
 use serde_json::Value;
 use serial_test::serial;
-use tests::isolated;
 
 fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
@@ -41,7 +40,6 @@ fn model(arguments: &[&str]) -> Value {
         || array(&figures["path"]["rows"]).iter().filter(|row| number(&row["potential"]["count"]) > 0.0);
     for row in rows() {
         assert!(number(&row["server_us"]["low"]) > 0.0 && number(&row["server_calls"]) >= 2.0, "{row}");
-        assert!(number(&row["both_us"]["median"]) > number(&row["server_us"]["median"]), "{row}");
     }
     let shares: Vec<f64> = rows().map(|row| number(&row["potential"]["median"])).collect();
     assert!(shares.iter().all(|share| (0.0..1.0).contains(share)), "{shares:?}");
@@ -61,28 +59,16 @@ fn model(arguments: &[&str]) -> Value {
         let has_interval = ["predicted_gain", "measured_gain"]
             .iter()
             .all(|gain| number(&prediction[gain]["confidence"]) >= 0.95);
-        assert_eq!(prediction["outcome"] != "no_interval", has_interval, "{prediction}");
+        assert_eq!(prediction["agrees"].is_boolean(), has_interval, "{prediction}");
     }
     report
 }
 
-fn memcached_network(report: &Value) -> &Value {
-    &report["memcached_network"]
-}
-
-#[test]
-#[ignore = "long"]
-#[isolated(root)]
-#[serial]
-fn lab_model_measures_memcached_on_the_testbed() {
-    assert_eq!(memcached_network(&model(&[])), "testbed");
-}
-
 #[test]
 #[serial]
-fn lab_model_needs_no_testbed() {
+fn lab_model_measures_crossings_and_servers() {
     if tests::drivers(["uring"]).is_empty() {
         return;
     }
-    assert_eq!(memcached_network(&model(&["--loopback", "--seconds", "10"])), "loopback");
+    model(&["--seconds", "10"]);
 }

@@ -281,9 +281,6 @@ pub struct ModelFlags {
     pub seconds: Option<u16>,
     #[command(flatten)]
     pub report: ReportFlags,
-    /// Use loopback only, without the testbed
-    #[arg(long)]
-    pub loopback: bool,
 }
 
 #[derive(Args, Clone)]
@@ -309,8 +306,7 @@ pub struct PaperFlags {
     /// Take about five minutes instead of 20: fewer records, rates, rounds, connections and files
     #[arg(long)]
     pub quick: bool,
-    /// Folder for the report, its plots, and the results of each part. A part whose results are there already, from this
-    /// machine and configuration, is not measured again
+    /// Folder for the report and its plots
     #[arg(long, value_name = "FOLDER", default_value = "lab-paper")]
     pub output: PathBuf,
     /// Milliseconds of a turn, with few records and connections: to see that it works, not to measure

@@ -201,7 +201,7 @@ fn require_testbed(command: &str) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(format!(
             "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none. Without root \
-             there are `lab check`, `lab model --loopback`, `lab waiting` and `lab peers --loopback`"
+             there are `lab check`, `lab model`, `lab waiting` and `lab peers --loopback`"
         )
         .into()),
         Err(error) => Err(error.to_string().into()),

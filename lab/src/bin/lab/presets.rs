@@ -1,6 +1,5 @@
 //! The other subcommands.
 
-use std::io;
 use std::time::Duration;
 
 use lab::engine::CoreAssignment;
@@ -11,7 +10,6 @@ use lab::experiments::waiting::{self, WaitingConfig};
 use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::report::{CheckReport, ModelReport, PeerReport, ReportDiff, WaitingReport};
-use lab::testbed::Testbed;
 
 use crate::flags::{CheckFlags, DiffFlags, ModelFlags, PeerFlags, WaitingFlags};
 use crate::output::{Failure, Output, print};
@@ -45,12 +43,9 @@ pub fn model(flags: &ModelFlags) -> Result<(), Failure> {
     let output = Output::open(&flags.report)?;
     let config = ModelConfig::new(flags.quick, flags.seconds.map(f64::from));
     let cores = CoreAssignment::choose()?;
-    let testbed = if flags.loopback { None } else { create_testbed()? };
     // Fails without permission; the servers are compared under the same conditions either way.
     let _awake = AwakeCores::request();
-    let measured = with_bar(crossing_model::steps(&config), |progress| {
-        crossing_model::measure(&config, cores, testbed, progress)
-    })?;
+    let measured = with_bar(config.steps(), |progress| crossing_model::measure(&config, cores, progress))?;
     let report = ModelReport::new(cores, config, measured);
     output.write_all(&report.document(), &report)
 }
@@ -66,16 +61,4 @@ pub fn waiting(flags: &WaitingFlags) -> Result<(), Failure> {
     let results = with_bar(waiting::steps(&config), |progress| waiting::measure(&config, cores, progress))?;
     let report = WaitingReport::new(cores, awake.is_ok(), config, results);
     output.write_all(&report.document(), &report)
-}
-
-/// Creates the testbed, or returns `None` without the permission to create namespaces. Any other failure is an error.
-fn create_testbed() -> io::Result<Option<Testbed>> {
-    match Testbed::new(1) {
-        Ok(testbed) => Ok(Some(testbed)),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            eprintln!("lab: {error}; using loopback");
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
 }

@@ -16,7 +16,6 @@ pub(super) fn measure(
     config: &WaitingConfig,
 ) -> Result<Turn, Error> {
     let turn = KernelClientTurn {
-        testbed: None,
         cores,
         driver: config.driver,
         wait: strategy,
@@ -26,13 +25,14 @@ pub(super) fn measure(
         warm_up: config.server_warm_up,
         duration: config.server_duration,
     };
-    let (measured, counted) = turn.measure()?;
-    if measured.failed > 0 {
-        return Ok(Turn::invalid(format!("{} requests failed", measured.failed)));
+    let (report, server) = turn.measure()?;
+    let failed = report.errors + report.unanswered + report.misses;
+    if failed > 0 {
+        return Ok(Turn::invalid(format!("{failed} requests failed")));
     }
     Ok(Turn::new([
-        (Figure::P50, measured.p50_us),
-        (Figure::P99, measured.p99_us),
-        (Figure::CpuShare, counted.thread_cpu / counted.seconds * 100.0),
+        (Figure::P50, report.latency.p50),
+        (Figure::P99, report.latency.p99),
+        (Figure::CpuShare, server.cpu_seconds / server.seconds * 100.0),
     ]))
 }
