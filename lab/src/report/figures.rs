@@ -8,8 +8,6 @@ use super::svg::{Axis, Point, RatioLine, Series, lines, ratios};
 use super::table::{interval_text, ratio_text};
 use crate::engine::{Figure, LoadKind, LoadResult, Row, order_by_rounds};
 
-/// What a cell has where nothing was measured.
-pub(super) const NOT_MEASURED: &str = "not measured";
 /// What a cell has where there is nothing to compare with.
 pub(super) const NONE: &str = "-";
 

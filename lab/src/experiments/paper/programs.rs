@@ -1,0 +1,149 @@
+//! Programs of other projects, and this project's web server.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Serialize;
+use tempfile::TempDir;
+
+use super::config::PaperConfig;
+use crate::experiment::{Contender, ServerCommand};
+use crate::testbed::SERVER_INTERFACE;
+
+/// Those that are installed.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Programs {
+    pub(super) memcached: Option<Program>,
+    pub(super) nginx: Option<Program>,
+    /// This project's web server, beside this program.
+    web: Option<Program>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    /// What it says of its version.
+    version: String,
+}
+
+impl Programs {
+    /// Looks for them in the folders of `PATH` and in those of system programs.
+    pub(super) fn find() -> Self {
+        let beside = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
+        let web = beside.map(|folder| folder.join("web")).filter(|path| path.is_file());
+        Self {
+            memcached: find("memcached").map(|path| Program::new(path, "-V")),
+            nginx: find("nginx").map(|path| Program::new(path, "-v")),
+            web: web.map(|path| Program::new(path, "--version")),
+        }
+    }
+
+    /// What they say of their versions.
+    pub fn versions(&self) -> Vec<&str> {
+        [&self.memcached, &self.nginx, &self.web]
+            .into_iter()
+            .flatten()
+            .map(|it| it.version.as_str())
+            .collect()
+    }
+
+    /// The servers of Table 2, with the paper's rows that are beside them: nginx as it runs and attached to, and this project's
+    /// web server where it is built.
+    pub(super) fn web_servers(
+        &self,
+        config: &PaperConfig,
+        nginx: &Program,
+        root: &WebRoot,
+    ) -> (Vec<Contender>, Vec<Option<&'static str>>) {
+        let mut contenders = Contender::attached(&root.nginx(nginx), &config.attached_budgets());
+        let mut published = vec![Some("Vanilla")];
+        published.resize(contenders.len(), Some("F-Stack"));
+        for policy in ["vanilla", "kernel-polling"] {
+            if let Some(web) = &self.web {
+                contenders.push(Contender::Program { server: root.web(web, policy), attached: None });
+                published.push(None);
+            }
+        }
+        (contenders, published)
+    }
+}
+
+impl Program {
+    fn new(path: PathBuf, flag: &str) -> Self {
+        let version = version(&path, flag).unwrap_or_else(|| "unknown version".to_owned());
+        Self { path, version }
+    }
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian's nginx is a program for root, and not on the path of others.
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// The first line that a program prints of its version.
+fn version(program: &Path, flag: &str) -> Option<String> {
+    let output = Command::new(program).arg(flag).output().ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_owned();
+    Some(line).filter(|line| !line.is_empty())
+}
+
+/// A folder with a file of each size, and room for nginx's own files.
+pub(super) struct WebRoot(TempDir);
+
+impl WebRoot {
+    /// A file is named by its size in bytes.
+    pub(super) fn create(sizes: &[usize]) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("lull-lab-web-").tempdir()?;
+        for size in sizes {
+            fs::write(folder.path().join(size.to_string()), vec![b'x'; *size])?;
+        }
+        let (path, address) = (folder.path().display(), ServerCommand::address());
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .iter()
+            .map(|name| format!("{name}_temp_path {path}/{name};\n"))
+            .collect();
+        // One worker, in the foreground, with files from the page cache. The idle connection by which it is attached to has to
+        // stay open.
+        let config = format!(
+            "daemon off; user root; pid {path}/pid; error_log {path}/error.log;\n\
+             worker_processes 1;\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{ access_log off; sendfile on; tcp_nopush on; open_file_cache max=100; open_file_cache_valid 1h;\n\
+             keepalive_requests 100000000; keepalive_timeout 1h; {temporary}\n\
+             server {{ listen {address} backlog=4096; root {path}; }} }}\n"
+        );
+        fs::write(folder.path().join("nginx.conf"), config)?;
+        Ok(Self(folder))
+    }
+
+    fn nginx(&self, nginx: &Program) -> ServerCommand {
+        let file = |name: &str| self.0.path().join(name).display().to_string();
+        let arguments = ["-c".to_owned(), file("nginx.conf"), "-e".to_owned(), file("error.log")];
+        ServerCommand { name: "nginx".to_owned(), program: nginx.path.clone(), arguments: arguments.into() }
+    }
+
+    /// This project's web server with one worker, under a policy.
+    fn web(&self, web: &Program, policy: &str) -> ServerCommand {
+        let arguments = [
+            format!("RUNTIME_POLICY={policy}"),
+            format!("RUNTIME_INTERFACE={SERVER_INTERFACE}"),
+            "RUNTIME_WORKERS=1".to_owned(),
+            web.path.display().to_string(),
+            "--user".to_owned(),
+            "root".to_owned(),
+            self.0.path().display().to_string(),
+            "--listen".to_owned(),
+            ServerCommand::address().to_string(),
+        ];
+        ServerCommand {
+            name: format!("Lull's web, {policy}"),
+            program: PathBuf::from("/usr/bin/env"),
+            arguments: arguments.into(),
+        }
+    }
+}

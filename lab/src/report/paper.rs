@@ -1,0 +1,489 @@
+//! The report of `lab paper`: for each table and figure the paper's numbers beside this machine's.
+
+use policies::host::Machine;
+use serde::Serialize;
+
+use super::comparison::is_virtual;
+use super::document::{Document, Plot, Section, Table};
+use super::figures::{NONE, class_suffix, classes, ratio, sections, series, value};
+use super::svg::{Axis, lines};
+use super::wake_cost::WakeCost;
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadResult, Row};
+use crate::experiments::paper::{
+    CITATION, EXHIBITS, Exhibit, Needs, PaperConfig, Part, PartResult, Parts, Programs, PublishedRow, SETUP,
+};
+use crate::testbed::CONGESTION_CONTROL;
+
+/// The report of `lab paper`.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct PaperReport {
+    /// The paper.
+    pub paper: &'static str,
+    /// What the paper measured on.
+    pub paper_setup: &'static str,
+    /// This machine.
+    pub machine: Machine,
+    /// Which core ran what.
+    pub cores: CoreAssignment,
+    /// The congestion control of both sides.
+    pub congestion_control: &'static str,
+    /// Whether idle cores polled instead of sleeping.
+    pub cores_awake: bool,
+    /// Rounds, loads and time limits of the run.
+    pub config: PaperConfig,
+    /// Programs of other projects.
+    pub programs: Programs,
+    exhibits: Vec<Section>,
+    /// Everything that was measured.
+    pub parts: Parts,
+}
+
+impl PaperReport {
+    /// Puts the parts beside the paper's exhibits.
+    pub fn new(
+        config: PaperConfig,
+        cores: CoreAssignment,
+        cores_awake: bool,
+        programs: Programs,
+        parts: Parts,
+    ) -> Self {
+        let mut exhibits: Vec<Section> = Vec::new();
+        for exhibit in &EXHIBITS {
+            exhibits.push(exhibit_section(exhibit, &parts));
+            if exhibit.id == "table-5" {
+                exhibits.push(attached_section(exhibit, &parts));
+            }
+        }
+        Self {
+            paper: CITATION,
+            paper_setup: SETUP,
+            machine: Machine::read(),
+            cores,
+            congestion_control: CONGESTION_CONTROL,
+            cores_awake,
+            config,
+            programs,
+            exhibits,
+            parts,
+        }
+    }
+
+    /// The report as a document.
+    pub fn document(&self) -> Document {
+        Document {
+            title: "The paper on this machine".to_owned(),
+            findings: [self.paper.to_owned()].into_iter().chain(self.wake_cost()).collect(),
+            conditions: self.conditions(),
+            sections: self.exhibits.clone(),
+        }
+    }
+
+    /// What an avoided wake-up saves here, by the closed loop of Table 5.
+    fn wake_cost(&self) -> Option<String> {
+        let result = part(Part::Policies, &self.parts).ok()?;
+        let contender = result.published.iter().position(|it| *it == Some("Kernel Polling"))?;
+        Some(WakeCost::of(result.loads.iter(), contender)?.sentence())
+    }
+
+    /// A line for each table and figure.
+    pub fn summary(&self) -> String {
+        self.exhibits.iter().map(|exhibit| format!("{}: {}\n", exhibit.name, exhibit.glance)).collect()
+    }
+
+    /// The machine and what ran on it, a sentence each.
+    fn conditions(&self) -> Vec<String> {
+        let CoreAssignment { server, client, packing, .. } = self.cores;
+        let PaperConfig { records, connection_records, rounds, capacity_rounds, turn, .. } = &self.config;
+        let mut sentences = vec![
+            format!("This machine: {}{}.", self.machine, if is_virtual() { ", a virtual machine" } else { "" }),
+            format!("The paper's: {}.", self.paper_setup),
+            format!(
+                "Server on core {server}, load on core {client}, packing on core {packing}; congestion control {}; idle \
+                 cores {}.",
+                self.congestion_control,
+                if self.cores_awake { "poll" } else { "sleep, which adds to latencies" }
+            ),
+            format!(
+                "{records} records ({connection_records} for Figure 9), of the paper's 1000000; turns of {:.0} ms, up to {rounds} \
+                 rounds; for capacities up to {capacity_rounds} rounds.",
+                turn * 1e3,
+            ),
+            "Figures are medians of rounds with 95 % intervals; ratios are taken within rounds. Turns with steal are \
+             repeated until that has taken half of a load's time; later ones are kept, and the notes say how many. Turns \
+             during which the distance of the cores changed are left out. Fewer than six rounds give no interval."
+                .to_owned(),
+        ];
+        let parts = self.parts.iter().filter_map(|(_, result)| result.as_ref().ok());
+        let mut rows = parts.flat_map(|part| &part.loads).flat_map(|load| &load.rows);
+        if !rows.any(|row| row.figures.contains_key(&Figure::Instructions)) {
+            sentences.push(
+                "This machine counts no instructions, cycles and cache misses (no performance counters, or no permission), \
+                 so IPQ, IPC and LLC misses are not counted here; `lab instructions` counts them on an emulated machine."
+                    .to_owned(),
+            );
+        }
+        let versions = self.programs.versions();
+        if !versions.is_empty() {
+            sentences.push(format!("Other programs: {}.", versions.join(", ")));
+        }
+        sentences
+    }
+}
+
+/// An exhibit of the paper, and what this machine shows of it.
+fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
+    let is_section = exhibit.section.starts_with(|first: char| first.is_ascii_digit());
+    let place = if is_section { format!("section {}", exhibit.section) } else { exhibit.section.to_owned() };
+    let mut section = Section {
+        caption: exhibit.caption.to_owned(),
+        place: format!("{}, {place}", exhibit.name),
+        statements: exhibit.statements.iter().map(|&statement| statement.to_owned()).collect(),
+        ..Section::new(exhibit.id, exhibit.name)
+    };
+    if exhibit.rows.is_empty() {
+        let note = "the paper draws this as an image; its text has no numbers of the curves";
+        section.notes.push(note.to_owned());
+    } else {
+        section.tables.push(published(exhibit));
+    }
+    let measured = match exhibit.needs {
+        Needs::Part(needed) => part(needed, parts),
+        Needs::UserLevelStack => Err("needs a network stack in user space, which lab no longer runs"),
+        Needs::TwoNodes => Err(
+            "needs a server on the cores of two NUMA nodes, which lab's testbed of one queue and one worker doesn't have",
+        ),
+    };
+    match measured {
+        Ok(part) => {
+            let instead = match exhibit.id {
+                "table-2" => {
+                    "nginx of this machine, with kernel polling attached from outside, in the place of F-Stack, which is not \
+                     measured: it needs a NIC with DPDK"
+                }
+                "figure-9" => "Lull's memcached on the kernel's stack; no user-level stack takes part",
+                _ => "Lull's memcached on epoll in the place of memcached 1.6.9",
+            };
+            let kinds: &[LoadKind] = match exhibit.id {
+                "figure-5" => &[LoadKind::Capacity, LoadKind::Open],
+                _ => &[LoadKind::Closed],
+            };
+            show(&mut section, exhibit, part, kinds);
+            section.differs.push(instead.to_owned());
+            if exhibit.id == "figure-9" {
+                let loads: Vec<&LoadResult> = part.loads.iter().collect();
+                let series = series(&loads, Figure::Throughput, |load, _| Some(load.at));
+                let x = Axis { title: "connections", logarithmic: true };
+                let y = Axis { title: Figure::Throughput.title(), logarithmic: false };
+                let title = "requests per second by connections, 95 % intervals";
+                section.add_plot(lines(x, y, &series).map(|svg| Plot::new(exhibit.id, title, svg)));
+            }
+            if section.missing.is_none() {
+                section.glance = glance(exhibit, part);
+            }
+        }
+        Err(reason) => {
+            miss(&mut section, reason);
+            if let (Some(first), Some(last)) = (exhibit.rows.first(), exhibit.rows.last()) {
+                let ratio = exhibit.ratio(last);
+                section.glance = format!(
+                    "the paper: {} {ratio:.2} × {}; here not measured: {reason}",
+                    last.system, first.system
+                );
+            }
+        }
+    }
+    section
+}
+
+/// What the paper doesn't have: memcached as it runs and attached to, beside Lull's, so that the policy's part of a
+/// gain is told from the runtime's.
+fn attached_section(table_5: &Exhibit, parts: &Parts) -> Section {
+    let mut section = Section {
+        caption: "unmodified memcached, memcached under `policies attach`, and Lull's: how much of a gain comes from the policy"
+            .to_owned(),
+        place: "not in the paper, which changed the kernel under one memcached".to_owned(),
+        ..Section::new("attached", "Beside Table 5")
+    };
+    match part(Part::Attached, parts) {
+        Ok(part) => {
+            let beside = Exhibit { id: "attached", ..*table_5 };
+            show(&mut section, &beside, part, &[LoadKind::Capacity, LoadKind::Open, LoadKind::Closed]);
+            section.glance = parts_of_gain(part);
+        }
+        Err(reason) => miss(&mut section, reason),
+    }
+    section
+}
+
+/// Loads of these kinds, and for closed loops the paper's ratios beside them.
+fn show(section: &mut Section, exhibit: &Exhibit, part: &PartResult, kinds: &[LoadKind]) {
+    section.differs = differs(part);
+    section.notes.extend(part.notes.iter().cloned());
+    let loads: Vec<LoadResult> =
+        part.loads.iter().filter(|load| kinds.contains(&load.kind)).cloned().collect();
+    if !loads.iter().any(|load| load.kind != LoadKind::Capacity) {
+        let why = part.notes.iter().find(|note| note.starts_with("no capacity"));
+        miss(
+            section,
+            why.filter(|_| kinds.contains(&LoadKind::Open)).map_or("no round was completed", |it| it),
+        );
+        return;
+    }
+    if !exhibit.rows.is_empty() && kinds.contains(&LoadKind::Closed) {
+        section.tables.push(beside(exhibit, part));
+    }
+    for of_kind in sections(&loads, &[]) {
+        section.tables.extend(of_kind.tables);
+        for plot in of_kind.plots {
+            // The first one has the exhibit's name.
+            let name = match section.plots.is_empty() {
+                true => exhibit.id.to_owned(),
+                false => format!("{}-{}", exhibit.id, plot.name),
+            };
+            section.plots.push(Plot { name, ..plot });
+        }
+    }
+}
+
+fn miss(section: &mut Section, reason: &str) {
+    section.glance = format!("not measured: {reason}");
+    section.missing = Some(reason.to_owned());
+}
+
+fn part(part: Part, parts: &Parts) -> Result<&PartResult, &str> {
+    match parts.iter().find(|(other, _)| *other == part) {
+        Some((_, Ok(result))) if !result.loads.is_empty() => Ok(result),
+        Some((_, Ok(_))) => Err("no round was completed"),
+        Some((_, Err(reason))) => Err(reason),
+        None => Err("it was not run"),
+    }
+}
+
+/// The paper's own rows.
+fn published(exhibit: &Exhibit) -> Table {
+    let header =
+        ["", "QPT (T=1s)", "IPQ App", "IPQ Sys", "IPQ Total", "Cycles App", "Cycles Sys", "IPC", "pkts/irq"];
+    let row = |row: &PublishedRow| {
+        vec![
+            row.system.to_owned(),
+            row.queries.to_string(),
+            row.instructions_app.to_string(),
+            row.instructions_system.to_string(),
+            row.instructions.to_string(),
+            format!("{}%", row.cycles_app),
+            format!("{}%", row.cycles_system),
+            row.instructions_per_cycle.to_string(),
+            row.packets_per_interrupt.map_or_else(|| NONE.to_owned(), |packets| packets.to_string()),
+        ]
+    };
+    Table::new("The paper", &header, exhibit.rows.iter().map(row).collect())
+}
+
+/// The row of the paper beside a measured one.
+fn published_row<'a>(exhibit: &'a Exhibit, part: &PartResult, row: usize) -> Option<&'a PublishedRow> {
+    exhibit.row((*part.published.get(row)?)?)
+}
+
+/// Throughput beside the paper's, with the ratio to the first row of each.
+fn beside(exhibit: &Exhibit, part: &PartResult) -> Table {
+    let loads: Vec<_> = part.loads.iter().filter(|load| load.kind == LoadKind::Closed).collect();
+    let rows = loads.iter().flat_map(|load| load.rows.iter().enumerate().map(move |row| (load, row)));
+    let cells = |(load, (index, row)): (&&LoadResult, (usize, &Row))| {
+        let published = published_row(exhibit, part, index);
+        let text = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+        vec![
+            load.name.clone() + &class_suffix(load.class),
+            row.contender.clone(),
+            text(published.map(|published| published.system.to_owned())),
+            text(published.map(|published| published.queries.to_string())),
+            value(row, Figure::Throughput),
+            text(published.map(|published| format!("{:.2}", exhibit.ratio(published)))),
+            ratio(row, Figure::Throughput),
+        ]
+    };
+    let header = [
+        "load",
+        "here",
+        "the paper's row",
+        "paper, req/s",
+        "here, req/s [95 %]",
+        "paper, ratio",
+        "here, ratio [95 %]",
+    ];
+    let rows = rows.map(cells).collect();
+    Table { names: 3, ..Table::new("Requests per second beside the paper's", &header, rows) }
+}
+
+/// What differs for all that was measured.
+fn differs(part: &PartResult) -> Vec<String> {
+    vec![
+        "one core of the server in the place of 8, or of the 1 of Table 1 and Figure 9".to_owned(),
+        "a veth pair between two network namespaces in the place of a 10 GbE NIC; a real-time kernel thread stands in for \
+         its interrupt, and packets per interrupt are per wake-up of that thread"
+            .to_owned(),
+        format!("load: {}; in the paper seven machines", part.workload),
+        "kernel polling by the law of this runtime, which at saturation polls by a timer, in the place of the authors' patch, \
+         which masks interrupts while the application runs"
+            .to_owned(),
+        "each avoided wake-up saves more CPU time in a virtual machine than an interrupt did on the paper's hardware, so ratios \
+         are not comparable with the paper's before that is taken out"
+            .to_owned(),
+    ]
+}
+
+/// The loads of one kind in the class with most rounds of it, ascending.
+fn leading(part: &PartResult, kind: LoadKind) -> Vec<&LoadResult> {
+    let of_kind: Vec<LoadResult> = part.loads.iter().filter(|load| load.kind == kind).cloned().collect();
+    let class = classes(&of_kind).first().copied();
+    let mut loads: Vec<&LoadResult> =
+        part.loads.iter().filter(|load| load.kind == kind && Some(load.class) == class).collect();
+    loads.sort_by(|a, b| a.at.total_cmp(&b.at));
+    loads
+}
+
+/// The sentence of the overview: the first and the last load.
+fn glance(exhibit: &Exhibit, part: &PartResult) -> String {
+    let kinds: &[LoadKind] = match exhibit.id {
+        "figure-5" => &[LoadKind::Capacity, LoadKind::Open],
+        _ => &[LoadKind::Closed],
+    };
+    let loads =
+        kinds.iter().map(|&kind| leading(part, kind)).find(|loads| !loads.is_empty()).unwrap_or_default();
+    let sentence = |load: &LoadResult| {
+        let figure = if load.kind == LoadKind::Capacity { Figure::Capacity } else { Figure::Throughput };
+        let others = load.rows.iter().enumerate().filter(|(_, row)| row.contender != part.reference);
+        let rows = others.map(|(index, row)| {
+            let here = ratio(row, figure);
+            // Not every cell has a ratio.
+            let is_ratio = here.starts_with(|first: char| first.is_ascii_digit());
+            let here = if is_ratio { format!("{here} ×") } else { here };
+            match published_row(exhibit, part, index) {
+                Some(published) => {
+                    let paper = exhibit.ratio(published);
+                    format!("{} {here} (the paper's {}: {paper:.2} ×)", row.contender, published.system)
+                }
+                None => format!("{} {here}", row.contender),
+            }
+        });
+        let rows = rows.collect::<Vec<_>>().join("; ");
+        format!("{}{}, over {}: {rows}", load.name, class_suffix(load.class), part.reference)
+    };
+    let ends = loads.first().into_iter().chain(loads.last().filter(|_| loads.len() > 1));
+    ends.map(|load| sentence(load)).collect::<Vec<_>>().join(". ")
+}
+
+/// What of a gain is the policy's, and what the runtime's.
+fn parts_of_gain(part: &PartResult) -> String {
+    let loads = leading(part, LoadKind::Closed);
+    let rows = || loads.iter().flat_map(|load| &load.rows);
+    let of = |is_it: &dyn Fn(&Row) -> bool| {
+        rows()
+            .find(|row| is_it(row))
+            .map_or_else(|| "not measured".to_owned(), |it| ratio(it, Figure::Throughput))
+    };
+    format!(
+        "closed loop, over memcached as it runs: the policy alone (attached) {}; the runtime alone (Lull's under vanilla) {}; \
+         both (Lull's under kernel polling) {}",
+        of(&|row| row.contender.contains("attached")),
+        of(&|row| row.contender == "vanilla, epoll"),
+        of(&|row| row.contender == "kernel-polling, epoll")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{DistanceClass, Turn, results_of};
+
+    /// Vanilla, and kernel polling with 1.75 of its throughput.
+    fn load(kind: LoadKind) -> LoadResult {
+        let names = ["vanilla, epoll", "kernel-polling, epoll"];
+        let mut results =
+            results_of(&[("closed loop", kind, 500.0, None)], &names, &[0], 6, |_, contender, _| {
+                let qps = [1000.0, 1750.0][contender];
+                Turn::new([(Figure::Throughput, qps), (Figure::App, 12.5), (Figure::P99, 300.0)])
+            });
+        LoadResult { class: DistanceClass::Near, ..results.loads.remove(0) }
+    }
+
+    fn part(loads: Vec<LoadResult>, notes: &[&str]) -> Result<PartResult, String> {
+        Ok(PartResult {
+            reference: "vanilla, epoll".to_owned(),
+            published: vec![Some("Vanilla"), Some("Kernel Polling")],
+            workload: "a fleet".to_owned(),
+            loads,
+            notes: notes.iter().map(|&note| note.to_owned()).collect(),
+        })
+    }
+
+    fn report_with(parts: Parts) -> PaperReport {
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        PaperReport::new(PaperConfig::new(true), cores, true, Programs::default(), parts)
+    }
+
+    fn report() -> PaperReport {
+        report_with(vec![
+            (Part::Policies, part(vec![load(LoadKind::Closed), load(LoadKind::Open)], &["a <note>"])),
+            (Part::Web, Err("nginx is not installed".to_owned())),
+        ])
+    }
+
+    #[test]
+    fn every_table_and_figure_is_in_both_reports_with_the_papers_numbers_beside_this_machines() {
+        let report = report();
+        for text in [report.document().markdown(), report.document().html().replace("&amp;", "&")] {
+            for exhibit in &EXHIBITS {
+                assert!(text.contains(&format!("{}: {}", exhibit.name, exhibit.caption)), "{}", exhibit.name);
+            }
+            for expected in ["947021", "1.31", "1750 [1750, 1750]", "1.75 [1.75, 1.75]"] {
+                assert!(text.contains(expected), "no {expected} in {text}");
+            }
+            for reason in
+                ["nginx is not installed.", "needs a server on", "needs a network stack in user space"]
+            {
+                assert!(text.contains(&format!("Not measured here: {reason}")), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_the_report_are_written_beside_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = report();
+        report.document().write(folder.path(), &report).unwrap();
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert!(read("report.md").contains("(table-5.svg)"));
+        assert!(read("table-5.svg").contains("prefers-color-scheme:dark"));
+        let json: serde_json::Value = serde_json::from_str(&read("results.json")).unwrap();
+        // Those of the paper, and one beside Table 5.
+        assert_eq!(json["exhibits"].as_array().map(Vec::len), Some(EXHIBITS.len() + 1));
+        let html = read("report.html");
+        assert!(html.contains("<svg") && html.contains("a &lt;note&gt;") && !html.contains("{{"), "{html}");
+        assert!(!html.contains("src=") && html.contains("prefers-color-scheme: dark"));
+    }
+
+    #[test]
+    fn a_distance_that_only_other_loads_have_most_rounds_at_does_not_hide_the_closed_loop() {
+        // Far has more rounds over all, and none of the closed loop.
+        let open = LoadResult { class: DistanceClass::Far, rounds: 50, ..load(LoadKind::Open) };
+        let report = report_with(vec![
+            (Part::Policies, part(vec![open, load(LoadKind::Closed)], &[])),
+            (Part::Attached, part(vec![load(LoadKind::Closed)], &[])),
+        ]);
+        let glance = |id: &str| &report.exhibits.iter().find(|exhibit| exhibit.id == id).unwrap().glance;
+        assert!(glance("table-5").contains("kernel-polling, epoll 1.75"), "{}", glance("table-5"));
+        assert!(glance("figure-5").contains("kernel-polling, epoll 1.75"), "{}", glance("figure-5"));
+        assert!(glance("attached").contains("(Lull's under kernel polling) 1.75"), "{}", glance("attached"));
+    }
+
+    #[test]
+    fn an_exhibit_without_its_rounds_keeps_the_notes_that_say_why() {
+        let why = "no capacity was found that rates could be shares of: the fleet sent late";
+        let measured = part(vec![load(LoadKind::Closed)], &[why, "another note"]);
+        let report = report_with(vec![(Part::Policies, measured)]);
+        let figure = report.exhibits.iter().find(|exhibit| exhibit.id == "figure-5").unwrap();
+        assert_eq!(figure.glance, format!("not measured: {why}"));
+        assert!(figure.notes.iter().any(|note| note == "another note"), "{:?}", figure.notes);
+    }
+}
