@@ -181,8 +181,8 @@ mod tests {
         let mut rounds = Rounds::new(2, 2, HOUR, 0.02);
         assert_eq!(take(&mut rounds, &[NEAR, (100.0, 500.0)], 0.0), [(0, false), (1, true)]);
         // One turn far away makes no class yet; the second one does, and the first counts after all.
-        assert_eq!(take(&mut rounds, &[FAR, FAR], 0.0), [(1, true), (1, true)]);
-        assert_eq!(take(&mut rounds, &[FAR], 0.0).len(), 1);
+        assert_eq!(take(&mut rounds, &[FAR, FAR], 0.0), [(1, true), (1, false)]);
+        assert_eq!(take(&mut rounds, &[FAR], 0.0), [(0, false)]);
         while let Some(turn) = rounds.next() {
             rounds.finish(turn, &Conditions::new(0.0, Some(FAR)));
         }

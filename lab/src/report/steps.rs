@@ -3,7 +3,8 @@
 use super::document::{Section, Table};
 use super::figures::class_suffix;
 use super::table::interval_text;
-use crate::experiments::load_steps::{LoadSteps, Outcome, SETTLED_WITHIN, Settling, StepRow, TIME_TO_SETTLE};
+use crate::engine::Bound;
+use crate::experiments::load_steps::{LoadSteps, SETTLED_WITHIN, Settling, StepRow, TIME_TO_SETTLE};
 
 /// Tables of all loads that step.
 pub fn steps_section(steps: &[LoadSteps]) -> Section {
@@ -42,7 +43,7 @@ pub fn steps_section(steps: &[LoadSteps]) -> Section {
 }
 
 fn cells(row: &StepRow) -> Vec<String> {
-    let outcome = |outcome: Option<Outcome>| outcome.map_or_else(|| "-".to_owned(), |it| it.to_string());
+    let outcome = |outcome: Option<Bound>| outcome.map_or_else(|| "-".to_owned(), |it| it.to_string());
     let mut cells = vec![
         row.step.to_string(),
         row.name.clone(),
@@ -50,12 +51,12 @@ fn cells(row: &StepRow) -> Vec<String> {
         interval_text(&row.last_p50_us, 1),
         settling_text(row.settled_p50),
         settling_text(row.settled_p99),
-        outcome(row.settles()),
+        outcome(row.settles),
     ];
     cells.extend(row.excess.iter().map(|excess| interval_text(&excess.us, 0)));
     cells.resize(10, "-".to_owned());
     let allowed = if row.excess.is_empty() { "-".to_owned() } else { format!("{:.0}", row.allowed_us) };
-    cells.extend([allowed, outcome(row.is_within())]);
+    cells.extend([allowed, outcome(row.is_within)]);
     cells
 }
 

@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::document::{Document, Section, Table};
 use super::figures::{class_suffix, classes, table};
 use super::table::interval_text;
-use crate::engine::{CoreAssignment, Figure, LoadResult, Results};
-use crate::experiments::waiting::{CLAIMS, Claim, Outcome, Target, WaitingConfig, targets};
+use crate::engine::{Bound, CoreAssignment, Figure, LoadResult, Results};
+use crate::experiments::waiting::{CLAIMS, Claim, Target, WaitingConfig, targets};
 
 /// The report on wait strategies.
 #[derive(Debug, Serialize)]
@@ -57,7 +57,7 @@ impl WaitingReport {
                 format!("{}{}", target.load, class_suffix(target.class)),
                 format!("{} {limit} {}", words[0], words[1]),
                 interval_text(&target.ratio, 2),
-                mark(target.outcome).to_owned(),
+                target.outcome.to_string(),
             ]
         };
         let rows = self.targets.iter().map(row).collect();
@@ -96,28 +96,14 @@ fn sentence(index: usize, Claim { words: [claim, of], limit, .. }: &Claim, targe
         return format!("{claim} … {of}: not measured, because the machine disturbed every round.");
     }
     let count = |outcome| targets.iter().filter(|target| target.outcome == outcome).count();
-    let mut text = format!("{claim} {limit} {of} in {} of {} rows", count(Outcome::Met), targets.len());
-    for (outcome, words) in [
-        (Outcome::Missed, "above it"),
-        (Outcome::Open, "not decided: the interval contains it"),
-        (Outcome::NoInterval, "too few rounds to tell"),
-    ] {
+    let mut text = format!("{claim} {limit} {of} in {} of {} rows", count(Bound::Kept), targets.len());
+    for (outcome, words) in [(Bound::Broken, "above it"), (Bound::Undecided, "not decided")] {
         let rows = count(outcome);
         if rows > 0 {
             text.push_str(&format!("; in {rows} {words}"));
         }
     }
     text + "."
-}
-
-/// The mark of a target in a table.
-fn mark(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Met => "yes",
-        Outcome::Missed => "NO",
-        Outcome::Open => "open",
-        _ => "-",
-    }
 }
 
 #[cfg(test)]
@@ -135,8 +121,8 @@ mod tests {
         let cores = CoreAssignment::choose().unwrap();
         let text = WaitingReport::new(cores, true, WaitingConfig::new(true, None), results).document().text();
         for part in [
-            "1.05 [1.05, 1.05]  yes",
-            "2.50 [2.50, 2.50]   NO",
+            "1.05 [1.05, 1.05]    kept",
+            "2.50 [2.50, 2.50]  broken",
             "is at most 1.1 of the better of spin and block's in 1 of 1 rows.",
             "is at most 2 of block's in 0 of 1 rows; in 1 above it.",
             "of spin's: not measured",

@@ -52,6 +52,6 @@ fn lab_waiting_measures_every_pair_at_every_gap_and_the_server() {
     }
     for target in array(&report["targets"]) {
         let has_interval = number(&target["ratio"]["confidence"]) >= 0.95;
-        assert_eq!(target["outcome"] != "no-interval", has_interval, "{target}");
+        assert!(has_interval || target["outcome"] == "undecided", "{target}");
     }
 }

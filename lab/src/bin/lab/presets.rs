@@ -58,7 +58,7 @@ pub fn waiting(flags: &WaitingFlags) -> Result<(), Failure> {
     let cores = CoreAssignment::choose()?;
     // Fails without permission, which the report says.
     let awake = AwakeCores::request();
-    let results = with_bar(waiting::steps(&config), |progress| waiting::measure(&config, cores, progress))?;
+    let results = with_bar(config.steps(), |progress| waiting::measure(&config, cores, progress))?;
     let report = WaitingReport::new(cores, awake.is_ok(), config, results);
     output.write_all(&report.document(), &report)
 }

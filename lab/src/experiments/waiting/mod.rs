@@ -5,17 +5,139 @@
 //! cost than blocking? It is asked for messages between two workers, between a worker and a plain thread, and for a
 //! memcached server at low load.
 
-mod config;
-mod exchange;
-mod gap;
-mod measurement;
-mod message_turn;
 mod messages;
-mod server_turn;
 mod targets;
 
-pub use config::WaitingConfig;
-pub use gap::Gap;
-pub use measurement::{measure, steps};
-pub use message_turn::Pair;
-pub use targets::{CLAIMS, Claim, Outcome, Target, targets};
+use std::fmt;
+
+use runtime::{DriverKind, WaitStrategy};
+use serde::Serialize;
+
+use messages::Pair;
+pub use targets::{CLAIMS, Claim, Target, targets};
+
+use super::kernel_client::KernelClientTurn;
+use crate::Error;
+use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Phases, Results, Runner, Turn};
+
+/// The strategies, by index of contender.
+const STRATEGIES: [WaitStrategy; 3] = [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::Adaptive];
+const BLOCK: usize = 0;
+const SPIN: usize = 1;
+const ADAPTIVE: usize = 2;
+/// The name of the load on the memcached server.
+const SERVER: &str = "memcached";
+
+/// What passes between an answer and the next message, in µs: always the same, or one of several in an order without a pattern.
+const GAPS: [&[u64]; 6] = [&[1], &[10], &[50], &[100], &[1_000], &[1, 10, 50, 100, 1_000]];
+
+/// How much is measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct WaitingConfig {
+    /// Rounds of each comparison.
+    pub rounds: usize,
+    /// What passes between an answer and the next message, in µs.
+    pub gaps: [&'static [u64]; 6],
+    /// Seconds of messages at one gap before a measurement, at most.
+    pub message_warm_up: f64,
+    /// Seconds of a measurement at one gap.
+    pub message_duration: f64,
+    /// The workers' driver.
+    pub driver: DriverKind,
+    /// Requests per second at the memcached server.
+    pub rate: f64,
+    /// Connections to the memcached server.
+    pub connections: usize,
+    /// Seconds of load before a measurement of the server.
+    pub server_warm_up: f64,
+    /// Seconds of a measurement of the server.
+    pub server_duration: f64,
+    /// Seconds that all may take. Rounds that have begun are finished.
+    pub seconds: f64,
+}
+
+impl WaitingConfig {
+    /// About five minutes, or one if `quick`; `seconds` limits it further, or lets it take longer.
+    pub fn new(quick: bool, seconds: Option<f64>) -> Self {
+        Self {
+            rounds: if quick { 7 } else { 16 },
+            gaps: GAPS,
+            message_warm_up: if quick { 0.02 } else { 0.05 },
+            message_duration: if quick { 0.04 } else { 0.12 },
+            driver: DriverKind::Epoll,
+            rate: 5_000.0,
+            connections: 8,
+            server_warm_up: if quick { 0.1 } else { 0.2 },
+            server_duration: if quick { 0.4 } else { 1.0 },
+            seconds: seconds.unwrap_or(if quick { 55.0 } else { 280.0 }),
+        }
+    }
+
+    /// The number of turns without repeats, for a progress bar.
+    pub fn steps(&self) -> usize {
+        self.rounds * (Pair::ALL.len() * GAPS.len() + 1) * STRATEGIES.len()
+    }
+}
+
+/// Gaps by name.
+struct Gap(&'static [u64]);
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [micros] => write!(f, "{micros} µs"),
+            _ => f.write_str("mixed"),
+        }
+    }
+}
+
+/// Measures messages of each pair at each gap, and the memcached server. Calls `progress` before each turn.
+///
+/// # Errors
+/// If a core can't be had, or if the server or its load can't be run.
+pub fn measure(
+    config: &WaitingConfig,
+    cores: CoreAssignment,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Results, Error> {
+    /// The server's share of the time.
+    const SERVER_SHARE: f64 = 0.3;
+    let loads: Vec<_> = Pair::ALL.into_iter().flat_map(|pair| GAPS.map(|gap| (pair, gap))).collect();
+    let mut shares = vec![(1.0 - SERVER_SHARE) / loads.len() as f64; loads.len()];
+    shares.push(SERVER_SHARE);
+    let mut phases = Phases::new(config.seconds, &shares);
+    let mut runner = Runner::new(cores, progress);
+    let names = STRATEGIES.map(|strategy| strategy.to_string());
+    for (pair, gap) in loads {
+        let name = format!("{pair}, {}", Gap(gap));
+        let plan = LoadPlan::new(name, LoadKind::Closed, 0.0, config.rounds, phases.next_limit()?);
+        runner.measure(plan, &names, |index| messages::turn(pair, gap, STRATEGIES[index], cores, config))?;
+    }
+    let plan = LoadPlan::new(SERVER, LoadKind::Open, config.rate, config.rounds, phases.next_limit()?);
+    runner.measure(plan, &names, |index| server_turn(STRATEGIES[index], cores, config))?;
+    Ok(runner.finish(&[BLOCK, SPIN]))
+}
+
+/// The memcached server at low load. A turn in which requests failed does not count: the latency is not that of the load asked for.
+fn server_turn(wait: WaitStrategy, cores: CoreAssignment, config: &WaitingConfig) -> Result<Turn, Error> {
+    let turn = KernelClientTurn {
+        cores,
+        driver: config.driver,
+        wait,
+        connections: config.connections,
+        rate: Some(config.rate),
+        records: 1_000,
+        warm_up: config.server_warm_up,
+        duration: config.server_duration,
+    };
+    let (report, server) = turn.measure()?;
+    let failed = report.errors + report.unanswered + report.misses;
+    if failed > 0 {
+        return Ok(Turn::invalid(format!("{failed} requests failed")));
+    }
+    Ok(Turn::new([
+        (Figure::P50, report.latency.p50),
+        (Figure::P99, report.latency.p99),
+        (Figure::CpuShare, server.cpu_seconds / server.seconds * 100.0),
+    ]))
+}

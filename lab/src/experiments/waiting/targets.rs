@@ -4,24 +4,8 @@ use crate::engine::DistanceClass;
 use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 
-use super::config::{ADAPTIVE, BLOCK, SPIN};
-use super::measurement::SERVER;
-use crate::engine::{Figure, Results, Round, values};
-
-/// What a ratio's interval says of its limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The interval is within the limit.
-    Met,
-    /// The interval is above the limit.
-    Missed,
-    /// The interval contains the limit.
-    Open,
-    /// There are too few rounds for an interval.
-    NoInterval,
-}
+use super::{ADAPTIVE, BLOCK, SERVER, SPIN};
+use crate::engine::{Bound, Figure, Results, Round, values};
 
 /// What is to be kept: a figure of adaptive waits over that of another strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -83,7 +67,7 @@ pub struct Target {
     /// The ratio within rounds.
     pub ratio: Interval,
     /// How the ratio's interval lies to the limit.
-    pub outcome: Outcome,
+    pub outcome: Bound,
 }
 
 /// Each claim under each load that it is about.
@@ -93,7 +77,7 @@ pub fn targets(results: &Results) -> Vec<Target> {
         for load in results.loads.iter().filter(|load| (load.name == SERVER) == it.of_server) {
             let rounds: Vec<Round<'_>> = results.rounds(load).collect();
             let ratio = median_interval(&ratios(&rounds, it));
-            let outcome = outcome(&ratio, it.limit);
+            let outcome = Bound::of(&ratio, it.limit);
             targets.push(Target { claim, load: load.name.clone(), class: load.class, ratio, outcome });
         }
     }
@@ -109,22 +93,13 @@ fn ratios(rounds: &[Round<'_>], claim: &Claim) -> Vec<f64> {
     rounds.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect()
 }
 
-fn outcome(ratio: &Interval, limit: f64) -> Outcome {
-    match ratio {
-        _ if !ratio.reaches_target() => Outcome::NoInterval,
-        _ if ratio.high <= limit => Outcome::Met,
-        _ if ratio.low > limit => Outcome::Missed,
-        _ => Outcome::Open,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::{LoadKind, Turn, results_of};
 
     /// Block, spin and adaptive at a short gap, at a long one, and at the server.
-    fn outcomes(rounds: usize) -> Vec<(usize, Outcome)> {
+    fn outcomes(rounds: usize) -> Vec<(usize, Bound)> {
         let loads = ["1 µs", "1000 µs", SERVER].map(|name| (name, LoadKind::Closed, 0.0, None));
         let results =
             results_of(&loads, &["block", "spin", "adaptive"], &[0, 1], rounds, |load, contender, _| {
@@ -144,13 +119,8 @@ mod tests {
 
     #[test]
     fn adaptive_is_compared_with_the_better_one_of_spin_and_block_at_each_gap() {
-        use Outcome::{Met, Missed};
-        assert_eq!(outcomes(8), [(0, Met), (0, Missed), (1, Met), (1, Missed), (2, Met), (3, Missed)]);
-        assert!(outcomes(5).iter().all(|(_, outcome)| *outcome == Outcome::NoInterval));
-    }
-
-    #[test]
-    fn a_ratio_whose_interval_contains_the_limit_is_open() {
-        assert_eq!(outcome(&median_interval(&[1.0, 1.05, 1.08, 1.12, 1.2, 1.3]), 1.1), Outcome::Open);
+        use Bound::{Broken, Kept};
+        assert_eq!(outcomes(8), [(0, Kept), (0, Broken), (1, Kept), (1, Broken), (2, Kept), (3, Broken)]);
+        assert!(outcomes(5).iter().all(|(_, outcome)| *outcome == Bound::Undecided));
     }
 }
