@@ -65,12 +65,18 @@ impl CheckReport {
     /// The report as a document.
     pub fn document(&self) -> Document {
         let findings = &self.check.findings;
-        let rows = findings
-            .iter()
-            .map(|finding| vec![finding.subject.clone(), finding.level.to_string(), finding.found.clone()]);
+        let rows = findings.iter().map(|finding| {
+            vec![
+                finding.subject.to_owned(),
+                format!("{:?}", finding.level).to_lowercase(),
+                finding.found.clone(),
+            ]
+        });
         let table = Table { names: 3, ..Table::new("", &["property", "", "found"], rows.collect()) };
-        let advice =
-            findings.iter().filter_map(|it| Some(format!("{}: {}", it.subject, it.advice.as_ref()?)));
+        let advice = findings
+            .iter()
+            .filter(|it| !it.advice.is_empty())
+            .map(|it| format!("{}: {}", it.subject, it.advice));
         Document {
             title: "Can this machine show anything?".to_owned(),
             conditions: vec![self.machine.to_string()],

@@ -5,13 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::engine::DistanceClass;
-use loadgen::medians::median_interval;
+use loadgen::medians::{Interval, median, median_interval};
 use policies::Cpus;
 use serde::Serialize;
 
 use crate::Error;
-use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Results, Runner, Turn};
+use crate::engine::{CoreAssignment, DistanceClass, Figure, LoadKind, LoadPlan, Results, Runner, Turn};
 
 /// How long a piece of work lasts.
 const PIECE: Duration = Duration::from_millis(50);
@@ -21,8 +20,7 @@ const LOAD: &str = "messages";
 const MIN_GROUPS: usize = 3;
 
 /// What the two cores did while identical pieces of work ran.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Observation {
     /// Seconds observed.
     pub seconds: f64,
@@ -41,7 +39,6 @@ pub struct Observation {
 
 /// A class of distance.
 #[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
 pub struct SeenClass {
     /// The class.
     pub class: DistanceClass,
@@ -53,55 +50,54 @@ pub struct SeenClass {
     pub share: f64,
 }
 
-/// Runs pieces of work for `duration`, two identical contenders in turns.
-pub(super) fn observe(
-    cores: CoreAssignment,
-    duration: Duration,
-    rounds: usize,
-) -> Result<Observation, Error> {
-    /// More rounds than there is time for: the time ends it.
-    const MANY: usize = 10_000;
-    let begun = Instant::now();
-    let mut silent = |_: &str| {};
-    let mut runner = Runner::new(cores, &mut silent);
-    let plan = LoadPlan::new(LOAD, LoadKind::Closed, 0.0, MANY, duration);
-    let names = ["one", "the same again"].map(str::to_owned);
-    runner.measure(plan, &names, |_| {
-        Ok(Turn::new([(Figure::Throughput, round_trips_per_second(cores.server, cores.client)?)]))
-    })?;
-    Ok(summary(&runner.finish(&[0]), begun.elapsed().as_secs_f64(), rounds))
-}
-
-/// Summarises turns of two identical contenders.
-fn summary(results: &Results, seconds: f64, rounds: usize) -> Observation {
-    let turns = || results.measurements.iter().flat_map(|measured| &measured.turns);
-    let all = results.loads.iter().map(|load| load.rounds).sum::<usize>().max(1) as f64;
-    let classes = results.loads.iter().filter_map(|load| {
-        let (low, high) = load.distance?;
-        Some(SeenClass { class: load.class, low, high, share: load.rounds as f64 / all })
-    });
-    let classes: Vec<SeenClass> = classes.collect();
-    let class = |distance: f64| classes.iter().position(|seen| (seen.low..=seen.high).contains(&distance));
-    let in_order: Vec<usize> = turns().filter_map(|turn| class(turn.conditions.distance?.after)).collect();
-    let (mut burst, mut longest, mut stolen) = (0.0, 0.0f64, 0.0);
-    let each = seconds / turns().count().max(1) as f64;
-    for turn in turns() {
-        burst = if turn.conditions.steal > 0.0 { burst + turn.conditions.steal * each } else { 0.0 };
-        longest = longest.max(burst);
-        stolen += turn.conditions.steal;
+impl Observation {
+    /// Runs pieces of work for `duration`, two identical contenders in turns.
+    pub(super) fn take(cores: CoreAssignment, duration: Duration, rounds: usize) -> Result<Self, Error> {
+        /// More rounds than there is time for: the time ends it.
+        const MANY: usize = 10_000;
+        let begun = Instant::now();
+        let mut silent = |_: &str| {};
+        let mut runner = Runner::new(cores, &mut silent);
+        let plan = LoadPlan::new(LOAD, LoadKind::Closed, 0.0, MANY, duration);
+        let names = ["one", "the same again"].map(str::to_owned);
+        runner.measure(plan, &names, |_| {
+            let trips = round_trips(cores.server, cores.client, Duration::ZERO)?;
+            Ok(Turn::new([(Figure::Throughput, trips.len() as f64 / PIECE.as_secs_f64())]))
+        })?;
+        Ok(Self::of(&runner.finish(&[0]), begun.elapsed().as_secs_f64(), rounds))
     }
-    let leading: Vec<f64> = results
-        .rounds_of(LOAD)
-        .iter()
-        .filter_map(|round| Some(round[1]?.get(Figure::Throughput) / round[0]?.get(Figure::Throughput)))
-        .collect();
-    Observation {
-        seconds,
-        changes: in_order.windows(2).filter(|pair| pair[0] != pair[1]).count(),
-        classes,
-        steal: stolen / turns().count().max(1) as f64,
-        longest_steal: longest,
-        resolution: resolution(&leading, rounds),
+
+    /// Of turns of two identical contenders.
+    fn of(results: &Results, seconds: f64, rounds: usize) -> Self {
+        let turns = || results.measurements.iter().flat_map(|measured| &measured.turns);
+        let all = results.loads.iter().map(|load| load.rounds).sum::<usize>().max(1) as f64;
+        let classes = results.loads.iter().filter_map(|load| {
+            let (low, high) = load.distance?;
+            Some(SeenClass { class: load.class, low, high, share: load.rounds as f64 / all })
+        });
+        let classes: Vec<SeenClass> = classes.collect();
+        let class = |distance: f64| classes.iter().position(|it| (it.low..=it.high).contains(&distance));
+        let in_order: Vec<usize> =
+            turns().filter_map(|turn| class(turn.conditions.distance?.after)).collect();
+        let count = turns().count().max(1) as f64;
+        let (mut burst, mut longest, mut stolen) = (0.0, 0.0f64, 0.0);
+        for steal in turns().map(|turn| turn.conditions.steal) {
+            burst = if steal > 0.0 { burst + steal * seconds / count } else { 0.0 };
+            longest = longest.max(burst);
+            stolen += steal;
+        }
+        let ratio = |round: &Vec<Option<&Turn>>| {
+            Some(round[1]?.get(Figure::Throughput) / round[0]?.get(Figure::Throughput))
+        };
+        let leading: Vec<f64> = results.rounds_of(LOAD).iter().filter_map(ratio).collect();
+        Self {
+            seconds,
+            changes: in_order.windows(2).filter(|pair| pair[0] != pair[1]).count(),
+            classes,
+            steal: stolen / count,
+            longest_steal: longest,
+            resolution: resolution(&leading, rounds),
+        }
     }
 }
 
@@ -110,15 +106,22 @@ fn resolution(ratios: &[f64], rounds: usize) -> Option<f64> {
     let mut widths: Vec<f64> = ratios
         .chunks_exact(rounds.max(1))
         .map(median_interval)
-        .filter(loadgen::medians::Interval::reaches_target)
+        .filter(Interval::reaches_target)
         .map(|interval| (interval.high - interval.low) / 2.0)
         .collect();
     widths.sort_by(f64::total_cmp);
     (widths.len() >= MIN_GROUPS).then(|| widths[widths.len() / 2])
 }
 
-/// Messages per second between two threads on these cores, each of which sleeps until the other's arrives.
-fn round_trips_per_second(core_a: u32, core_b: u32) -> io::Result<f64> {
+/// The time from waking a thread on `sleeper`, which has idled, until it runs, in µs: half of the median round trip of a message.
+pub(super) fn wake_up_us(waker: u32, sleeper: u32) -> io::Result<f64> {
+    const IDLE: Duration = Duration::from_micros(300);
+    Ok(median(&round_trips(waker, sleeper, IDLE)?) * 1e6 / 2.0)
+}
+
+/// Messages between two threads on these cores, each of which sleeps until the other's arrives: seconds of each round trip, of as
+/// many as fit into a piece. The first one spins for `idle` before each.
+fn round_trips(core_a: u32, core_b: u32, idle: Duration) -> io::Result<Vec<f64>> {
     let (mut near, mut far) = UnixStream::pair()?;
     // Ends either thread if the other failed.
     near.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -133,18 +136,23 @@ fn round_trips_per_second(core_a: u32, core_b: u32) -> io::Result<f64> {
         });
         let measuring = scope.spawn(move || {
             Cpus::one(core_a).pin(None)?;
-            let (mut byte, begun, mut count) = ([0], Instant::now(), 0u32);
+            let (mut byte, mut trips, begun) = ([0], Vec::new(), Instant::now());
             while begun.elapsed() < PIECE {
+                let sent = Instant::now();
+                while sent.elapsed() < idle {
+                    std::hint::spin_loop();
+                }
+                let sent = Instant::now();
                 near.write_all(&byte)?;
                 near.read_exact(&mut byte)?;
-                count += 1;
+                trips.push(sent.elapsed().as_secs_f64());
             }
-            Ok(f64::from(count) / begun.elapsed().as_secs_f64())
+            Ok(trips)
         });
         let panicked = || io::Error::other("a measuring thread panicked");
-        let rate = measuring.join().unwrap_or_else(|_| Err(panicked()));
+        let trips = measuring.join().unwrap_or_else(|_| Err(panicked()));
         echo.join().unwrap_or_else(|_| Err(panicked()))?;
-        rate
+        trips
     })
 }
 
@@ -160,15 +168,11 @@ mod tests {
         assert!((found - 0.1).abs() < 1e-9, "{found}");
         assert_eq!(resolution(&ratios[..20], 7), None, "two groups are too few");
         assert_eq!(resolution(&ratios, 5), None, "five rounds have no interval");
-    }
-
-    #[test]
-    fn a_summary_of_equal_contenders_has_their_one_distance() {
-        let results =
-            results_of(&[(LOAD, LoadKind::Closed, 0.0, None)], &["one", "again"], &[0], 21, |_, _, _| {
-                Turn::new([(Figure::Throughput, 1000.0)])
-            });
-        let found = summary(&results, 4.0, 7);
+        let load = [(LOAD, LoadKind::Closed, 0.0, None)];
+        let results = results_of(&load, &["one", "again"], &[0], 21, |_, _, _| {
+            Turn::new([(Figure::Throughput, 1000.0)])
+        });
+        let found = Observation::of(&results, 4.0, 7);
         assert_eq!((found.classes.len(), found.changes, found.resolution), (1, 0, Some(0.0)));
         assert_eq!((found.classes[0].low, found.classes[0].share), (100.0, 1.0));
     }
