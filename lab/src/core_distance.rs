@@ -36,10 +36,6 @@ struct BouncedLine(AtomicU32);
 /// The median time in nanoseconds in which a cache line goes from `core_a` to `core_b` and back, measured for
 /// `duration`; 10 ms are enough. Both cores are busy meanwhile. Takes up to half a second longer if something else
 /// occupies one of the cores.
-///
-/// # Errors
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) if both are the same core, or if a core doesn't exist or is not
-/// allowed to this process; [`TimedOut`](io::ErrorKind::TimedOut) if a core is occupied all the time.
 pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f64> {
     if core_a == core_b {
         let error = format!("core {core_a} has no distance from itself: a distance needs two cores");

@@ -14,9 +14,6 @@ pub struct AwakeCores(#[expect(dead_code, reason = "holds the request")] File);
 
 impl AwakeCores {
     /// Requests it.
-    ///
-    /// # Errors
-    /// Without permission to write to the device, or where the kernel has none.
     pub fn request() -> io::Result<Self> {
         let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
         file.write_all(&0i32.to_ne_bytes())?;

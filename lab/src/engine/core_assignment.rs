@@ -9,11 +9,9 @@ use crate::Error;
 
 /// Which core runs the server, the load, and the network work of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct CoreAssignment {
     /// The server's worker.
     pub server: u32,
-    /// The load.
     pub client: u32,
     /// The network work under the packing policy.
     pub packing: u32,
@@ -21,9 +19,6 @@ pub struct CoreAssignment {
 
 impl CoreAssignment {
     /// Takes the first three cores that this process may run on. With fewer cores, roles share the last one.
-    ///
-    /// # Errors
-    /// If the process's affinity can't be read.
     pub fn choose() -> io::Result<Self> {
         let cores: Vec<u32> = Cpus::allowed()?.iter().collect();
         let first = *cores.first().ok_or(io::ErrorKind::NotFound)?;
@@ -32,10 +27,6 @@ impl CoreAssignment {
     }
 
     /// Moves the network work of packing to another core.
-    ///
-    /// # Errors
-    /// [`Error::PackingCores`] unless it is one online core other than the server's; [`Error::Io`] if the online
-    /// cores can't be read.
     pub fn with_packing_cores(self, cores: &Cpus) -> Result<Self, Error> {
         self.with_packing_cores_of(cores, &Cpus::online()?)
     }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// A figure of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Figure {
     /// The highest rate that keeps the 99th percentile within a bound, requests per second.
     Capacity,

@@ -10,7 +10,6 @@ use super::turn::Turn;
 /// How a load is paced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum LoadKind {
     /// A search for the capacity.
     Capacity,
@@ -25,7 +24,6 @@ pub enum LoadKind {
 /// A load, and how long it may take.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadPlan {
-    /// The name in tables.
     pub name: String,
     /// How it is paced.
     pub kind: LoadKind,
@@ -50,7 +48,6 @@ impl LoadPlan {
 
 /// A turn that was taken, whatever became of it.
 #[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
 pub struct TakenTurn {
     /// The index of the contender.
     pub contender: usize,
@@ -62,20 +59,15 @@ pub struct TakenTurn {
     pub stolen: bool,
     /// Whether it counts in spite of steal: nothing was left for another attempt.
     pub disturbed: bool,
-    /// What was measured.
     #[serde(flatten)]
     pub turn: Turn,
 }
 
 /// All turns under a load, in order of time.
 #[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
 pub struct Measurement {
-    /// The load.
     #[serde(flatten)]
     pub plan: LoadPlan,
-    /// The contenders by index.
     pub contenders: Vec<String>,
-    /// The turns.
     pub turns: Vec<TakenTurn>,
 }

@@ -19,9 +19,7 @@ const RECEIVED_SHARE: f64 = 90.0;
 
 /// The median of the rounds, and of the ratios within rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct Measured {
-    /// The figure.
     pub value: Interval,
     /// The figure over the reference's in the same round. `None` for the reference itself, and where there is none.
     pub ratio: Option<Interval>,
@@ -43,7 +41,6 @@ impl Measured {
 /// What a row's ratios mean.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Status {
     /// The server kept up with the load.
     Comparable,
@@ -66,7 +63,6 @@ impl Status {
 
 /// One contender under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct Row {
     /// The contender's name, for example `kernel-polling, epoll`.
     pub contender: String,
@@ -110,7 +106,6 @@ impl Row {
 
 /// All contenders under one load, with the cores at one distance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct LoadResult {
     /// For example `closed loop`.
     pub name: String,
@@ -124,9 +119,7 @@ pub struct LoadResult {
     pub class: DistanceClass,
     /// The shortest and the longest distance of the class, ns. `None` if it was not measured.
     pub distance: Option<(f64, f64)>,
-    /// Complete rounds.
     pub rounds: usize,
-    /// The contenders.
     pub rows: Vec<Row>,
     /// The turns of each round by contender, as indices of the load's turns.
     #[serde(skip)]
@@ -147,14 +140,12 @@ pub(crate) fn values(rounds: &[Round<'_>], contender: usize, read: impl Fn(&Turn
 
 /// What was measured, and what follows from it.
 #[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
 pub struct Results {
     /// All loads in the order in which they were measured, each once for each class with rounds; the class with most rounds of
     /// the whole run first.
     pub loads: Vec<LoadResult>,
     /// How many rounds there were under each load, and what was left out, a sentence each.
     pub notes: Vec<String>,
-    /// Every turn.
     pub measurements: Vec<Measurement>,
 }
 

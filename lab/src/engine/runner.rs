@@ -26,9 +26,6 @@ impl<'a> Runner<'a> {
     }
 
     /// Measures all contenders in interleaved rounds, in the order of a Williams design.
-    ///
-    /// # Errors
-    /// If a turn fails, or if the machine's conditions can't be read.
     pub fn measure(
         &mut self,
         plan: LoadPlan,

@@ -14,7 +14,6 @@ use crate::fleet::FleetWindow;
 
 /// What was measured of a contender once.
 #[derive(Debug, Clone, Default, Serialize)]
-#[non_exhaustive]
 pub struct Turn {
     /// The figures. What the machine does not count is not there.
     pub figures: BTreeMap<Figure, f64>,

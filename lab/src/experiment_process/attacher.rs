@@ -17,7 +17,6 @@ use crate::Error;
 /// How long attaching may take: looking takes half a second, and two scans have to agree.
 const ATTACHES_WITHIN: Duration = Duration::from_secs(10);
 
-/// What was reported so far.
 #[derive(Debug, Default)]
 struct Reported {
     attached: bool,

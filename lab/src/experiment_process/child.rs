@@ -29,9 +29,6 @@ pub struct ExperimentProcess {
 
 impl ExperimentProcess {
     /// Starts this program again as an experiment process in `namespace`, or in the lab's own.
-    ///
-    /// # Errors
-    /// If the process can't be started.
     pub fn start(role: &ProcessRole, namespace: Option<&Namespace>) -> Result<Self, Error> {
         static PROGRAM: OnceLock<io::Result<PathBuf>> = OnceLock::new();
         let program = PROGRAM.get_or_init(std::env::current_exe);
@@ -101,7 +98,6 @@ impl ExperimentProcess {
         self.receive()
     }
 
-    /// The process's id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -136,9 +132,6 @@ impl ExperimentProcess {
     }
 
     /// Waits until a memcached server process listens.
-    ///
-    /// # Errors
-    /// If the process exits, or sends something else.
     pub fn server_ready(&mut self) -> Result<ServerReady, Error> {
         self.receive()
     }
@@ -167,7 +160,6 @@ impl ExperimentProcess {
         allocation_counter::read(self.child.id(), address)
     }
 
-    /// Resident memory of the process, in bytes.
     pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
         let status = self.process()?.status().map_err(io::Error::other)?;
         Ok(status.vmrss.unwrap_or(0) * 1024)

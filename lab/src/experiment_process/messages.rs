@@ -12,20 +12,13 @@ use crate::fleet::{FleetConfig, FleetMeasurement};
 use crate::peers::{EchoLoadSpec, EchoServerSpec};
 use crate::polling_config::PollingConfig;
 
-/// What an experiment process does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum ProcessRole {
-    /// Runs a memcached server.
     Server(ServerSpec),
-    /// Runs an echo server.
     EchoServer(EchoServerSpec),
-    /// Loads an echo server.
     EchoLoad(EchoLoadSpec),
-    /// Loads any server with a fleet.
     Fleet(FleetSpec),
-    /// Becomes another program.
     Program(ProgramSpec),
     /// Keeps another process's server under kernel polling, from outside.
     Attach(AttachSpec),
@@ -34,25 +27,19 @@ pub enum ProcessRole {
 /// What is attached, as `policies attach` does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AttachSpec {
-    /// The server's process.
     pub pid: u32,
     /// The interface of its connections.
     pub interface: String,
     /// The median delay that kernel polling may cost.
     pub latency_budget: LatencyBudget,
-    /// The core of the attaching process.
     pub core: u32,
 }
 
-/// The messages of an attaching process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
 pub(crate) enum AttachMessage {
-    /// The server is attached.
     Attached,
-    /// It can't be attached.
     Refused { reason: String },
-    /// The reply to a command.
     Status(AttachProgress),
 }
 
@@ -70,66 +57,46 @@ pub(crate) struct AttachProgress {
 /// Another program as an experiment process: it ends with the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ProgramSpec {
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments.
     pub arguments: Vec<String>,
-    /// The core of its threads.
     pub core: u32,
 }
 
-/// How a fleet process runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FleetSpec {
-    /// The fleet and its server.
     pub fleet: FleetConfig,
-    /// The core of the fleet's thread.
     pub core: u32,
-    /// Records to store first.
     pub records: u64,
 }
 
-/// A fleet process's messages.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
 pub(crate) enum FleetMessage {
-    /// It is connected, and the records are stored.
     Ready,
-    /// The load is over.
     Done { measurement: Box<FleetMeasurement> },
-    /// The load could not be generated.
     Failed { error: String },
 }
 
-/// How a memcached server process runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServerSpec {
-    /// The policy.
     pub policy: Policy,
     /// The server's interface on the testbed; `None` on loopback.
     pub interface: Option<String>,
-    /// The address to listen on.
     pub address: IpAddr,
     /// The workers' cores, one each.
     pub cores: Cpus,
     /// The core that does the network work under packing, and on which the thread of kernel-thread polls.
     pub packing_core: u32,
-    /// How it adapts under kernel polling.
     pub polling: PollingConfig,
-    /// How a worker waits.
     #[serde(with = "as_text")]
     pub wait: WaitStrategy,
-    /// The workers' driver.
     pub driver: DriverKind,
     /// Memory for items, in bytes; 0 for the server's default.
     pub memory: u64,
 }
 
-/// A memcached server's first message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct ServerReady {
-    /// The address it listens on.
     pub address: SocketAddr,
     /// What its first worker runs.
     pub ran: String,
@@ -141,10 +108,8 @@ pub struct ServerReady {
     pub applied: serde_json::Value,
 }
 
-/// An echo server's first message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EchoServerReady {
-    /// The address it listens on.
     pub(crate) address: SocketAddr,
     /// The address of its allocation count, in its memory.
     pub(crate) allocation_count: u64,
@@ -158,10 +123,8 @@ pub(crate) struct EchoServerReady {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct EchoLoadReady {}
 
-/// What a memcached server did so far.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct ServerCounts {
-    /// Requests answered.
     pub(crate) requests: u64,
     /// System calls of its workers that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
     pub(crate) waits: u64,

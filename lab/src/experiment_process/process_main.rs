@@ -17,9 +17,6 @@ pub const SUBCOMMAND: &str = "experiment-process";
 
 /// Runs this process as an experiment process. `role` is a [`ProcessRole`] as JSON, `namespace` the path of the network
 /// namespace to enter. Returns when the lab closes its end, or when a load is over.
-///
-/// # Errors
-/// If the namespace can't be entered, or if the role fails.
 pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(std::io::Error::from)?;
     if let Some(path) = namespace {

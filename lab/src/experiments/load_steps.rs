@@ -24,11 +24,8 @@ const PERCENTILES: [fn(&FleetLatency) -> f64; 3] = [|it| it.p50, |it| it.p90, |i
 /// A load that steps up and down, with the cores at one distance.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoadSteps {
-    /// The name of the load.
     pub load: String,
-    /// The rates and times.
     pub rate: AlternatingRate,
-    /// The class of distance.
     pub class: DistanceClass,
     /// A row for each contender after each step.
     pub rows: Vec<StepRow>,
@@ -37,7 +34,6 @@ pub struct LoadSteps {
 /// One contender after one kind of step.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRow {
-    /// The contender.
     pub name: String,
     /// The contender whose latency it is compared with.
     pub reference: String,

@@ -34,14 +34,10 @@ pub enum Level {
     Bad,
 }
 
-/// One property of the machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// The property.
     pub subject: &'static str,
-    /// How much it matters.
     pub level: Level,
-    /// What was found.
     pub found: String,
     /// What to change; empty if nothing.
     pub advice: String,
@@ -53,12 +49,9 @@ impl Finding {
     }
 }
 
-/// What a check of the machine found.
 #[derive(Debug, Serialize)]
 pub struct MachineCheck {
-    /// Which core would run what.
     pub cores: CoreAssignment,
-    /// The findings, in the order of the table.
     pub findings: Vec<Finding>,
     /// What the cores did meanwhile; `None` with one core.
     pub observation: Option<Observation>,
@@ -67,9 +60,6 @@ pub struct MachineCheck {
 }
 
 /// Checks the machine for about `duration`. `rounds` is the number of rounds of a full run, for which the verdict is.
-///
-/// # Errors
-/// If the process's affinity, `/proc` or the distance of the cores can't be read.
 pub fn check_machine(duration: Duration, rounds: usize) -> Result<MachineCheck, Error> {
     let cores = CoreAssignment::choose()?;
     let mut findings = vec![usable_cores(policies::Cpus::allowed()?.len()), other_load(duration / 10)?];

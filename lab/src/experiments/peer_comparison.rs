@@ -12,20 +12,16 @@ use crate::engine::{
 use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
 use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, PeerService, RequestShape};
 
-/// How much is measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerComparisonConfig {
     /// What the servers do with a request.
     pub service: PeerService,
-    /// Rounds of each load; each measures every server once.
     pub rounds: usize,
     /// Seconds of load before each measurement.
     pub warm_up: f64,
     /// Seconds of a measurement.
     pub duration: f64,
-    /// The sizes of requests and replies.
     pub shapes: Vec<RequestShape>,
-    /// The numbers of connections.
     pub connections: Vec<usize>,
     /// The number of idle connections whose memory is measured.
     pub idle: usize,
@@ -54,21 +50,16 @@ impl PeerComparisonConfig {
         }
     }
 
-    /// The number of measurements.
     pub fn steps(&self) -> usize {
         self.peers().len() * (1 + self.rounds * self.shapes.len() * self.connections.len())
     }
 
-    /// The runtimes that have the service.
     pub fn peers(&self) -> Vec<Peer> {
         Peer::ALL.into_iter().filter(|peer| self.service.runs_on(*peer)).collect()
     }
 }
 
 /// Measures all servers under all loads. Calls `progress` before each turn.
-///
-/// # Errors
-/// If a server or a load can't be run.
 pub fn compare_peers(
     config: &PeerComparisonConfig,
     cores: CoreAssignment,

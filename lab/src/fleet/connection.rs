@@ -27,8 +27,6 @@ pub(super) enum State {
 
 /// Where a connection's segments go.
 pub(super) trait SegmentSink {
-    /// # Errors
-    /// If nothing can be sent any more. A segment that is lost is no error.
     fn send(&mut self, segment: &Segment<'_>) -> io::Result<()>;
 
     /// Counts a segment that is sent again.
@@ -98,7 +96,6 @@ impl Connection {
         }
     }
 
-    /// Sends the first segment.
     pub(super) fn connect(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         self.state = State::SynSent;
         self.next = self.unacknowledged.wrapping_add(1);
@@ -106,7 +103,6 @@ impl Connection {
         self.emit(link, now, self.unacknowledged, SYN, 0..0)
     }
 
-    /// Resets the connection.
     pub(super) fn reset(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         if matches!(self.state, State::SynSent | State::Established) {
             self.state = State::Closed;
@@ -170,7 +166,6 @@ impl Connection {
         }
     }
 
-    /// Handles a segment of the server.
     #[inline]
     pub(super) fn receive(
         &mut self,

@@ -15,7 +15,6 @@ use super::polled_queue::PolledQueue;
 use super::requests::{FleetRequests, ReplyParser, RequestSource};
 use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
 
-/// The fleet and its server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
     /// The interface to send and receive on.
@@ -24,15 +23,12 @@ pub struct FleetConfig {
     pub mac: [u8; 6],
     /// The fleet's address, which the kernel must not have either.
     pub address: Ipv4Addr,
-    /// The server's hardware address.
     pub server_mac: [u8; 6],
-    /// The server's address.
     pub server: SocketAddrV4,
     /// The number of connections, 1 to 20,000.
     pub connections: usize,
     /// Requests in flight on each connection, at least 1.
     pub depth: usize,
-    /// What is asked.
     pub requests: FleetRequests,
     /// The seed of due times and requests.
     pub seed: u64,
@@ -74,7 +70,6 @@ pub(super) struct Client {
     pub(super) in_flight: VecDeque<InFlight>,
 }
 
-/// Connections to one server.
 #[derive(Debug)]
 pub struct Fleet {
     pub(super) config: FleetConfig,
@@ -105,9 +100,6 @@ pub struct Fleet {
 
 impl Fleet {
     /// Connects to the server.
-    ///
-    /// # Errors
-    /// If the configuration is invalid, without `CAP_NET_RAW`, or if the server doesn't accept the connections.
     pub fn connect(config: FleetConfig) -> Result<Self, FleetError> {
         if !(1..=MOST_CONNECTIONS).contains(&config.connections) || config.depth == 0 {
             return Err(FleetError::Config(format!(
@@ -192,9 +184,6 @@ impl Fleet {
     }
 
     /// Stores records from 0 to `records`, if the protocol has records.
-    ///
-    /// # Errors
-    /// If the server closes connections, answers with errors, or doesn't answer.
     pub fn store_records(&mut self, records: u64) -> Result<(), FleetError> {
         let mut replies = 0;
         let mut now = self.link.now();
@@ -288,7 +277,6 @@ impl Fleet {
         Ok(received > 0)
     }
 
-    /// Handles a packet.
     #[inline]
     fn handle(
         &mut self,
@@ -405,9 +393,6 @@ impl Fleet {
     }
 
     /// Resets all connections.
-    ///
-    /// # Errors
-    /// If the interface is gone.
     pub fn close(mut self) -> Result<(), FleetError> {
         let now = self.link.now();
         for client in &mut self.clients {
@@ -425,7 +410,6 @@ fn pop_due(queue: &mut VecDeque<(u64, u32)>, now: u64) -> Option<u32> {
     queue.pop_front().map(|(_, index)| index)
 }
 
-/// Seconds as nanoseconds.
 pub(super) fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }

@@ -9,17 +9,11 @@ pub(super) const LONGEST: u64 = 60_000_000_000;
 /// Latencies of requests, µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetLatency {
-    /// Mean.
     pub mean: f64,
-    /// Median.
     pub p50: f64,
-    /// 90th percentile.
     pub p90: f64,
-    /// 99th percentile.
     pub p99: f64,
-    /// 99.9th percentile.
     pub p999: f64,
-    /// Maximum.
     pub max: f64,
 }
 

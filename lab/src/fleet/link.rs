@@ -23,7 +23,6 @@ pub(super) struct LinkCounts {
     pub(super) sent: u64,
     /// Lost because the server's queue was full.
     pub(super) dropped: u64,
-    /// Sent again.
     pub(super) retransmitted: u64,
     /// Without payload: acknowledgements.
     pub(super) bare: u64,

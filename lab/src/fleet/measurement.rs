@@ -8,9 +8,7 @@ use super::FleetError;
 use super::latency::{FleetLatency, LONGEST, summary};
 use super::windows::FleetWindow;
 
-/// What a fleet measured in one run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct FleetMeasurement {
     /// Seconds measured, pauses excluded.
     pub seconds: f64,
@@ -63,7 +61,6 @@ pub struct FleetMeasurement {
     pub duplicates: u64,
 }
 
-/// Records the requests of a run.
 #[derive(Debug)]
 pub(super) struct Recorder {
     latencies: Histogram<u64>,

@@ -36,69 +36,35 @@ pub use windows::FleetWindow;
 
 /// Why a fleet can't load a server.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum FleetError {
-    /// A socket can't be opened.
     #[error("cannot {step}: {source} ({needs})")]
-    Open {
-        /// What was to be opened.
-        step: &'static str,
-        /// What it needs.
-        needs: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Sending or receiving failed.
+    Open { step: &'static str, needs: &'static str, source: io::Error },
     #[error("the fleet's sockets: {0}")]
     Socket(#[from] io::Error),
-    /// The interface has no queue that could be polled.
     #[error("the fleet's interface {0} has no NAPI: a veth has one while GRO is on")]
     NoNapi(String),
-    /// The receive queue can't be set to busy polling.
     #[error("the fleet's receive queue: {0}")]
     Queue(#[from] policies::Error),
-    /// The interface doesn't exist.
     #[error("the fleet's interface {0} does not exist")]
     NoInterface(String),
-    /// A configuration that no fleet can have.
     #[error("{0}")]
     Config(String),
-    /// There is no connection to the server.
     #[error("no connection to the server at {server}: {error}")]
-    Unreachable {
-        /// The server's address.
-        server: SocketAddr,
-        /// Why there is none.
-        error: io::Error,
-    },
-    /// Connections were not established in time.
+    Unreachable { server: SocketAddr, error: io::Error },
     #[error("{missing} of {connections} connections were not established within {seconds} s")]
-    NotConnected {
-        /// Connections that were not established.
-        missing: usize,
-        /// All connections.
-        connections: usize,
-        /// Seconds waited.
-        seconds: u64,
-    },
-    /// The server closed connections.
+    NotConnected { missing: usize, connections: usize, seconds: u64 },
     #[error("the server closed {0} connections")]
     Closed(usize),
-    /// The server does not answer.
     #[error("{0} records could not be stored: the server does not answer")]
     NotStored(u64),
-    /// A reply that doesn't fit the request.
     #[error("the server sent a reply without a request")]
     OutOfStep,
-    /// The replies are not of the protocol.
     #[error(transparent)]
     Reply(#[from] loadgen::Error),
-    /// A packet was longer than a slot of the ring.
     #[error(
         "a packet of the server is longer than {0} bytes: switch receive merging (GRO) to single packets"
     )]
     LongPacket(usize),
-    /// The latency histogram can't be made.
     #[error("no memory for the latency histogram")]
     Histogram,
 }

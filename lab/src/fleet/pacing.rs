@@ -9,16 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::alternating_rate::AlternatingRate;
 
-/// When a fleet sends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FleetPacing {
     /// At due times, whatever the server does: a Poisson process over all connections. A request goes to a connection
     /// that has room for it, drawn at random, and waits if none has.
-    Open {
-        /// Requests per second.
-        rate: f64,
-    },
+    Open { rate: f64 },
     /// Like the open loop, at a rate that steps up and down.
     Alternating(AlternatingRate),
     /// When the reply to the previous request has arrived, after an exponentially distributed think time.

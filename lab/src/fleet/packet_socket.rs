@@ -65,9 +65,6 @@ fn set_option<T: Copy>(
 
 /// Makes a read of a socket poll the queue that its packets come from, once and whatever it finds, and keeps the
 /// queue's notifications masked between the reads (`SO_PREFER_BUSY_POLL`).
-///
-/// # Errors
-/// `EPERM` without `CAP_NET_ADMIN`.
 pub(super) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
     /// Packets that one read takes from the queue at most; NAPI's own limit.
     const BUDGET: libc::c_int = 64;
@@ -80,18 +77,14 @@ pub(super) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct PacketSender(OwnedFd);
 
-/// What became of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendOutcome {
-    /// The device took it.
     Sent,
     /// The receiving queue or the send buffer was full: the packet is lost, as on a network.
     Dropped,
 }
 
 impl PacketSender {
-    /// # Errors
-    /// `EPERM` without `CAP_NET_RAW` and `CAP_NET_ADMIN`.
     pub(super) fn open(interface: u32) -> io::Result<Self> {
         open(interface, 0, |socket| {
             // A header for offloads in front of each frame. As a device that checks checksums would, it spares the
@@ -105,9 +98,6 @@ impl PacketSender {
     }
 
     /// Sends a frame that begins with an [`OFFLOAD_HEADER`].
-    ///
-    /// # Errors
-    /// If the interface is down or gone.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<SendOutcome> {
         loop {
             // SAFETY: the pointer and the length are those of a live slice, which the kernel only reads.
@@ -151,8 +141,6 @@ const NETWORK_OFFSET: usize = 14;
 const MAC_OFFSET: usize = 12;
 
 impl PacketRing {
-    /// # Errors
-    /// `EPERM` without `CAP_NET_RAW`; `ENOMEM` if the ring's memory can't be had.
     pub(super) fn open(interface: u32) -> io::Result<Self> {
         let request = RingRequest {
             block_size: BLOCK as libc::c_uint,

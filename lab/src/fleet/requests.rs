@@ -6,29 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::FleetError;
 
-/// What the fleet's requests look like.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FleetRequests {
     /// memcached's text protocol.
     Memcached(Box<Workload>),
     /// Requests and replies of fixed sizes, in bytes, for an echo server.
-    Fixed {
-        /// Bytes of a request.
-        request: usize,
-        /// Bytes of a reply.
-        reply: usize,
-    },
+    Fixed { request: usize, reply: usize },
     /// The same text in each request, and replies of one length, for a server of any protocol.
     Text {
-        /// The request.
         request: String,
         /// Bytes of a reply. `None`: as many as the server's first reply has, which a comparison finds out.
         reply: Option<usize>,
     },
 }
 
-/// Writes requests.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a fleet has one")]
 pub(super) enum RequestSource {

@@ -11,14 +11,11 @@ use super::measurement::{FleetMeasurement, Recorder};
 use super::pacing::{FleetPacing, Pacer};
 use super::windows::WindowRecorder;
 
-/// A run of load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FleetLoad {
-    /// When requests are due.
     pub pacing: FleetPacing,
     /// Seconds of load before the measurement.
     pub warm_up: f64,
-    /// Seconds of measurement.
     pub duration: f64,
 }
 
@@ -90,7 +87,6 @@ fn validate_alternating(rate: &AlternatingRate) -> Result<(), FleetError> {
     Ok(())
 }
 
-/// The load in progress.
 struct Run {
     pacer: Pacer,
     recorder: Recorder,
@@ -129,10 +125,6 @@ impl Run {
 
 impl Fleet {
     /// Loads the server.
-    ///
-    /// # Errors
-    /// If a rate or a time is not a number of its kind, if the server closes connections, or if its replies can't be
-    /// parsed.
     pub fn run(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, FleetError> {
         load.validate()?;
         let begin = self.link.now();
@@ -410,7 +402,6 @@ fn forgive_pause(from: u64, to: u64, run: &mut Run) {
     run.epoch += 1;
 }
 
-/// CPU time of this thread, in seconds.
 fn thread_cpu() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

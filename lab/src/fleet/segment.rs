@@ -35,7 +35,6 @@ pub(super) struct Ends {
     pub(super) server_port: u16,
 }
 
-/// A segment to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment<'a> {
     pub(super) port: u16,
@@ -139,7 +138,6 @@ fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// A segment of the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReceivedSegment<'a> {
     pub(super) source: Ipv4Addr,
@@ -164,7 +162,6 @@ pub(super) enum Unreadable {
     Truncated,
 }
 
-/// Parses an IPv4 packet.
 #[inline]
 pub(super) fn parse(packet: &[u8]) -> Result<ReceivedSegment<'_>, Unreadable> {
     use Unreadable::{NotTcp, Truncated};

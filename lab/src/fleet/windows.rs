@@ -9,13 +9,11 @@ use super::latency::{FleetLatency, LONGEST, summary};
 
 /// Latencies of the requests that were due in one window after a step, of all cycles of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct FleetWindow {
     /// Whether the load's last step before the window was up or down.
     pub step: Step,
     /// Seconds from the step to the begin of the window.
     pub from: f64,
-    /// Requests that were due.
     pub requests: u64,
     /// Latencies of these requests, from the time at which each was due to its reply, µs.
     pub latency: FleetLatency,

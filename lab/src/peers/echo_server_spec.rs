@@ -12,18 +12,12 @@ use super::request_shape::RequestShape;
 use super::service::PeerService;
 use crate::polling_config::PollingConfig;
 
-/// What an echo server process runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EchoServerSpec {
-    /// The runtime.
     pub peer: Peer,
-    /// The server's core.
     pub core: u32,
-    /// What it does with a request.
     pub service: PeerService,
-    /// The sizes of requests and replies.
     pub shape: RequestShape,
-    /// The address to listen on.
     pub address: Ipv4Addr,
     /// How Lull's runtime handles the network; `None` leaves everything as it is. Other runtimes have no such choice.
     pub network: Option<EchoServerNetwork>,
@@ -31,17 +25,12 @@ pub struct EchoServerSpec {
     pub work: Duration,
 }
 
-/// How Lull's runtime handles the network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EchoServerNetwork {
-    /// The policy.
     pub policy: Policy,
-    /// The driver.
     pub driver: DriverKind,
-    /// The interface.
     pub interface: String,
     /// The core that does the network work under the packing policy.
     pub packing_core: u32,
-    /// How it adapts under kernel polling.
     pub polling: PollingConfig,
 }

@@ -19,18 +19,12 @@ use super::dialogue::Dialogue;
 use super::request_shape::RequestShape;
 use super::service::{ANSWERS_WITHIN, PeerService};
 
-/// The load of an echo server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EchoLoadSpec {
-    /// The server's address.
     pub server: SocketAddr,
-    /// The core of the load's thread.
     pub core: u32,
-    /// What the server does with a request.
     pub service: PeerService,
-    /// The sizes of requests and replies.
     pub shape: RequestShape,
-    /// The number of connections.
     pub connections: usize,
     /// Seconds of load before the measurement.
     pub warm_up: f64,
@@ -38,13 +32,9 @@ pub struct EchoLoadSpec {
     pub duration: f64,
 }
 
-/// What the load measured.
-#[non_exhaustive]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EchoMeasurement {
-    /// Replies received.
     pub replies: u64,
-    /// Seconds measured.
     pub seconds: f64,
     /// 99th percentile of the latency, µs.
     pub p99_us: f64,
@@ -65,9 +55,6 @@ struct LoadState {
 
 /// Generates the load. Calls `begin` when the measurement begins, or when the idle connections are open; with a
 /// duration of 0 it never returns.
-///
-/// # Errors
-/// If the runtime can't be started, if a connection fails, if a reply is too long, or if `begin` fails.
 pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> io::Result<EchoMeasurement> {
     descriptor_limit::raise()?;
     let builder = Builder::new().ignore_environment().workers(1).cores(Cpus::one(spec.core));

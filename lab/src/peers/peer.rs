@@ -2,20 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What an echo server is built on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Peer {
-    /// Lull on the uring driver.
     LullUring,
-    /// Lull on the epoll driver.
     LullEpoll,
     /// tokio, `current_thread`.
     Tokio,
-    /// monoio on io_uring.
     Monoio,
-    /// compio on io_uring.
     Compio,
     /// An epoll loop without tasks: the lower bound for a runtime that waits for readiness.
     BareEpoll,
@@ -26,7 +20,6 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// All peers, in the order of the table.
     pub const ALL: [Self; 8] = [
         Self::PlainThreads,
         Self::LullThreads,
@@ -38,7 +31,6 @@ impl Peer {
         Self::BareEpoll,
     ];
 
-    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::LullUring => "lull uring",
@@ -52,7 +44,6 @@ impl Peer {
         }
     }
 
-    /// Whether it has a thread for each connection.
     pub fn has_threads(self) -> bool {
         matches!(self, Self::PlainThreads | Self::LullThreads)
     }

@@ -5,11 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Sizes of a request and its reply, and the depth of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestShape {
-    /// Bytes of a request.
     pub request: usize,
-    /// Bytes of a reply.
     pub reply: usize,
-    /// Requests in flight on each connection.
     pub depth: usize,
 }
 

@@ -14,9 +14,6 @@ use super::{bare_epoll, compio, descriptor_limit, lull, lull_threads, monoio, pl
 
 /// Serves on a free port until the process is killed. Calls `ready` once it listens, with the address, and for Lull with
 /// what its worker runs and why it runs something else than the requested policy.
-///
-/// # Errors
-/// If the core or the port can't be had, if the runtime can't be started, or if `ready` fails.
 pub fn serve(
     spec: &EchoServerSpec,
     ready: impl FnOnce(SocketAddr, Option<String>, Vec<String>) -> io::Result<()>,

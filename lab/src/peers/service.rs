@@ -9,10 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::peer::Peer;
 use super::request_shape::RequestShape;
 
-/// What a server does with a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum PeerService {
     /// Answers so many bytes with so many bytes, without looking at them.
     #[default]
@@ -83,16 +81,12 @@ impl PeerService {
         }
     }
 
-    /// The bytes of a request of this shape.
     pub fn request(self, shape: RequestShape) -> Vec<u8> {
         self.text().map_or_else(|| vec![b'r'; shape.request], |text| text.as_bytes().to_vec())
     }
 
     /// Asks a server once, if its replies have a given size: a load counts bytes, and would wait for ever for one that
     /// never comes.
-    ///
-    /// # Errors
-    /// If the server does not answer within 5 s, or answers something else.
     pub(crate) fn check(self, server: SocketAddr) -> io::Result<()> {
         // The dialogues of the others end with an error.
         let (Some(shape), Some(_)) = (self.shape(), self.text()) else { return Ok(()) };

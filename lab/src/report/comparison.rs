@@ -21,23 +21,14 @@ const BUSY_LOAD: f64 = 95.0;
 const WIDTH: usize = 100;
 const MOST_ROWS: usize = 16;
 
-/// The report on an experiment under a fleet.
 #[derive(Debug, Serialize)]
-#[non_exhaustive]
 pub struct Comparison {
-    /// The machine.
     pub machine: Machine,
-    /// Whether it is a virtual machine.
     pub virtual_machine: bool,
-    /// Which core ran what.
     pub cores: CoreAssignment,
-    /// The congestion control of both sides.
     pub congestion_control: &'static str,
-    /// Whether idle cores polled instead of sleeping.
     pub cores_awake: bool,
-    /// How long it took, in minutes.
     pub minutes: f64,
-    /// What was compared.
     pub experiment: Experiment,
     /// What follows, in sentences.
     pub verdict: Vec<String>,
@@ -45,13 +36,11 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// What an avoided wake-up saves. `None` if the rounds don't tell.
     pub wake_cost: Option<WakeCost>,
-    /// Everything that was measured.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
 impl Comparison {
-    /// Judges an outcome.
     pub fn new(
         experiment: Experiment,
         cores: CoreAssignment,
@@ -400,7 +389,6 @@ impl Comparison {
         plain_table(&header, rows, &[0])
     }
 
-    /// Everything, as a document.
     pub fn document(&self) -> Document {
         let Machine { cpu, cores, kernel, .. } = &self.machine;
         let kind = if self.virtual_machine { "a virtual machine, " } else { "" };

@@ -17,7 +17,6 @@ use crate::engine::{Figure, LoadKind, LoadResult, Row, Status};
 
 /// How far the rates of a share may differ, as after over before, for its latencies and its CPU time to be compared.
 const SAME_RATE: std::ops::RangeInclusive<f64> = 0.95..=1.05;
-/// The figures that are compared.
 const FIGURES: [Figure; 7] = [
     Figure::Capacity,
     Figure::Throughput,
@@ -51,9 +50,7 @@ struct SavedResults {
 /// The ratio of two medians lies between the quotients of their intervals' ends with 90 % probability or more, as each
 /// interval contains its median with 95 %.
 #[derive(Debug, Serialize)]
-#[non_exhaustive]
 pub struct ReportDiff {
-    /// The machines of both reports.
     pub machines: [Machine; 2],
     /// What makes the reports less comparable, a sentence each.
     pub notes: Vec<String>,
@@ -115,9 +112,6 @@ impl fmt::Display for Outcome {
 impl ReportDiff {
     /// Reads two reports: folders that `lab` has written, or their `results.json`. Ratios to a run's own reference are always
     /// compared, figures with a unit only between reports of one machine, kernel and load.
-    ///
-    /// # Errors
-    /// If a file can't be read, or is not a report.
     pub fn read(before: &Path, after: &Path) -> Result<Self, Error> {
         Ok(Self::new(&read(before)?, &read(after)?))
     }
@@ -156,7 +150,6 @@ impl ReportDiff {
         Self { machines: [before.machine.clone(), after.machine.clone()], notes, rows }
     }
 
-    /// The comparison as a document.
     pub fn document(&self) -> Document {
         let [before, after] = &self.machines;
         let count = |outcome| self.rows.iter().filter(|row| row.outcome == outcome).count();

@@ -6,31 +6,23 @@ use serde::Serialize;
 
 use super::table::plain_table;
 
-/// A report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct Document {
-    /// Its title.
     pub title: String,
     /// What was found, in sentences.
     pub findings: Vec<String>,
     /// The machine, and what ran on it, a sentence each.
     pub conditions: Vec<String>,
-    /// The parts.
     pub sections: Vec<Section>,
 }
 
-/// A part of a report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct Section {
     /// What links name it by.
     pub id: String,
-    /// For example `Table 5`.
     pub name: String,
     /// What it shows. Empty if the name says it.
     pub caption: String,
-    /// Where it is from.
     pub place: String,
     /// Why it was not measured, if it was not.
     pub missing: Option<String>,
@@ -40,9 +32,7 @@ pub struct Section {
     pub statements: Vec<String>,
     /// What differs from what it is compared with.
     pub differs: Vec<String>,
-    /// Its tables.
     pub tables: Vec<Table>,
-    /// Its plots.
     pub plots: Vec<Plot>,
     /// What to know before relying on it.
     pub notes: Vec<String>,
@@ -51,27 +41,19 @@ pub struct Section {
     pub only_in_page: bool,
 }
 
-/// A table of text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct Table {
-    /// The line above it.
     pub title: String,
-    /// The columns.
     pub header: Vec<String>,
-    /// Cells by row.
     pub rows: Vec<Vec<String>>,
     /// Columns from the left that are aligned to the left.
     pub names: usize,
 }
 
-/// A plot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct Plot {
     /// The name of its file, without `.svg`.
     pub name: String,
-    /// What it shows.
     pub title: String,
     /// The image, which goes into files of its own.
     #[serde(skip)]
@@ -79,7 +61,6 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// A plot that was drawn.
     pub(super) fn new(name: &str, title: &str, svg: String) -> Self {
         Self { name: name.to_owned(), title: title.to_owned(), svg }
     }
@@ -100,7 +81,6 @@ impl Table {
 }
 
 impl Section {
-    /// A section of this name.
     pub fn new(id: &str, name: &str) -> Self {
         Self { id: id.to_owned(), name: name.to_owned(), ..Self::default() }
     }

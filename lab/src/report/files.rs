@@ -21,9 +21,6 @@ impl Document {
     }
 
     /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with `json`.
-    ///
-    /// # Errors
-    /// If a file can't be written.
     pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         fs::write(folder.join("report.md"), self.markdown())?;

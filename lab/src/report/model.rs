@@ -13,21 +13,14 @@ use crate::experiments::crossing_model::{
     BATCH, CrossingModel, ModelConfig, ModelMeasurements, Prediction, REQUEST,
 };
 
-/// The report on what avoiding crossings can save.
 #[derive(Debug, Serialize)]
-#[non_exhaustive]
 pub struct ModelReport {
-    /// The machine.
     pub machine: Machine,
-    /// Which core ran what.
     pub cores: CoreAssignment,
-    /// How much was measured.
     pub config: ModelConfig,
     /// What avoiding crossings can save, in a sentence or two.
     pub verdict: String,
-    /// The model.
     pub model: CrossingModel,
-    /// Every turn.
     #[serde(flatten)]
     pub measured: ModelMeasurements,
 }
@@ -40,7 +33,6 @@ impl ModelReport {
         Self { machine: Machine::read(), cores, config, verdict, model, measured }
     }
 
-    /// The report as a document.
     pub fn document(&self) -> Document {
         let mut conditions = vec![format!(
             "{}; server on core {}, client on core {}",

@@ -14,33 +14,21 @@ use crate::experiments::paper::{
 };
 use crate::testbed::CONGESTION_CONTROL;
 
-/// The report of `lab paper`.
 #[derive(Debug, Serialize)]
-#[non_exhaustive]
 pub struct PaperReport {
-    /// The paper.
     pub paper: &'static str,
-    /// What the paper measured on.
     pub paper_setup: &'static str,
-    /// This machine.
     pub machine: Machine,
-    /// Which core ran what.
     pub cores: CoreAssignment,
-    /// The congestion control of both sides.
     pub congestion_control: &'static str,
-    /// Whether idle cores polled instead of sleeping.
     pub cores_awake: bool,
-    /// Rounds, loads and time limits of the run.
     pub config: PaperConfig,
-    /// Programs of other projects.
     pub programs: Programs,
     exhibits: Vec<Section>,
-    /// Everything that was measured.
     pub parts: Parts,
 }
 
 impl PaperReport {
-    /// Puts the parts beside the paper's exhibits.
     pub fn new(
         config: PaperConfig,
         cores: CoreAssignment,
@@ -69,7 +57,6 @@ impl PaperReport {
         }
     }
 
-    /// The report as a document.
     pub fn document(&self) -> Document {
         Document {
             title: "The paper on this machine".to_owned(),
@@ -260,7 +247,6 @@ fn part(part: Part, parts: &Parts) -> Result<&PartResult, &str> {
     }
 }
 
-/// The paper's own rows.
 fn published(exhibit: &Exhibit) -> Table {
     let header =
         ["", "QPT (T=1s)", "IPQ App", "IPQ Sys", "IPQ Total", "Cycles App", "Cycles Sys", "IPC", "pkts/irq"];

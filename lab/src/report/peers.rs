@@ -9,27 +9,19 @@ use crate::engine::{CoreAssignment, Results};
 use crate::experiments::machine_check::MachineCheck;
 use crate::experiments::peer_comparison::PeerComparisonConfig;
 
-/// The report on a comparison of runtimes on loopback.
 #[derive(Debug, Serialize)]
-#[non_exhaustive]
 pub struct PeerReport {
-    /// The machine.
     pub machine: Machine,
-    /// Which core ran what.
     pub cores: CoreAssignment,
-    /// What was measured.
     pub config: PeerComparisonConfig,
-    /// The rows, and every turn.
     pub results: Results,
 }
 
 impl PeerReport {
-    /// Of these results.
     pub fn new(cores: CoreAssignment, config: PeerComparisonConfig, results: Results) -> Self {
         Self { machine: Machine::read(), cores, config, results }
     }
 
-    /// The report as a document.
     pub fn document(&self) -> Document {
         let (server, client) = (self.cores.server, self.cores.client);
         Document {
@@ -45,24 +37,18 @@ impl PeerReport {
     }
 }
 
-/// The report on a check of the machine.
 #[derive(Debug, Serialize)]
-#[non_exhaustive]
 pub struct CheckReport {
-    /// The machine.
     pub machine: Machine,
-    /// What was found.
     #[serde(flatten)]
     pub check: MachineCheck,
 }
 
 impl CheckReport {
-    /// Of this machine.
     pub fn new(check: MachineCheck) -> Self {
         Self { machine: Machine::read(), check }
     }
 
-    /// The report as a document.
     pub fn document(&self) -> Document {
         let findings = &self.check.findings;
         let rows = findings.iter().map(|finding| {

@@ -23,7 +23,6 @@ const COLOURS: [RGBColor; 7] = [
 const STYLE: &str = "<style>svg{color:#222;background:#fff}\
     @media(prefers-color-scheme:dark){svg{color:#ddd;background:#161616}}</style>";
 
-/// An axis.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::report) struct Axis {
     pub(in crate::report) title: &'static str,
@@ -68,7 +67,6 @@ pub(in crate::report) struct Point {
     pub(in crate::report) high: f64,
 }
 
-/// A line.
 #[derive(Debug, Clone)]
 pub(in crate::report) struct Series {
     pub(in crate::report) name: String,

@@ -9,28 +9,20 @@ use super::table::interval_text;
 use crate::engine::{Bound, CoreAssignment, Figure, LoadResult, Results};
 use crate::experiments::waiting::{CLAIMS, Claim, Target, WaitingConfig, targets};
 
-/// The report on wait strategies.
 #[derive(Debug, Serialize)]
-#[non_exhaustive]
 pub struct WaitingReport {
-    /// The machine.
     pub machine: Machine,
-    /// Which core ran what.
     pub cores: CoreAssignment,
-    /// Whether idle cores were kept awake.
     pub cores_awake: bool,
-    /// How much was measured.
     pub config: WaitingConfig,
     /// How adaptive waits compare, in a sentence each.
     pub verdict: Vec<String>,
     /// Each claim under each load that it is about.
     pub targets: Vec<Target>,
-    /// Every turn.
     pub results: Results,
 }
 
 impl WaitingReport {
-    /// Compares adaptive waits with the others.
     pub fn new(cores: CoreAssignment, cores_awake: bool, config: WaitingConfig, results: Results) -> Self {
         let targets = targets(&results);
         let verdict =
@@ -38,7 +30,6 @@ impl WaitingReport {
         Self { machine: Machine::read(), cores, cores_awake, config, verdict, targets, results }
     }
 
-    /// The report as a document.
     pub fn document(&self) -> Document {
         let mut section = Section::new("strategies", "Messages, and a memcached server on loopback");
         section.caption =

@@ -15,7 +15,6 @@ const LEAST_AVOIDED: f64 = 0.1;
 
 /// What an avoided wake-up saves, and what follows for hardware.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct WakeCost {
     /// The load at which most were avoided.
     pub load: String,
@@ -75,7 +74,6 @@ impl WakeCost {
         })
     }
 
-    /// In one sentence.
     pub(super) fn sentence(&self) -> String {
         let Self { load, saves_us, ratio_here, ratio_there, .. } = self;
         let there = match ratio_there {

@@ -15,9 +15,6 @@ pub struct Namespace(File);
 
 impl Namespace {
     /// Creates an empty namespace.
-    ///
-    /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN`.
     pub fn new() -> io::Result<Self> {
         run_on_new_thread(|| {
             unshare(UnshareFlags::NEWNET)?;
@@ -26,9 +23,6 @@ impl Namespace {
     }
 
     /// Opens a namespace by its path, for example `/proc/PID/ns/net`.
-    ///
-    /// # Errors
-    /// If `path` can't be opened.
     pub fn open(path: &str) -> io::Result<Self> {
         File::open(path).map(Self)
     }
@@ -39,9 +33,6 @@ impl Namespace {
     }
 
     /// Runs `action` on a new thread in this namespace, and waits for it.
-    ///
-    /// # Errors
-    /// As `action`; without `CAP_SYS_ADMIN`, or if `action` panics.
     pub fn run<T: Send>(&self, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         run_on_new_thread(|| {
             self.enter()?;
@@ -55,9 +46,6 @@ impl Namespace {
 
     /// Moves the calling process into this namespace and into a new mount namespace, in which `/sys` shows this
     /// network namespace and `/run` is empty. Call it before the process starts threads.
-    ///
-    /// # Errors
-    /// Without `CAP_SYS_ADMIN`.
     pub fn enter_process(&self) -> io::Result<()> {
         self.enter()?;
         unshare(UnshareFlags::NEWNS)?;

@@ -25,7 +25,6 @@ pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 pub const FLEET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 /// Bits of the network's part of the addresses.
 pub const PREFIX_LENGTH: u8 = 29;
-/// The server's hardware address.
 pub const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
 /// The fleet's hardware address. No interface has it, so the kernel on the client's side ignores packets for the fleet.
@@ -38,18 +37,12 @@ pub const CONGESTION_CONTROL: &str = "reno";
 /// process exits or is killed.
 #[derive(Debug)]
 pub struct Testbed {
-    /// The server's namespace.
     pub server: Namespace,
-    /// The load's namespace.
     pub client: Namespace,
 }
 
 impl Testbed {
     /// Creates both namespaces and a veth pair with `queues` queues on each end.
-    ///
-    /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`; on a kernel without veth. The error names the step that
-    /// failed.
     pub fn new(queues: u32) -> io::Result<Self> {
         let server = Namespace::new().map_err(failed_step("create a network namespace"))?;
         let client = Namespace::new().map_err(failed_step("create a network namespace"))?;
@@ -172,9 +165,6 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
 
 /// Packets of the client that have found the server's receive ring full so far: a veth counts them as dropped by the
 /// sender. Call it in the client's namespace.
-///
-/// # Errors
-/// If the interfaces can't be listed.
 pub fn ring_drops() -> io::Result<u64> {
     let link = route::links()?.into_iter().find(|link| link.name == CLIENT_INTERFACE);
     Ok(link.and_then(|link| link.tx_dropped).unwrap_or(0))

@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::flags::{Format, ReportFlags};
 
-/// A failure to be printed; the binary handles none of them.
 pub type Failure = Box<dyn std::error::Error>;
 
 /// The folder of a report, which exists.
@@ -27,7 +26,6 @@ impl Output {
         Ok(Self { format: flags.format, folder })
     }
 
-    /// The page that is written.
     pub fn page(&self) -> String {
         self.folder.join("report.html").display().to_string()
     }
@@ -46,7 +44,6 @@ impl Output {
     }
 }
 
-/// Prints the text, or the JSON.
 pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match format {

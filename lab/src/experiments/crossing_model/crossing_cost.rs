@@ -16,7 +16,6 @@ pub const BATCH: u32 = 32;
 
 /// What crossings cost, ns: medians of many short batches.
 #[derive(Debug, Clone, Copy, Serialize)]
-#[non_exhaustive]
 pub struct CrossingCost {
     /// An empty system call (`getppid`).
     pub system_call: Interval,
@@ -27,9 +26,6 @@ pub struct CrossingCost {
 }
 
 /// Measures on `core`, `batches` times each in turns.
-///
-/// # Errors
-/// If the core is not allowed to this process, or if a ring fails.
 pub fn measure(core: u32, batches: usize) -> io::Result<CrossingCost> {
     // A new thread is pinned, so the affinity of the caller does not change.
     thread::scope(|scope| scope.spawn(|| measure_here(core, batches)).join())

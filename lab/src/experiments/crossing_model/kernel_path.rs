@@ -14,7 +14,6 @@ use policies::thread_time::this_thread_cpu_time;
 
 use crate::engine::CoreAssignment;
 
-/// Bytes of a request.
 pub const REQUEST: usize = 64;
 /// The lengths of replies in bytes.
 pub const SIZES: [usize; 7] = [64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -36,7 +35,6 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Connects over loopback.
     pub(super) fn open(cores: CoreAssignment) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let target = listener.local_addr()?;

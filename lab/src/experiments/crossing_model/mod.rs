@@ -36,12 +36,10 @@ const REPLIES: [usize; 2] = [RequestShape::SMALL.reply, 251];
 /// The loads: the exchange without a server, and each server in a closed loop.
 const LOADS: [&str; 3] = ["exchange", "echo", "memcached"];
 
-/// How much the model measures.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelConfig {
     /// Batches of crossings, at most 400.
     pub batches: usize,
-    /// Rounds of each comparison.
     pub rounds: usize,
     /// Seconds of an exchange at one size.
     pub exchange: f64,
@@ -72,10 +70,8 @@ impl ModelConfig {
     }
 }
 
-/// Everything that was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelMeasurements {
-    /// The processor's vulnerabilities with their mitigations, as the kernel reports them.
     pub vulnerabilities: Vec<(String, String)>,
     /// δ.
     pub crossing: CrossingCost,
@@ -84,9 +80,6 @@ pub struct ModelMeasurements {
 }
 
 /// Measures everything, on loopback. Calls `progress` before each turn.
-///
-/// # Errors
-/// If a core can't be had, or if a server or a load can't be run.
 pub fn measure(
     config: &ModelConfig,
     cores: CoreAssignment,

@@ -12,7 +12,6 @@ const OPERATIONS: f64 = 2.0;
 /// One size of the exchange.
 #[derive(Debug, Clone, Serialize)]
 pub struct PathRow {
-    /// Bytes of a reply.
     pub bytes: usize,
     /// CPU time of the server's end per request, its crossings included, µs.
     pub server_us: Interval,
@@ -22,7 +21,6 @@ pub struct PathRow {
     pub potential: Interval,
 }
 
-/// A line through the sizes, by round.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Regression {
     /// Cost of no bytes, µs.
@@ -94,7 +92,6 @@ fn potential(turn: &Turn, crossing_us: f64) -> f64 {
 pub struct ServerCost {
     /// The server and its driver.
     pub name: String,
-    /// Bytes of a reply.
     pub bytes: usize,
     /// CPU time per request, µs.
     pub cpu_us: Interval,
@@ -128,16 +125,13 @@ pub struct Prediction {
 /// The model of this machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct CrossingModel {
-    /// The kernel's path.
     pub path: KernelPath,
-    /// The servers.
     pub servers: Vec<ServerCost>,
     /// Predictions with measurements that the model wasn't made from.
     pub predictions: Vec<Prediction>,
 }
 
 impl CrossingModel {
-    /// Computes the model. δ is its median; the intervals have what differs between rounds.
     pub fn new(measured: &ModelMeasurements) -> Self {
         let crossing_us = measured.crossing.system_call.median / 1e3;
         let rounds = |load: usize| measured.results.rounds_of(LOADS[load]);

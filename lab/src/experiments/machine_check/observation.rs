@@ -14,7 +14,6 @@ use crate::engine::{CoreAssignment, DistanceClass, Figure, LoadKind, LoadPlan, R
 
 /// How long a piece of work lasts.
 const PIECE: Duration = Duration::from_millis(50);
-/// The name of the load.
 const LOAD: &str = "messages";
 /// Groups of rounds that a resolution needs, so that it isn't the luck of one.
 const MIN_GROUPS: usize = 3;
@@ -22,11 +21,8 @@ const MIN_GROUPS: usize = 3;
 /// What the two cores did while identical pieces of work ran.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Observation {
-    /// Seconds observed.
     pub seconds: f64,
-    /// Each class of distance that was seen.
     pub classes: Vec<SeenClass>,
-    /// How often the distance changed.
     pub changes: usize,
     /// CPU time that the hypervisor took (steal), as a share of one core.
     pub steal: f64,
@@ -37,10 +33,8 @@ pub struct Observation {
     pub resolution: Option<f64>,
 }
 
-/// A class of distance.
 #[derive(Debug, Clone, Serialize)]
 pub struct SeenClass {
-    /// The class.
     pub class: DistanceClass,
     /// The shortest distance, in nanoseconds.
     pub low: f64,

@@ -10,7 +10,6 @@ use serde::Serialize;
 /// ratio for its experiments.
 const UPDATE_RATIO: f64 = 1.0 / 31.0;
 
-/// How much is measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PaperConfig {
     /// Records of the ETC workload. The paper has 1,000,000.

@@ -25,7 +25,6 @@ use crate::Error;
 use crate::engine::CoreAssignment;
 use crate::testbed::Testbed;
 
-/// A part of `lab paper`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
@@ -40,7 +39,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// All parts, in the order in which they are measured.
     pub const ALL: [Self; 4] = [Self::Policies, Self::Attached, Self::Web, Self::Connections];
 }
 
@@ -60,7 +58,6 @@ pub type Parts = Vec<(Part, Result<PartResult, String>)>;
 
 /// What is measured. Dropping it removes the files of web servers.
 pub struct PaperPlan {
-    /// Programs of other projects.
     pub programs: Programs,
     cores: CoreAssignment,
     parts: Vec<(Part, Result<PartPlan, String>)>,
@@ -69,9 +66,6 @@ pub struct PaperPlan {
 
 impl PaperPlan {
     /// On this machine, of which a part may lack a program, or all the permission.
-    ///
-    /// # Errors
-    /// If the files of web servers can't be written.
     pub fn new(config: &PaperConfig, cores: CoreAssignment) -> io::Result<Self> {
         let (programs, web_root) = (Programs::find(), WebRoot::create(&config.file_sizes)?);
         let prevented = prevented(cores);

@@ -43,7 +43,6 @@ pub struct PublishedRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Needs {
-    /// A part of `lab paper`.
     Part(Part),
     /// A server on the cores of two NUMA nodes.
     TwoNodes,
@@ -56,7 +55,6 @@ pub enum Needs {
 pub struct Exhibit {
     /// For example `table-5`.
     pub id: &'static str,
-    /// For example `Table 5`.
     pub name: &'static str,
     /// The paper's caption.
     pub caption: &'static str,

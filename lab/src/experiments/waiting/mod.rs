@@ -31,10 +31,8 @@ const SERVER: &str = "memcached";
 /// What passes between an answer and the next message, in µs: always the same, or one of several in an order without a pattern.
 const GAPS: [&[u64]; 6] = [&[1], &[10], &[50], &[100], &[1_000], &[1, 10, 50, 100, 1_000]];
 
-/// How much is measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct WaitingConfig {
-    /// Rounds of each comparison.
     pub rounds: usize,
     /// What passes between an answer and the next message, in µs.
     pub gaps: [&'static [u64]; 6],
@@ -42,7 +40,6 @@ pub struct WaitingConfig {
     pub message_warm_up: f64,
     /// Seconds of a measurement at one gap.
     pub message_duration: f64,
-    /// The workers' driver.
     pub driver: DriverKind,
     /// Requests per second at the memcached server.
     pub rate: f64,
@@ -92,9 +89,6 @@ impl fmt::Display for Gap {
 }
 
 /// Measures messages of each pair at each gap, and the memcached server. Calls `progress` before each turn.
-///
-/// # Errors
-/// If a core can't be had, or if the server or its load can't be run.
 pub fn measure(
     config: &WaitingConfig,
     cores: CoreAssignment,

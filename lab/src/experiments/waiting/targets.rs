@@ -9,7 +9,6 @@ use crate::engine::{Bound, Figure, Results, Round, values};
 
 /// What is to be kept: a figure of adaptive waits over that of another strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct Claim {
     /// In words, up to the limit, and from there on.
     pub words: [&'static str; 2],
@@ -22,7 +21,6 @@ pub struct Claim {
     pub limit: f64,
 }
 
-/// All claims.
 pub const CLAIMS: [Claim; 4] = [
     Claim {
         words: ["Adaptive's round trip of messages is at most", "of the better of spin and block's"],
@@ -56,15 +54,10 @@ pub const CLAIMS: [Claim; 4] = [
 
 /// A claim under one load.
 #[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
 pub struct Target {
-    /// The claim's index.
     pub claim: usize,
-    /// The load.
     pub load: String,
-    /// The class of distance between the cores in which it was measured.
     pub class: DistanceClass,
-    /// The ratio within rounds.
     pub ratio: Interval,
     /// How the ratio's interval lies to the limit.
     pub outcome: Bound,

@@ -8,9 +8,6 @@ use policies::Cpus;
 use crate::peers::service::HELLO_RESPONSE;
 
 /// Serves on a free port of loopback until the process ends, with a thread for each connection.
-///
-/// # Errors
-/// If the port or the first thread can't be had.
 pub(super) fn start(proxy_core: u32) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;

@@ -18,7 +18,6 @@ pub(super) enum Dialogue {
     Bytes {
         /// As many requests as are in flight.
         requests: Vec<u8>,
-        /// Bytes of a reply.
         reply: usize,
         /// Bytes of the reply that has begun.
         partial: usize,
@@ -29,9 +28,6 @@ pub(super) enum Dialogue {
 
 impl Dialogue {
     /// Does what comes before the first request on a new connection.
-    ///
-    /// # Errors
-    /// If the connection fails, or if the server does not agree to the protocol.
     pub(super) async fn open(
         service: PeerService,
         shape: RequestShape,
@@ -63,9 +59,6 @@ impl Dialogue {
     }
 
     /// The bytes of as many requests as are in flight.
-    ///
-    /// # Errors
-    /// If the connection has had as many calls as it can have.
     pub(super) fn requests(&mut self) -> io::Result<&[u8]> {
         match self {
             Self::Bytes { requests, .. } => Ok(requests),
@@ -74,9 +67,6 @@ impl Dialogue {
     }
 
     /// The number of replies that these bytes complete.
-    ///
-    /// # Errors
-    /// If they are no reply to the requests.
     pub(super) fn replies(&mut self, received: &[u8]) -> io::Result<usize> {
         match self {
             Self::Bytes { reply, partial, .. } => {
