@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, with a count of allocations. For `#[global_allocator]`.
 #[derive(Debug)]
 pub struct CountingAllocator;
 

@@ -22,7 +22,6 @@ const MIN_BATCHES: usize = 20;
 const SPINS_PER_DEADLINE_CHECK: u32 = 1 << 14;
 /// How much longer than asked for a measurement may take when the cores are busy with something else.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The line's value before the answering thread runs.
 const NOT_READY: u32 = 0;
 /// The line's value when the answering thread runs on its core. The turns that follow are odd, their answers even.
 const READY: u32 = 2;
@@ -91,7 +90,6 @@ fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -
     pinned.map(|()| batches)
 }
 
-/// One round trip; `false` if there was none before the deadline.
 fn bounce(line: &AtomicU32, turn: u32, deadline: Instant) -> bool {
     line.store(turn, Ordering::Release);
     wait_for_change(line, turn, deadline).is_some_and(|reply| reply != STOP)

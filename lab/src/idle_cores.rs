@@ -13,7 +13,6 @@ use std::io::{self, Write};
 pub struct AwakeCores(#[expect(dead_code, reason = "holds the request")] File);
 
 impl AwakeCores {
-    /// Requests it.
     pub fn request() -> io::Result<Self> {
         let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
         file.write_all(&0i32.to_ne_bytes())?;

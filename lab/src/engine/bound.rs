@@ -18,7 +18,6 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// What an interval says.
     pub(crate) fn of(interval: &Interval, bound: f64) -> Self {
         match interval {
             _ if !interval.reaches_target() => Self::Undecided,

@@ -15,9 +15,7 @@ const MIN_TURNS: usize = 2;
 /// The distance of two cores around a turn: the round trip of a cache line between them, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CoreDistance {
-    /// Just before the turn.
     pub before: f64,
-    /// Just after the turn.
     pub after: f64,
 }
 
@@ -56,7 +54,6 @@ impl Classes {
         Self { turns, border }
     }
 
-    /// The class of a reading.
     pub(super) fn of_reading(&self, nanos: f64) -> DistanceClass {
         match self.border {
             None => DistanceClass::Single,

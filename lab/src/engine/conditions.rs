@@ -69,7 +69,6 @@ fn distance(cores: CoreAssignment) -> io::Result<Option<f64>> {
     }
 }
 
-/// Steal of all cores since boot, in seconds.
 fn total_steal() -> io::Result<f64> {
     let stat = procfs::KernelStats::current().map_err(io::Error::other)?;
     Ok(stat.total.steal.unwrap_or(0) as f64 / procfs::ticks_per_second() as f64)

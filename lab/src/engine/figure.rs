@@ -2,17 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A figure of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
     /// The highest rate that keeps the 99th percentile within a bound, requests per second.
     Capacity,
-    /// Replies per second.
     Throughput,
     /// Replies over the requests that were due meanwhile, %. The rate says less: how many are due is random.
     Answered,
-    /// Median latency, µs.
     P50,
     /// 99th percentile of the latency, µs: of the latencies of all rounds together.
     P99,
@@ -40,7 +37,6 @@ pub enum Figure {
     AttachCpu,
     /// Instructions of the server's core per request.
     Instructions,
-    /// Instructions per cycle.
     InstructionsPerCycle,
     /// Misses of the last-level cache per request.
     CacheMisses,
@@ -54,11 +50,9 @@ pub enum Figure {
     ConnectionBytes,
     /// Memory of the kernel per connection, bytes.
     KernelConnectionBytes,
-    /// Allocations of the server per request.
     Allocations,
     /// System calls that wait, poll or submit, per request.
     Waits,
-    /// System calls per request.
     Calls,
     /// From sending a message until its answer is there, µs: the mean without the slowest 2 %.
     RoundTrip,
@@ -67,7 +61,6 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// The heading of its column.
     pub fn title(self) -> &'static str {
         match self {
             Self::Capacity => "capacity",
@@ -102,7 +95,6 @@ impl Figure {
         }
     }
 
-    /// Digits after the point.
     pub fn digits(self) -> usize {
         match self {
             Self::Capacity

@@ -7,11 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::conditions::{Conditions, STEAL_LIMIT};
 use super::turn::Turn;
 
-/// How a load is paced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadKind {
-    /// A search for the capacity.
     Capacity,
     /// Requests at a given rate.
     Open,
@@ -25,7 +23,6 @@ pub enum LoadKind {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadPlan {
     pub name: String,
-    /// How it is paced.
     pub kind: LoadKind,
     /// What loads differ in: requests per second, bytes of a file, or connections.
     pub at: f64,
@@ -49,13 +46,10 @@ impl LoadPlan {
 /// A turn that was taken, whatever became of it.
 #[derive(Debug, Clone, Serialize)]
 pub struct TakenTurn {
-    /// The index of the contender.
     pub contender: usize,
     /// The round, from 0, of the class of distance that the machine was in. A turn that is repeated has that of its repeat.
     pub round: usize,
-    /// The machine's conditions meanwhile.
     pub conditions: Conditions,
-    /// Whether it was repeated because of steal.
     pub stolen: bool,
     /// Whether it counts in spite of steal: nothing was left for another attempt.
     pub disturbed: bool,

@@ -5,7 +5,6 @@ use loadgen::medians::{Interval, median_interval};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Resamples of the rounds.
 const RESAMPLES: usize = 400;
 /// Fewer rounds give no interval.
 const LEAST_ROUNDS: usize = 6;

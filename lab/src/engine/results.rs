@@ -32,13 +32,11 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// A figure that was measured once.
     pub fn once(value: f64) -> Self {
         Self { value: median_interval(&[value]), ratio: None, difference: None, reference: String::new() }
     }
 }
 
-/// What a row's ratios mean.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -61,14 +59,11 @@ impl Status {
     }
 }
 
-/// One contender under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The contender's name, for example `kernel-polling, epoll`.
     pub contender: String,
-    /// The valid turns that the row is of.
     pub turns: usize,
-    /// What its ratios mean.
     pub status: Status,
     /// The figures that at least one turn has.
     pub figures: BTreeMap<Figure, Measured>,
@@ -77,18 +72,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row without figures.
     pub fn new(contender: impl Into<String>) -> Self {
         let (contender, status) = (contender.into(), Status::Comparable);
         Self { contender, turns: 0, status, figures: BTreeMap::new(), queue: None }
     }
 
-    /// The interval of a figure.
     pub fn value(&self, figure: Figure) -> Option<&Interval> {
         self.figures.get(&figure).map(|measured| &measured.value)
     }
 
-    /// The median of a figure.
     pub fn median(&self, figure: Figure) -> Option<f64> {
         self.value(figure).map(|value| value.median)
     }
@@ -109,13 +101,11 @@ impl Row {
 pub struct LoadResult {
     /// For example `closed loop`.
     pub name: String,
-    /// How it is paced.
     pub kind: LoadKind,
     /// What loads differ in: requests per second, bytes of a file, or connections.
     pub at: f64,
     /// The rate as a share of the reference's capacity.
     pub share: Option<f64>,
-    /// The distance of the cores.
     pub class: DistanceClass,
     /// The shortest and the longest distance of the class, ns. `None` if it was not measured.
     pub distance: Option<(f64, f64)>,
@@ -182,7 +172,6 @@ impl Results {
         load.map_or_else(Vec::new, |load| self.rounds(load).collect())
     }
 
-    /// The rounds of a load.
     pub fn rounds<'a>(&'a self, load: &'a LoadResult) -> impl Iterator<Item = Round<'a>> {
         rounds(&self.measurements[load.measurement], &load.turns)
     }

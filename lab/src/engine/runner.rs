@@ -70,7 +70,6 @@ impl<'a> Runner<'a> {
         (0..last.contenders.len()).map(|contender| median(values(contender))).collect()
     }
 
-    /// What was measured last.
     pub fn last(&self) -> Option<&Measurement> {
         self.measured.last()
     }

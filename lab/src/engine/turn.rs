@@ -12,7 +12,6 @@ use serde::{Serialize, Serializer};
 use super::figure::Figure;
 use crate::fleet::FleetWindow;
 
-/// What was measured of a contender once.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Turn {
     /// The figures. What the machine does not count is not there.
@@ -47,7 +46,6 @@ impl Turn {
         turn
     }
 
-    /// A turn that does not count.
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self { invalid: Some(reason.into()), ..Self::default() }
     }

@@ -51,7 +51,6 @@ impl ExperimentProcess {
         writeln!(commands, "{command}")
     }
 
-    /// Has a fleet process run a load.
     pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
         self.command(&serde_json::to_string(load)?)?;
         match self.receive()? {

@@ -28,7 +28,6 @@ pub enum ProcessRole {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AttachSpec {
     pub pid: u32,
-    /// The interface of its connections.
     pub interface: String,
     /// The median delay that kernel polling may cost.
     pub latency_budget: LatencyBudget,
@@ -83,7 +82,6 @@ pub struct ServerSpec {
     /// The server's interface on the testbed; `None` on loopback.
     pub interface: Option<String>,
     pub address: IpAddr,
-    /// The workers' cores, one each.
     pub cores: Cpus,
     /// The core that does the network work under packing, and on which the thread of kernel-thread polls.
     pub packing_core: u32,

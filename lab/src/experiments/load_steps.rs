@@ -27,7 +27,6 @@ pub struct LoadSteps {
     pub load: String,
     pub rate: AlternatingRate,
     pub class: DistanceClass,
-    /// A row for each contender after each step.
     pub rows: Vec<StepRow>,
 }
 
@@ -37,9 +36,7 @@ pub struct StepRow {
     pub name: String,
     /// The contender whose latency it is compared with.
     pub reference: String,
-    /// Whether the load steps up or down.
     pub step: Step,
-    /// The turns that the row is of.
     pub turns: usize,
     /// Median latency of the first window after the step, µs.
     pub first_p50_us: Interval,

@@ -19,7 +19,6 @@ pub struct PeerComparisonConfig {
     pub rounds: usize,
     /// Seconds of load before each measurement.
     pub warm_up: f64,
-    /// Seconds of a measurement.
     pub duration: f64,
     pub shapes: Vec<RequestShape>,
     pub connections: Vec<usize>,
@@ -101,7 +100,6 @@ pub fn compare_peers(
     Ok(results)
 }
 
-/// Starts a server, and waits until it listens.
 fn start_server(
     service: PeerService,
     peer: Peer,

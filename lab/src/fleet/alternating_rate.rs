@@ -10,25 +10,18 @@ use serde::{Deserialize, Serialize};
 /// cycles that have the same distance from their step are one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AlternatingRate {
-    /// Requests per second after a step up.
     pub high: f64,
     /// Requests per second after a step down; 0 for none.
     pub low: f64,
-    /// Seconds from a step up to the next step down.
     pub high_seconds: f64,
-    /// Seconds from a step down to the next step up.
     pub low_seconds: f64,
-    /// Seconds of a window.
     pub window_seconds: f64,
 }
 
-/// A change of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// To the high rate.
     Up,
-    /// To the low rate.
     Down,
 }
 
@@ -47,12 +40,10 @@ impl AlternatingRate {
         self.high_seconds + self.low_seconds
     }
 
-    /// The steps with requests after them.
     pub fn steps(&self) -> Vec<Step> {
         if self.low > 0.0 { vec![Step::Up, Step::Down] } else { vec![Step::Up] }
     }
 
-    /// How long the rate stays after a step, in seconds.
     pub fn seconds_after(&self, step: Step) -> f64 {
         match step {
             Step::Up => self.high_seconds,

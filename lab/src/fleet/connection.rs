@@ -21,11 +21,9 @@ pub(super) enum State {
     Closed,
     SynSent,
     Established,
-    /// The server has closed or reset it.
     Lost,
 }
 
-/// Where a connection's segments go.
 pub(super) trait SegmentSink {
     fn send(&mut self, segment: &Segment<'_>) -> io::Result<()>;
 
@@ -33,16 +31,12 @@ pub(super) trait SegmentSink {
     fn count_retransmission(&mut self);
 }
 
-/// What a segment brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrived {
-    /// Nothing for the application.
     Nothing,
-    /// The connection is established.
     Established,
     /// Payload, from this offset of the segment's.
     Payload(usize),
-    /// The server has closed or reset the connection.
     Lost,
 }
 

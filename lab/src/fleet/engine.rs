@@ -21,7 +21,6 @@ pub struct FleetConfig {
     pub interface: String,
     /// The fleet's hardware address. The kernel must not have it, so that it ignores the fleet's packets.
     pub mac: [u8; 6],
-    /// The fleet's address, which the kernel must not have either.
     pub address: Ipv4Addr,
     pub server_mac: [u8; 6],
     pub server: SocketAddrV4,
@@ -99,7 +98,6 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Connects to the server.
     pub fn connect(config: FleetConfig) -> Result<Self, FleetError> {
         if !(1..=MOST_CONNECTIONS).contains(&config.connections) || config.depth == 0 {
             return Err(FleetError::Config(format!(

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 /// The longest latency that is told from longer ones, in ns: one minute.
 pub(super) const LONGEST: u64 = 60_000_000_000;
 
-/// Latencies of requests, µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetLatency {
     pub mean: f64,

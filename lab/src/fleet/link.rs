@@ -16,7 +16,6 @@ pub(super) struct Link {
     pub(super) counts: LinkCounts,
 }
 
-/// Segments since the fleet began.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LinkCounts {
     /// Sent, also those that were lost.

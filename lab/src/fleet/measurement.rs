@@ -35,13 +35,10 @@ pub struct FleetMeasurement {
     pub paused: f64,
     /// Requests that were in flight when a pause began. Their latencies are not counted.
     pub forgiven: u64,
-    /// Requests that found every connection busy.
     pub waited: u64,
     /// Requests without a reply at the end. Their latency counts as the time until then.
     pub unanswered: u64,
-    /// Replies that reported an error.
     pub errors: u64,
-    /// Values that were asked for and not found.
     pub misses: u64,
     /// Packets that the server's queue had no room for, during the whole run.
     pub dropped: u64,

@@ -24,7 +24,6 @@ pub enum FleetPacing {
     },
 }
 
-/// Draws due times and think times.
 #[derive(Debug)]
 pub(super) struct Pacer {
     pacing: FleetPacing,

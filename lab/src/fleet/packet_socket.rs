@@ -18,7 +18,6 @@ const BLOCK: usize = 1 << 16;
 /// Bytes of `struct virtio_net_hdr` in front of each frame that is sent.
 pub(super) const OFFLOAD_HEADER: usize = 10;
 
-/// Bytes of the send buffer.
 const SEND_BUFFER: libc::c_int = 16 << 20;
 
 const ETH_P_IP: u16 = 0x0800;

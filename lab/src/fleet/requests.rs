@@ -9,10 +9,12 @@ use super::FleetError;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FleetRequests {
-    /// memcached's text protocol.
     Memcached(Box<Workload>),
     /// Requests and replies of fixed sizes, in bytes, for an echo server.
-    Fixed { request: usize, reply: usize },
+    Fixed {
+        request: usize,
+        reply: usize,
+    },
     /// The same text in each request, and replies of one length, for a server of any protocol.
     Text {
         request: String,
@@ -68,7 +70,6 @@ impl RequestSource {
     }
 }
 
-/// Splits the bytes of one connection into replies.
 #[derive(Debug)]
 pub(super) enum ReplyParser {
     Memcached(ResponseStream),

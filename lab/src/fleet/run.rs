@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::FleetError;
-use super::alternating_rate::{AlternatingRate, Step};
+use super::alternating_rate::Step;
 use super::engine::{Fleet, InFlight, UNMEASURED, nanos};
 use super::measurement::{FleetMeasurement, Recorder};
 use super::pacing::{FleetPacing, Pacer};
@@ -14,7 +14,6 @@ use super::windows::WindowRecorder;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FleetLoad {
     pub pacing: FleetPacing,
-    /// Seconds of load before the measurement.
     pub warm_up: f64,
     pub duration: f64,
 }
@@ -22,7 +21,6 @@ pub struct FleetLoad {
 /// The highest rate (requests per second) and think time (µs) of a load, and the longest warm-up and duration (s).
 const HIGHEST: f64 = 1e9;
 const LONGEST: f64 = 86_400.0;
-/// The most windows of an alternating rate.
 const MOST_WINDOWS: usize = 1000;
 /// How long replies to measured requests are awaited after the measurement, in ns, while the load goes on.
 const DRAIN: u64 = 30_000_000;
@@ -39,52 +37,34 @@ const ACK_INTERVAL: u64 = 200_000;
 
 impl FleetLoad {
     fn validate(&self) -> Result<(), FleetError> {
-        if let FleetPacing::Alternating(rate) = self.pacing {
-            validate_alternating(&rate)?;
+        let mut values =
+            vec![("warm-up", self.warm_up, 0.0, LONGEST), ("duration", self.duration, 1e-9, LONGEST)];
+        match self.pacing {
+            FleetPacing::Open { rate } => values.push(("rate", rate, 1e-9, HIGHEST)),
+            FleetPacing::Closed { think_us } => values.push(("think time", think_us, 0.0, HIGHEST)),
+            FleetPacing::Alternating(rate) => {
+                values
+                    .extend([("high rate", rate.high, 1e-9, HIGHEST), ("low rate", rate.low, 0.0, HIGHEST)]);
+                let times = [rate.high_seconds, rate.low_seconds, rate.window_seconds];
+                values.extend(times.map(|seconds| ("time of an alternating rate", seconds, 1e-9, LONGEST)));
+            }
         }
-        let (name, value) = match self.pacing {
-            FleetPacing::Open { rate } => ("rate", rate),
-            FleetPacing::Alternating(rate) => ("high rate", rate.high),
-            // One more, so that no think time is valid.
-            FleetPacing::Closed { think_us } => ("think time", think_us + 1.0),
-        };
-        for (name, value, most) in [
-            (name, value, HIGHEST),
-            ("warm-up", self.warm_up + 1e-9, LONGEST),
-            ("duration", self.duration, LONGEST),
-        ] {
-            if !(value > 0.0 && value <= most) {
+        // NaN is within no range.
+        let wrong = values.into_iter().find(|(_, value, least, most)| !(least..=most).contains(&value));
+        if let Some((name, value, least, most)) = wrong {
+            let error = format!("the {name} of a fleet's load must be from {least} to {most}, not {value}");
+            return Err(FleetError::Config(error));
+        }
+        if let FleetPacing::Alternating(rate) = self.pacing {
+            let windows = rate.windows_after(Step::Up) + rate.windows_after(Step::Down);
+            if windows > MOST_WINDOWS {
                 return Err(FleetError::Config(format!(
-                    "the {name} of a fleet's load must be positive and at most {most}, not {value}"
+                    "an alternating load has at most {MOST_WINDOWS} windows, not {windows}: make them longer"
                 )));
             }
         }
         Ok(())
     }
-}
-
-fn validate_alternating(rate: &AlternatingRate) -> Result<(), FleetError> {
-    let AlternatingRate { low, high_seconds, low_seconds, window_seconds, .. } = *rate;
-    // 0 is a low rate, and no length.
-    for (name, value, most) in [
-        ("low rate", low + 1e-9, HIGHEST),
-        ("time after a step up", high_seconds, LONGEST),
-        ("time after a step down", low_seconds, LONGEST),
-        ("length of a window", window_seconds, LONGEST),
-    ] {
-        if !(value > 0.0 && value <= most) {
-            return Err(FleetError::Config(format!(
-                "the {name} of an alternating load must be positive and at most {most}, not {value}"
-            )));
-        }
-    }
-    let windows = rate.windows_after(Step::Up) + rate.windows_after(Step::Down);
-    if windows > MOST_WINDOWS {
-        return Err(FleetError::Config(format!(
-            "an alternating load has at most {MOST_WINDOWS} windows, not {windows}: make them longer"
-        )));
-    }
-    Ok(())
 }
 
 struct Run {
@@ -124,7 +104,6 @@ impl Run {
 }
 
 impl Fleet {
-    /// Loads the server.
     pub fn run(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, FleetError> {
         load.validate()?;
         let begin = self.link.now();
@@ -297,7 +276,6 @@ impl Fleet {
         Ok(worked)
     }
 
-    /// Sends the request that is due, if there is one.
     #[inline]
     fn send_due(&mut self, run: &mut Run) -> Result<bool, FleetError> {
         let now = run.now;

@@ -85,7 +85,6 @@ impl SegmentWriter {
         Self { frame, ip_sum, pseudo_header_sum, identification: 0 }
     }
 
-    /// The frame of a segment, with its offload header.
     #[inline]
     pub(super) fn write(&mut self, segment: &Segment<'_>) -> &[u8] {
         let first = segment.flags & SYN != 0;

@@ -19,7 +19,6 @@ pub struct FleetWindow {
     pub latency: FleetLatency,
 }
 
-/// Records latencies by window.
 #[derive(Debug)]
 pub(super) struct WindowRecorder {
     rate: AlternatingRate,

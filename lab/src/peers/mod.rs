@@ -8,6 +8,7 @@ mod compio;
 pub(crate) mod descriptor_limit;
 mod dialogue;
 mod echo_server_spec;
+mod http2_frames;
 mod load;
 pub(crate) mod lull;
 mod lull_threads;

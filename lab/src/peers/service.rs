@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::peer::Peer;
 use super::request_shape::RequestShape;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerService {
     /// Answers so many bytes with so many bytes, without looking at them.
@@ -21,10 +21,6 @@ pub enum PeerService {
     Axum,
     /// Answers `grpc.health.v1.Health/Check`, a unary call, by tonic.
     Grpc,
-    /// Echoes messages of a WebSocket, by axum.
-    WebSocket,
-    /// Forwards `GET /` to another server, by hyper's client and server over HTTP/1.1.
-    Proxy,
 }
 
 const HELLO_REQUEST: &str = "GET / HTTP/1.1\r\nhost: lull\r\n\r\n";
@@ -34,8 +30,6 @@ pub(super) const HELLO_RESPONSE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/p
 pub(super) const GRPC_REQUEST: usize = 5;
 /// Bytes of the gRPC message that says that the server serves.
 pub(super) const GRPC_REPLY: usize = 7;
-/// Bytes of a WebSocket's messages.
-const MESSAGE: usize = 64;
 /// How long a server may take to answer the request that checks it.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -64,20 +58,19 @@ impl PeerService {
     pub fn shape(self) -> Option<RequestShape> {
         match self {
             Self::Echo | Self::Threads => None,
-            Self::Axum | Self::Proxy => {
+            Self::Axum => {
                 let (request, reply) = (HELLO_REQUEST.len(), HELLO_RESPONSE.len());
                 Some(RequestShape { request, reply, depth: 1 })
             }
             Self::Grpc => Some(RequestShape { request: GRPC_REQUEST, reply: GRPC_REPLY, depth: 1 }),
-            Self::WebSocket => Some(RequestShape { request: MESSAGE, reply: MESSAGE, depth: 1 }),
         }
     }
 
     /// The text of its only request; `None` where any bytes are one.
     pub fn text(self) -> Option<&'static str> {
         match self {
-            Self::Echo | Self::Threads | Self::Grpc | Self::WebSocket => None,
-            Self::Axum | Self::Proxy => Some(HELLO_REQUEST),
+            Self::Echo | Self::Threads | Self::Grpc => None,
+            Self::Axum => Some(HELLO_REQUEST),
         }
     }
 
@@ -111,8 +104,6 @@ impl std::fmt::Display for PeerService {
             Self::Threads => "echo, a thread for each connection",
             Self::Axum => "axum, GET / over HTTP/1.1",
             Self::Grpc => "tonic, a unary call",
-            Self::WebSocket => "axum, messages of a WebSocket",
-            Self::Proxy => "a proxy on hyper, GET / over HTTP/1.1",
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The report on an experiment under a fleet: one screen, and everything else in a page.
 
-use crate::engine::DistanceClass;
+use std::collections::HashSet;
+
 use policies::Policy;
 use policies::host::Machine;
 use serde::Serialize;
@@ -9,7 +10,7 @@ use super::document::Document;
 use super::figures::{class_suffix, classes, load_name, sections};
 use super::table::{interval_text, is_undecided, plain_table, ratio_text};
 use super::wake_cost::WakeCost;
-use crate::engine::{CoreAssignment, Figure, LoadKind, LoadResult, Row, Status};
+use crate::engine::{CoreAssignment, DistanceClass, Figure, LoadKind, LoadResult, Row, Status};
 use crate::experiment::{Contender, Experiment, Outcome, RunningPolicy};
 use crate::testbed::CONGESTION_CONTROL;
 
@@ -227,13 +228,8 @@ impl Comparison {
                 _ => None,
             }));
         }
-        let mut seen = Vec::new();
-        notes.retain(|note| {
-            !seen.contains(note) && {
-                seen.push(note.clone());
-                true
-            }
-        });
+        let mut seen = HashSet::new();
+        notes.retain(|note| seen.insert(note.clone()));
         notes
     }
 
@@ -334,32 +330,23 @@ impl Comparison {
             Some(share) => format!("{:.0} %: ", share * 100.0),
             None => format!("{}: ", load.name),
         });
-        let mut header = vec!["server".to_owned()];
-        let mut columns: Vec<(&LoadResult, Figure, bool)> = Vec::new();
-        let mut column = |title: String, load: Option<&'_ LoadResult>| {
-            if load.is_some() {
-                header.push(title);
-            }
-        };
-        column("capacity/s".to_owned(), capacity);
-        column("ratio".to_owned(), capacity);
-        for name in ["p50", "p99", "CPU µs"] {
-            column(format!("{at}{name}"), open);
-        }
-        column("closed/s".to_owned(), closed);
-        column("CPU µs".to_owned(), closed);
+        // The title, the load, the figure, and whether it is its ratio.
+        let mut columns: Vec<(String, &LoadResult, Figure, bool)> = Vec::new();
         if let Some(load) = capacity {
-            columns.extend([(load, Figure::Capacity, false), (load, Figure::Capacity, true)]);
+            columns.push(("capacity/s".to_owned(), load, Figure::Capacity, false));
+            columns.push(("ratio".to_owned(), load, Figure::Capacity, true));
         }
         if let Some(load) = open {
-            columns.extend(
-                [Figure::P50, Figure::P99, Figure::CpuPerRequest].map(|figure| (load, figure, false)),
-            );
+            let figures = [("p50", Figure::P50), ("p99", Figure::P99), ("CPU µs", Figure::CpuPerRequest)];
+            columns.extend(figures.map(|(name, figure)| (format!("{at}{name}"), load, figure, false)));
         }
         if let Some(load) = closed {
-            columns.extend([Figure::Throughput, Figure::CpuPerRequest].map(|figure| (load, figure, false)));
+            let figures = [("closed/s", Figure::Throughput), ("CPU µs", Figure::CpuPerRequest)];
+            columns.extend(figures.map(|(name, figure)| (name.to_owned(), load, figure, false)));
         }
-        let cell = |index: usize, (load, figure, is_ratio): &(&LoadResult, Figure, bool)| {
+        let titles = columns.iter().map(|(title, ..)| title.clone());
+        let header: Vec<String> = ["server".to_owned()].into_iter().chain(titles).collect();
+        let cell = |index: usize, (_, load, figure, is_ratio): &(String, &LoadResult, Figure, bool)| {
             let row = &load.rows[index];
             let median = row.median(*figure);
             match (is_ratio, &row.status) {

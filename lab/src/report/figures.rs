@@ -79,13 +79,7 @@ pub(super) fn table(title: &str, loads: &[&LoadResult], values: &[Figure], ratio
         cells
     };
     let rows = loads.iter().flat_map(|load| load.rows.iter().map(|row| cells(load, row)));
-    Table { names: 2, ..Table::new(title, &[], rows.collect()) }.with_header(header)
-}
-
-impl Table {
-    fn with_header(self, header: Vec<String>) -> Self {
-        Self { header, ..self }
-    }
+    Table { names: 2, header, ..Table::new(title, &[], rows.collect()) }
 }
 
 /// The ends of an interval; the median where too few rounds give none.
@@ -128,11 +122,7 @@ fn ratio_plot(name: &str, load: &LoadResult, figure: Figure) -> Option<Result<Pl
     let line = |row: &Row| {
         let ratio = row.ratio(figure)?;
         let (low, high) = ends(ratio);
-        Some(RatioLine {
-            name: row.contender.clone(),
-            published: None,
-            here: Some((ratio.median, low, high)),
-        })
+        Some(RatioLine { name: row.contender.clone(), ratio: (ratio.median, low, high) })
     };
     let rows: Vec<RatioLine> = load.rows.iter().filter_map(line).collect();
     let title = format!("{}: {} over the reference's, 95 % intervals", load.name, figure.title());

@@ -126,24 +126,18 @@ pub(in crate::report) fn lines(x: Axis, y: Axis, series: &[Series]) -> Result<St
     })
 }
 
-/// A ratio beside the paper's.
 #[derive(Debug, Clone)]
 pub(in crate::report) struct RatioLine {
     pub(in crate::report) name: String,
-    /// The paper's ratio, if it has one.
-    pub(in crate::report) published: Option<f64>,
-    /// This machine's: median, low and high.
-    pub(in crate::report) here: Option<(f64, f64, f64)>,
+    /// Median, low and high.
+    pub(in crate::report) ratio: (f64, f64, f64),
 }
 
-/// Ratios, a line for each: the paper's as a hollow circle, this machine's as a dot with its interval.
+/// Ratios, a dot with its interval on a line for each.
 pub(in crate::report) fn ratios(title: &'static str, ratios: &[RatioLine]) -> Result<String, String> {
     let lines = u32::try_from(ratios.len()).unwrap_or(1).clamp(1, 40);
     image(FRAME_HEIGHT + LINE_HEIGHT * lines, |root| {
-        let values = ratios.iter().flat_map(|line| {
-            let (median, low, high) = line.here.unwrap_or((1.0, 1.0, 1.0));
-            [line.published.unwrap_or(1.0), median, low, high]
-        });
+        let values = ratios.iter().flat_map(|line| [line.ratio.0, line.ratio.1, line.ratio.2]);
         let high = values.filter(|value| value.is_finite()).fold(1.2, f64::max) * 1.08;
         let count = ratios.len() as f64;
         let mut chart = ChartBuilder::on(root)
@@ -163,20 +157,15 @@ pub(in crate::report) fn ratios(title: &'static str, ratios: &[RatioLine]) -> Re
             .map_err(failed)?;
         let one = PathElement::new([(1.0, 0.0), (1.0, count)], BLACK.mix(0.6).stroke_width(1));
         chart.draw_series([one]).map_err(failed)?;
-        let (paper, here) = (COLOURS[1], COLOURS[0]);
+        let colour = COLOURS[0];
         for (index, line) in ratios.iter().enumerate() {
             let at = count - index as f64 - 0.62;
             let name = Text::new(line.name.clone(), (high * 0.005, at + 0.46), ("sans-serif", 14));
             chart.draw_series([name]).map_err(failed)?;
-            if let Some((median, low, high)) = line.here {
-                let bar = PathElement::new([(low, at), (high, at)], here.stroke_width(2));
-                chart.draw_series([bar]).map_err(failed)?;
-                chart.draw_series([Circle::new((median, at), 5, here.filled())]).map_err(failed)?;
-            }
-            if let Some(published) = line.published {
-                let circle = Circle::new((published, at), 6, paper.stroke_width(2));
-                chart.draw_series([circle]).map_err(failed)?;
-            }
+            let (median, low, high) = line.ratio;
+            let bar = PathElement::new([(low, at), (high, at)], colour.stroke_width(2));
+            chart.draw_series([bar]).map_err(failed)?;
+            chart.draw_series([Circle::new((median, at), 5, colour.filled())]).map_err(failed)?;
         }
         Ok(())
     })
@@ -238,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn ratios_have_the_papers_and_this_machines() {
-        let line = |published, here| RatioLine { name: "packing".to_owned(), published, here };
-        let svg = ratios("ratio", &[line(Some(1.17), Some((1.5, 1.2, 1.9))), line(None, None)]).unwrap();
+    fn each_ratio_has_its_line() {
+        let line = RatioLine { name: "packing".to_owned(), ratio: (1.5, 1.2, 1.9) };
+        let svg = ratios("ratio", &[line.clone(), line]).unwrap();
         assert_eq!((svg.matches("<circle").count(), svg.matches("packing").count()), (2, 2), "{svg}");
     }
 }

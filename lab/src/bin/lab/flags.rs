@@ -157,26 +157,14 @@ pub struct CompareFlags {
 
 #[derive(Args, Clone)]
 pub struct PeerFlags {
-    /// What the servers do: answer bytes with bytes, the same with a thread for each connection, `GET /` by axum, a unary call of
-    /// tonic's, messages of a WebSocket, or forward `GET /` to another server (all but echo and threads need the feature `adapters`)
+    /// What the servers do (axum and grpc need the feature `adapters`)
     #[arg(long, value_enum, default_value_t)]
-    pub service: Service,
+    pub service: PeerService,
     /// Compare on loopback, in closed loops that are given
     #[arg(long, conflicts_with_all = ["connections", "rates", "capacity_p99", "packing_cores", "cores_sleep", "depth", "think"])]
     pub loopback: bool,
     #[command(flatten)]
     pub run: RunFlags,
-}
-
-#[derive(Clone, Copy, Default, ValueEnum)]
-pub enum Service {
-    #[default]
-    Echo,
-    Threads,
-    Axum,
-    Grpc,
-    Websocket,
-    Proxy,
 }
 
 impl PeerFlags {
@@ -185,14 +173,7 @@ impl PeerFlags {
     /// # Errors
     /// If this program was built without it, or if it is loaded by loopback only and the testbed was asked for.
     pub fn service(&self) -> Result<PeerService, String> {
-        let service = match self.service {
-            Service::Echo => PeerService::Echo,
-            Service::Threads => PeerService::Threads,
-            Service::Axum => PeerService::Axum,
-            Service::Grpc => PeerService::Grpc,
-            Service::Websocket => PeerService::WebSocket,
-            Service::Proxy => PeerService::Proxy,
-        };
+        let service = self.service;
         let name = self.service.to_possible_value().map(|value| value.get_name().to_owned());
         let name = name.unwrap_or_default();
         if !service.is_built() {

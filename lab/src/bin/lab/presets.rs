@@ -28,7 +28,6 @@ pub fn diff(flags: &DiffFlags) -> Result<(), Failure> {
     print(flags.format, &diff, &diff.document().text())
 }
 
-/// A service on other runtimes and on Lull, on loopback.
 pub fn peers_on_loopback(flags: &PeerFlags, service: PeerService) -> Result<(), Failure> {
     let output = Output::open(&flags.run.report)?;
     let mut config = PeerComparisonConfig::new(service, flags.run.quick);

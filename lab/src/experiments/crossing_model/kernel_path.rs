@@ -15,18 +15,15 @@ use policies::thread_time::this_thread_cpu_time;
 use crate::engine::CoreAssignment;
 
 pub const REQUEST: usize = 64;
-/// The lengths of replies in bytes.
 pub const SIZES: [usize; 7] = [64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Connections, each with a request in flight.
 const CONNECTIONS: usize = 16;
 /// Passes over all connections that are not measured.
 const WARM_UP: usize = 2;
-/// How long a read may take before the exchange is given up.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The first byte of a request that is one of the last pass, after which the server stops.
 const LAST: u8 = 1;
 
-/// The connections of an exchange: the server's ends, and the client's.
 #[derive(Debug)]
 pub(super) struct Connections {
     server: Vec<TcpStream>,

@@ -43,9 +43,7 @@ pub struct ModelConfig {
     pub rounds: usize,
     /// Seconds of an exchange at one size.
     pub exchange: f64,
-    /// Seconds of load before a measurement of a server.
     pub warm_up: f64,
-    /// Seconds of a measurement of a server.
     pub duration: f64,
     /// Seconds that all may take. Rounds that have begun are finished.
     pub seconds: f64,

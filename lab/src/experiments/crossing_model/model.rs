@@ -32,7 +32,6 @@ pub struct Regression {
 /// o(b), measured by an exchange on loopback.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelPath {
-    /// A row for each size.
     pub rows: Vec<PathRow>,
     /// The server's end, without its crossings.
     pub server: Regression,

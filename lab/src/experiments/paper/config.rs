@@ -22,9 +22,7 @@ pub struct PaperConfig {
     pub warm_up: f64,
     /// Seconds of load before each turn of what is attached to, in which the policy settles.
     pub settle: f64,
-    /// Rounds of each load.
     pub rounds: usize,
-    /// Rounds of the search for the capacity.
     pub capacity_rounds: usize,
     /// Rates of Figure 5, as shares of vanilla's capacity.
     pub shares: Vec<f64>,

@@ -31,10 +31,8 @@ pub(super) struct PartPlan {
     notes: Vec<String>,
 }
 
-/// The result of a part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartResult {
-    /// What ratios refer to.
     pub reference: String,
     /// The paper's row that each contender corresponds to, by index.
     pub published: Vec<Option<&'static str>>,

@@ -24,7 +24,6 @@ pub struct Programs {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
-    /// What it says of its version.
     version: String,
 }
 
@@ -40,7 +39,6 @@ impl Programs {
         }
     }
 
-    /// What they say of their versions.
     pub fn versions(&self) -> Vec<&str> {
         [&self.memcached, &self.nginx, &self.web]
             .into_iter()

@@ -33,7 +33,6 @@ pub struct PublishedRow {
     pub cycles_app: f64,
     /// Cycles in libraries and the kernel, % (Cycles, Sys).
     pub cycles_system: f64,
-    /// Instructions per cycle (IPC).
     pub instructions_per_cycle: f64,
     /// Packets per interrupt (pkts/irq), which Table 5 alone has.
     pub packets_per_interrupt: Option<f64>,
@@ -44,21 +43,16 @@ pub struct PublishedRow {
 #[serde(rename_all = "kebab-case")]
 pub enum Needs {
     Part(Part),
-    /// A server on the cores of two NUMA nodes.
     TwoNodes,
-    /// A network stack in user space.
     UserLevelStack,
 }
 
-/// A table or figure of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Exhibit {
     /// For example `table-5`.
     pub id: &'static str,
     pub name: &'static str,
-    /// The paper's caption.
     pub caption: &'static str,
-    /// The section that discusses it.
     pub section: &'static str,
     /// The rows of a table; the first one is what ratios refer to. Empty for figures.
     pub rows: &'static [PublishedRow],
@@ -69,7 +63,6 @@ pub struct Exhibit {
 }
 
 impl Exhibit {
-    /// A row by its system.
     pub fn row(&self, system: &str) -> Option<&PublishedRow> {
         self.rows.iter().find(|row| row.system == system)
     }

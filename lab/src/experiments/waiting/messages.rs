@@ -35,7 +35,6 @@ const REPORT: u64 = 1;
 /// The exchange is over.
 const STOP: u64 = 2;
 
-/// Who exchanges messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pair {
     /// A worker asks, another one answers.

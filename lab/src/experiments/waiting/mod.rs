@@ -25,7 +25,6 @@ const STRATEGIES: [WaitStrategy; 3] = [WaitStrategy::Block, WaitStrategy::Spin, 
 const BLOCK: usize = 0;
 const SPIN: usize = 1;
 const ADAPTIVE: usize = 2;
-/// The name of the load on the memcached server.
 const SERVER: &str = "memcached";
 
 /// What passes between an answer and the next message, in µs: always the same, or one of several in an order without a pattern.
@@ -38,16 +37,11 @@ pub struct WaitingConfig {
     pub gaps: [&'static [u64]; 6],
     /// Seconds of messages at one gap before a measurement, at most.
     pub message_warm_up: f64,
-    /// Seconds of a measurement at one gap.
     pub message_duration: f64,
     pub driver: DriverKind,
-    /// Requests per second at the memcached server.
     pub rate: f64,
-    /// Connections to the memcached server.
     pub connections: usize,
-    /// Seconds of load before a measurement of the server.
     pub server_warm_up: f64,
-    /// Seconds of a measurement of the server.
     pub server_duration: f64,
     /// Seconds that all may take. Rounds that have begun are finished.
     pub seconds: f64,
@@ -76,7 +70,6 @@ impl WaitingConfig {
     }
 }
 
-/// Gaps by name.
 struct Gap(&'static [u64]);
 
 impl fmt::Display for Gap {
@@ -94,7 +87,6 @@ pub fn measure(
     cores: CoreAssignment,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Results, Error> {
-    /// The server's share of the time.
     const SERVER_SHARE: f64 = 0.3;
     let loads: Vec<_> = Pair::ALL.into_iter().flat_map(|pair| GAPS.map(|gap| (pair, gap))).collect();
     let mut shares = vec![(1.0 - SERVER_SHARE) / loads.len() as f64; loads.len()];

@@ -1,28 +1,22 @@
 //! What a connection of the load says, and how it counts replies.
 
-mod http2_frames;
-mod websocket;
-
 use std::io;
 
-use futures_util::{AsyncBufReadExt, AsyncWriteExt};
+use futures_util::AsyncWriteExt;
 use net::TcpStream;
 
-use self::http2_frames::Http2Calls;
+use super::http2_frames::Http2Calls;
 use super::request_shape::RequestShape;
 use super::service::PeerService;
 
-/// The requests and replies of one connection.
 pub(super) enum Dialogue {
     /// The same bytes each time, and replies of a fixed size.
     Bytes {
         /// As many requests as are in flight.
         requests: Vec<u8>,
         reply: usize,
-        /// Bytes of the reply that has begun.
         partial: usize,
     },
-    /// gRPC calls.
     Calls(Box<Http2Calls>),
 }
 
@@ -39,16 +33,8 @@ impl Dialogue {
             partial: 0,
         };
         Ok(match service {
-            PeerService::Echo | PeerService::Threads | PeerService::Axum | PeerService::Proxy => {
+            PeerService::Echo | PeerService::Threads | PeerService::Axum => {
                 bytes(service.request(shape), shape.reply)
-            }
-            PeerService::WebSocket => {
-                stream.write_all(websocket::UPGRADE.as_bytes()).await?;
-                let head = read_head(stream).await?;
-                if !head.starts_with("HTTP/1.1 101 ") {
-                    return Err(io::Error::other(format!("the server opens no WebSocket: {head:?}")));
-                }
-                bytes(websocket::message(shape.request), websocket::echo_length(shape.reply))
             }
             PeerService::Grpc => {
                 let calls = Http2Calls::new(shape.depth);
@@ -83,19 +69,4 @@ impl Dialogue {
     pub(super) fn is_within_a_reply(&self) -> bool {
         matches!(self, Self::Bytes { partial: 1.., .. })
     }
-}
-
-/// Reads an HTTP/1.1 response without a body.
-async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
-    const LONGEST: usize = 4096;
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        if stream.read_until(b'\n', &mut head).await? == 0 || head.len() > LONGEST {
-            return Err(io::Error::other(format!(
-                "the server answered {:?}",
-                String::from_utf8_lossy(&head)
-            )));
-        }
-    }
-    Ok(String::from_utf8_lossy(&head).into_owned())
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::peers::service::{GRPC_REPLY, GRPC_REQUEST};
+use super::service::{GRPC_REPLY, GRPC_REQUEST};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
@@ -16,7 +16,6 @@ const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACKNOWLEDGED: u8 = 1;
-/// Bytes of a frame's head.
 const HEAD: usize = 9;
 /// The largest window, and the largest number of a stream.
 const LARGEST: u32 = (1 << 31) - 1;
@@ -48,11 +47,9 @@ fn push_frame(bytes: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[
     bytes.extend_from_slice(payload);
 }
 
-/// The calls of one connection.
-pub(in crate::peers) struct Http2Calls {
+pub(super) struct Http2Calls {
     /// Frames of as many calls as are in flight, and before them what the server wants to be acknowledged.
     requests: Vec<u8>,
-    /// The frames of one call.
     call: Vec<u8>,
     depth: usize,
     next_stream: u32,
@@ -62,7 +59,6 @@ pub(in crate::peers) struct Http2Calls {
     head_length: usize,
     /// Bytes of the payload that are still to come.
     payload_left: usize,
-    /// A ping's payload.
     ping: Vec<u8>,
     /// Bytes of messages of the calls in flight.
     messages: usize,
