@@ -20,7 +20,6 @@ pub struct PollingConfig {
 }
 
 impl PollingConfig {
-    /// Sets all on a builder.
     pub fn set(self, builder: Builder) -> Builder {
         builder.grace_time(self.grace_time).latency_budget(self.latency_budget).cpu_budget(self.cpu_budget)
     }

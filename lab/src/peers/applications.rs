@@ -1,5 +1,4 @@
-//! The same applications on tokio's `current_thread` runtime, as their libraries serve them there, and on Lull: a page by axum,
-//! and gRPC's health service by tonic.
+//! A page by axum: on tokio's `current_thread` runtime, as axum serves it there, and on Lull.
 
 use std::io;
 use std::net::TcpListener as StdListener;
@@ -10,9 +9,6 @@ use axum::routing::get;
 use axum::serve::ListenerExt;
 use net::TcpListener;
 use runtime::DriverKind;
-use tonic::service::Routes;
-use tonic::transport::server::TcpIncoming;
-use tonic_health::server::health_reporter;
 
 use super::echo_server_spec::EchoServerSpec;
 use super::lull;
@@ -34,13 +30,6 @@ pub(super) fn serve_on_tokio(listener: StdListener, spec: &EchoServerSpec) -> io
                 let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
                 axum::serve(listener, app()).await
             }
-            PeerService::Grpc => {
-                // The state of the server as a whole is "serving" from the start.
-                let (_reporter, health) = health_reporter();
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                let server = tonic::transport::Server::builder().add_service(health);
-                server.serve_with_incoming(incoming).await.map_err(io::Error::other)
-            }
         }
     })
 }
@@ -58,10 +47,6 @@ pub(super) fn serve_on_lull(
         let server: Server = match spec.service {
             PeerService::Echo | PeerService::Threads => return Err(not_an_application()),
             PeerService::Axum => adapters::axum::serve(listener, app()).header_read_timeout(None).start()?,
-            PeerService::Grpc => {
-                let (_reporter, health) = health_reporter();
-                adapters::tonic::serve(listener, Routes::new(health)).header_read_timeout(None).start()?
-            }
         };
         lull::report(ready)?;
         std::future::pending::<()>().await;

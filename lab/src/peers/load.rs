@@ -15,7 +15,6 @@ use runtime::{Builder, DriverKind};
 use serde::{Deserialize, Serialize};
 
 use super::descriptor_limit;
-use super::dialogue::Dialogue;
 use super::request_shape::RequestShape;
 use super::service::{ANSWERS_WITHIN, PeerService};
 
@@ -26,7 +25,6 @@ pub struct EchoLoadSpec {
     pub service: PeerService,
     pub shape: RequestShape,
     pub connections: usize,
-    /// Seconds of load before the measurement.
     pub warm_up: f64,
     /// Seconds of measurement. With 0 the connections are opened and stay idle.
     pub duration: f64,
@@ -71,11 +69,9 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
         });
         let mut streams = Vec::with_capacity(spec.connections);
         for _ in 0..spec.connections {
-            let mut stream = TcpStream::connect(spec.server).await?;
+            let stream = TcpStream::connect(spec.server).await?;
             stream.set_nodelay(true)?;
-            let dialogue = Dialogue::open(spec.service, spec.shape, &mut stream);
-            let dialogue = runtime::timeout(ANSWERS_WITHIN, dialogue).await.map_err(|_| no_answer())??;
-            streams.push((stream, dialogue));
+            streams.push(stream);
         }
         if spec.duration == 0.0 {
             // Leaves the server time to accept them.
@@ -85,9 +81,7 @@ pub fn load(spec: &EchoLoadSpec, mut begin: impl FnMut() -> io::Result<()>) -> i
         }
         let tasks: Vec<_> = streams
             .into_iter()
-            .map(|(stream, dialogue)| {
-                runtime::spawn(exchange(stream, dialogue, spec.shape.depth, Rc::clone(&state)))
-            })
+            .map(|stream| runtime::spawn(exchange(stream, spec.service, spec.shape, Rc::clone(&state))))
             .collect();
         runtime::sleep(Duration::from_secs_f64(spec.warm_up)).await;
         begin()?;
@@ -111,35 +105,29 @@ fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the server has not answered within 5 s")
 }
 
-fn too_much() -> io::Error {
-    io::Error::other("the server sent more than it was asked for")
-}
-
 /// Sends requests and awaits their replies until the load stops.
 async fn exchange(
     mut stream: TcpStream,
-    mut dialogue: Dialogue,
-    depth: usize,
+    service: PeerService,
+    shape: RequestShape,
     state: Rc<LoadState>,
 ) -> io::Result<()> {
+    let requests = service.request(shape).repeat(shape.depth);
     while !state.stop.get() {
         let sent = Instant::now();
-        stream.write_all(dialogue.requests()?).await?;
-        let mut left = depth;
+        stream.write_all(&requests).await?;
+        let mut left = shape.reply * shape.depth;
         while left > 0 {
-            let received = stream.fill_buf().await?;
-            let length = received.len();
+            let length = stream.fill_buf().await?.len();
             if length == 0 {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed a connection"));
             }
-            left = left.checked_sub(dialogue.replies(received)?).ok_or_else(too_much)?;
+            let too_much = || io::Error::other("the server sent more than it was asked for");
+            left = left.checked_sub(length).ok_or_else(too_much)?;
             stream.consume_unpin(length);
         }
-        if dialogue.is_within_a_reply() {
-            return Err(too_much());
-        }
         if state.measuring.get() {
-            state.replies.set(state.replies.get() + depth as u64);
+            state.replies.set(state.replies.get() + shape.depth as u64);
             let nanos = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
             state.latencies.borrow_mut().saturating_record(nanos);
         }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 pub enum Peer {
     LullUring,
     LullEpoll,
-    /// tokio, `current_thread`.
     Tokio,
     Monoio,
     Compio,
@@ -15,7 +14,6 @@ pub enum Peer {
     BareEpoll,
     /// A thread for each connection, which blocks in the kernel.
     PlainThreads,
-    /// A thread for each connection, on Lull's dispatcher.
     LullThreads,
 }
 

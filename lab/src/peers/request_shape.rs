@@ -27,7 +27,6 @@ pub(super) const READ_BUFFER: usize = 4096;
 
 static REPLIES: [u8; 64 << 10] = [b'a'; 64 << 10];
 
-/// Counts the requests in a stream of bytes.
 pub(super) struct RequestCounter {
     shape: RequestShape,
     partial: usize,

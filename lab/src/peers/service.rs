@@ -15,21 +15,14 @@ pub enum PeerService {
     /// Answers so many bytes with so many bytes, without looking at them.
     #[default]
     Echo,
-    /// The same, with a thread for each connection.
     Threads,
     /// Answers `GET /` with `Hello, World!`, by axum over HTTP/1.1.
     Axum,
-    /// Answers `grpc.health.v1.Health/Check`, a unary call, by tonic.
-    Grpc,
 }
 
 const HELLO_REQUEST: &str = "GET / HTTP/1.1\r\nhost: lull\r\n\r\n";
 /// The date differs, but not its length.
 pub(super) const HELLO_RESPONSE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 13\r\ndate: Sun, 22 Nov 2026 16:00:00 GMT\r\n\r\nHello, World!";
-/// Bytes of a gRPC message without fields: its length alone.
-pub(super) const GRPC_REQUEST: usize = 5;
-/// Bytes of the gRPC message that says that the server serves.
-pub(super) const GRPC_REPLY: usize = 7;
 /// How long a server may take to answer the request that checks it.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -37,12 +30,6 @@ impl PeerService {
     /// Whether this build has it: axum and tonic are optional dependencies.
     pub fn is_built(self) -> bool {
         matches!(self, Self::Echo | Self::Threads) || cfg!(feature = "adapters")
-    }
-
-    /// Whether the fleet, whose requests and replies have fixed bytes and sizes from the first on, can ask for it. The
-    /// fleet's clients have no second server to forward to.
-    pub fn fleet_speaks_it(self) -> bool {
-        matches!(self, Self::Echo | Self::Threads | Self::Axum)
     }
 
     /// Whether it runs on a runtime, or is compared with what runs there: threads beside Lull's tasks.
@@ -62,14 +49,13 @@ impl PeerService {
                 let (request, reply) = (HELLO_REQUEST.len(), HELLO_RESPONSE.len());
                 Some(RequestShape { request, reply, depth: 1 })
             }
-            Self::Grpc => Some(RequestShape { request: GRPC_REQUEST, reply: GRPC_REPLY, depth: 1 }),
         }
     }
 
     /// The text of its only request; `None` where any bytes are one.
     pub fn text(self) -> Option<&'static str> {
         match self {
-            Self::Echo | Self::Threads | Self::Grpc => None,
+            Self::Echo | Self::Threads => None,
             Self::Axum => Some(HELLO_REQUEST),
         }
     }
@@ -103,7 +89,6 @@ impl std::fmt::Display for PeerService {
             Self::Echo => "echo",
             Self::Threads => "echo, a thread for each connection",
             Self::Axum => "axum, GET / over HTTP/1.1",
-            Self::Grpc => "tonic, a unary call",
         })
     }
 }

@@ -28,7 +28,6 @@ pub struct Section {
     pub missing: Option<String>,
     /// One sentence for the overview.
     pub glance: String,
-    /// Quotations.
     pub statements: Vec<String>,
     /// What differs from what it is compared with.
     pub differs: Vec<String>,
@@ -85,7 +84,6 @@ impl Section {
         Self { id: id.to_owned(), name: name.to_owned(), ..Self::default() }
     }
 
-    /// Its name and what it shows.
     pub(super) fn heading(&self) -> String {
         if self.caption.is_empty() { self.name.clone() } else { format!("{}: {}", self.name, self.caption) }
     }

@@ -44,7 +44,6 @@ pub(super) fn value(row: &Row, figure: Figure) -> String {
     }
 }
 
-/// A figure's ratio to the reference's.
 pub(super) fn ratio(row: &Row, figure: Figure) -> String {
     let Some(measured) = row.figures.get(&figure) else { return NONE.to_owned() };
     match (row.status.text(), &measured.ratio) {
@@ -117,7 +116,6 @@ pub(super) fn rate_plot(name: &str, loads: &[&LoadResult], figure: Figure) -> Op
     (!series.is_empty()).then(|| Ok(Plot::new(name, &title, lines(x, y, &series)?)))
 }
 
-/// The ratios of a figure of one load.
 fn ratio_plot(name: &str, load: &LoadResult, figure: Figure) -> Option<Result<Plot, String>> {
     let line = |row: &Row| {
         let ratio = row.ratio(figure)?;

@@ -162,7 +162,6 @@ impl ModelReport {
     }
 }
 
-/// A share in percent, with its interval.
 fn percent_text(mut share: Interval) -> String {
     for value in [&mut share.median, &mut share.low, &mut share.high] {
         *value *= 100.0;

@@ -301,7 +301,6 @@ fn beside(exhibit: &Exhibit, part: &PartResult) -> Table {
     Table { names: 3, ..Table::new("Requests per second beside the paper's", &header, rows) }
 }
 
-/// What differs for all that was measured.
 fn differs(part: &PartResult) -> Vec<String> {
     vec![
         "one core of the server in the place of 8, or of the 1 of Table 1 and Figure 9".to_owned(),

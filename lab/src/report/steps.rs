@@ -6,7 +6,6 @@ use super::table::interval_text;
 use crate::engine::Bound;
 use crate::experiments::load_steps::{LoadSteps, SETTLED_WITHIN, Settling, StepRow, TIME_TO_SETTLE};
 
-/// Tables of all loads that step.
 pub fn steps_section(steps: &[LoadSteps]) -> Section {
     let header = [
         "step",

@@ -18,7 +18,6 @@ const LEAST_AVOIDED: f64 = 0.1;
 pub struct WakeCost {
     /// The load at which most were avoided.
     pub load: String,
-    /// The contender and the reference.
     pub contenders: [String; 2],
     /// Wake-ups of the kernel thread per request of both.
     pub wakes: [f64; 2],

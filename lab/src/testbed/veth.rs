@@ -19,7 +19,6 @@ pub const SERVER_INTERFACE: &str = "lull-server";
 pub const CLIENT_INTERFACE: &str = "lull-client";
 /// The server's address, from the block reserved for benchmarks (RFC 2544).
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The address of the kernel in the client's namespace.
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// An address that the server finds behind [`FLEET_MAC`], and that no kernel has: a [`fleet`](crate::fleet)'s.
 pub const FLEET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
