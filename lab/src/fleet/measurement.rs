@@ -62,14 +62,9 @@ pub struct FleetMeasurement {
 pub(super) struct Recorder {
     latencies: Histogram<u64>,
     lags: Histogram<u64>,
-    pub(super) requests: u64,
     pub(super) replies: u64,
-    pub(super) all_replies: u64,
-    pub(super) waited: u64,
-    pub(super) unanswered: u64,
-    pub(super) errors: u64,
-    pub(super) misses: u64,
-    pub(super) forgiven: u64,
+    /// The counts of the measurement.
+    pub(super) counts: FleetMeasurement,
 }
 
 impl Recorder {
@@ -78,14 +73,8 @@ impl Recorder {
         Ok(Self {
             latencies: histogram()?,
             lags: histogram()?,
-            requests: 0,
             replies: 0,
-            all_replies: 0,
-            waited: 0,
-            unanswered: 0,
-            errors: 0,
-            misses: 0,
-            forgiven: 0,
+            counts: FleetMeasurement::default(),
         })
     }
 
@@ -99,9 +88,9 @@ impl Recorder {
 
     pub(super) fn outcome(&mut self, outcome: Outcome, keys: u16) {
         match outcome {
-            Outcome::Values(found) => self.misses += u64::from(keys).saturating_sub(found.into()),
-            Outcome::Error => self.errors += 1,
-            Outcome::NotDone => self.misses += 1,
+            Outcome::Values(found) => self.counts.misses += u64::from(keys).saturating_sub(found.into()),
+            Outcome::Error => self.counts.errors += 1,
+            Outcome::NotDone => self.counts.misses += 1,
             _ => {}
         }
     }

@@ -172,20 +172,13 @@ impl Fleet {
         let busy = (busy as f64 / 1e9 / seconds).min(1.0);
         Ok(FleetMeasurement {
             seconds,
-            requests: recorder.requests,
             qps: recorder.replies as f64 / seconds,
-            all_replies: recorder.all_replies,
             latency: recorder.latencies(),
             latencies: recorder.buckets()?,
             windows: windows.map_or_else(Vec::new, |windows| windows.windows()),
             send_lag: recorder.lags(),
             pauses,
             paused: paused as f64 / 1e9,
-            forgiven: recorder.forgiven,
-            waited: recorder.waited,
-            unanswered: recorder.unanswered,
-            errors: recorder.errors,
-            misses: recorder.misses,
             dropped: self.link.counts.dropped - counts.dropped,
             retransmitted: self.link.counts.retransmitted - counts.retransmitted,
             ring_drops: self.ring_drops()?,
@@ -194,6 +187,7 @@ impl Fleet {
             cpu_us: cpu * busy * 1e6 / recorder.replies.max(1) as f64,
             packets_per_look: self.packets as f64 / self.looks.max(1) as f64,
             duplicates: self.duplicates,
+            ..recorder.counts
         })
     }
 
@@ -217,7 +211,7 @@ impl Fleet {
         for client in &mut self.clients {
             for request in &mut client.in_flight {
                 if request.epoch == run.epoch {
-                    run.recorder.unanswered += 1;
+                    run.recorder.counts.unanswered += 1;
                     run.latency(request.due, now);
                 }
                 request.epoch = UNMEASURED;
@@ -226,9 +220,9 @@ impl Fleet {
         run.awaited = 0;
         while run.pacer.is_open() && run.pacer.due() < run.to {
             if run.pacer.due() >= run.from {
-                run.recorder.requests += 1;
-                run.recorder.unanswered += 1;
-                run.recorder.waited += 1;
+                run.recorder.counts.requests += 1;
+                run.recorder.counts.unanswered += 1;
+                run.recorder.counts.waited += 1;
                 run.latency(run.pacer.due(), now);
             }
             run.pacer.advance();
@@ -294,7 +288,7 @@ impl Fleet {
         }
         if (run.from..run.to).contains(&due) {
             if run.blocked {
-                run.recorder.waited += 1;
+                run.recorder.counts.waited += 1;
             } else {
                 run.recorder.lag(now - due);
             }
@@ -314,7 +308,7 @@ impl Fleet {
         let keys = self.source.append_next(&mut self.clients[index as usize].tcp.out);
         let measured = (run.from..run.to).contains(&due);
         if measured {
-            run.recorder.requests += 1;
+            run.recorder.counts.requests += 1;
             run.awaited += 1;
         }
         let epoch = if measured { run.epoch } else { UNMEASURED };
@@ -327,7 +321,7 @@ impl Fleet {
         let now = *now;
         let mut again = std::mem::take(&mut self.again);
         let received = self.drain(now, &mut |index, outcome, request: InFlight| {
-            recorder.all_replies += 1;
+            recorder.counts.all_replies += 1;
             recorder.replies += u64::from((*from..*to).contains(&now));
             recorder.outcome(outcome, request.keys);
             if request.epoch == *epoch {
@@ -375,7 +369,7 @@ fn forgive_pause(from: u64, to: u64, run: &mut Run) {
         run.pauses += 1;
         run.paused += to.min(run.to) - from.max(run.from);
     }
-    run.recorder.forgiven += run.awaited;
+    run.recorder.counts.forgiven += run.awaited;
     run.awaited = 0;
     run.epoch += 1;
 }
