@@ -100,7 +100,7 @@ pub fn compare_peers(
     Ok(results)
 }
 
-fn start_server(
+pub(super) fn start_server(
     service: PeerService,
     peer: Peer,
     cores: CoreAssignment,
@@ -121,6 +121,13 @@ fn start_server(
     Ok((server, ready))
 }
 
+/// Starts a load, and waits until it is measured, or until idle connections are open.
+pub(super) fn start_load(spec: EchoLoadSpec) -> Result<ExperimentProcess, Error> {
+    let mut load = ExperimentProcess::start(&ProcessRole::EchoLoad(spec), None)?;
+    let EchoLoadReady {} = load.receive()?;
+    Ok(load)
+}
+
 /// Measures a server under a load.
 fn measure(
     service: PeerService,
@@ -130,8 +137,7 @@ fn measure(
     load: impl FnOnce(SocketAddr) -> EchoLoadSpec,
 ) -> Result<Turn, Error> {
     let (server, ready) = start_server(service, peer, cores, shape)?;
-    let mut client = ExperimentProcess::start(&ProcessRole::EchoLoad(load(ready.address)), None)?;
-    let EchoLoadReady {} = client.receive()?;
+    let mut client = start_load(load(ready.address))?;
     let counter = ready.allocation_count;
     let (cpu, allocations) = (server.cpu_nanos()?, server.allocations(counter)?);
     let measured: EchoMeasurement = client.receive()?;
@@ -156,21 +162,10 @@ fn idle_bytes(
 ) -> Result<f64, Error> {
     let shape = service.shape().unwrap_or(RequestShape::SMALL);
     let (server, ready) = start_server(service, peer, cores, shape)?;
-    let open = |connections| -> Result<ExperimentProcess, Error> {
-        let mut load = ExperimentProcess::start(
-            &ProcessRole::EchoLoad(EchoLoadSpec {
-                server: ready.address,
-                core: cores.client,
-                service,
-                shape,
-                connections,
-                warm_up: 0.0,
-                duration: 0.0,
-            }),
-            None,
-        )?;
-        let EchoLoadReady {} = load.receive()?;
-        Ok(load)
+    let (server_address, core, warm_up, duration) = (ready.address, cores.client, 0.0, 0.0);
+    let open = |connections| {
+        let server = server_address;
+        start_load(EchoLoadSpec { server, core, service, shape, connections, warm_up, duration })
     };
     // What the server allocates once, for its first connection, doesn't count.
     let _first = open(1)?;

@@ -37,7 +37,7 @@ impl PaperReport {
         parts: Parts,
     ) -> Self {
         let mut exhibits: Vec<Section> = Vec::new();
-        for exhibit in &EXHIBITS {
+        for exhibit in EXHIBITS.iter() {
             exhibits.push(exhibit_section(exhibit, &parts));
             if exhibit.id == "table-5" {
                 exhibits.push(attached_section(exhibit, &parts));
@@ -121,12 +121,12 @@ impl PaperReport {
 /// An exhibit of the paper, and what this machine shows of it.
 fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
     let is_section = exhibit.section.starts_with(|first: char| first.is_ascii_digit());
-    let place = if is_section { format!("section {}", exhibit.section) } else { exhibit.section.to_owned() };
+    let place = if is_section { format!("section {}", exhibit.section) } else { exhibit.section.clone() };
     let mut section = Section {
-        caption: exhibit.caption.to_owned(),
+        caption: exhibit.caption.clone(),
         place: format!("{}, {place}", exhibit.name),
-        statements: exhibit.statements.iter().map(|&statement| statement.to_owned()).collect(),
-        ..Section::new(exhibit.id, exhibit.name)
+        statements: exhibit.statements.clone(),
+        ..Section::new(&exhibit.id, &exhibit.name)
     };
     if exhibit.rows.is_empty() {
         let note = "the paper draws this as an image; its text has no numbers of the curves";
@@ -143,7 +143,7 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
     };
     match measured {
         Ok(part) => {
-            let instead = match exhibit.id {
+            let instead = match exhibit.id.as_str() {
                 "table-2" => {
                     "nginx of this machine, with kernel polling attached from outside, in the place of F-Stack, which is not \
                      measured: it needs a NIC with DPDK"
@@ -151,7 +151,7 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
                 "figure-9" => "Lull's memcached on the kernel's stack; no user-level stack takes part",
                 _ => "Lull's memcached on epoll in the place of memcached 1.6.9",
             };
-            let kinds: &[LoadKind] = match exhibit.id {
+            let kinds: &[LoadKind] = match exhibit.id.as_str() {
                 "figure-5" => &[LoadKind::Capacity, LoadKind::Open],
                 _ => &[LoadKind::Closed],
             };
@@ -163,7 +163,7 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
                 let x = Axis { title: "connections", logarithmic: true };
                 let y = Axis { title: Figure::Throughput.title(), logarithmic: false };
                 let title = "requests per second by connections, 95 % intervals";
-                section.add_plot(lines(x, y, &series).map(|svg| Plot::new(exhibit.id, title, svg)));
+                section.add_plot(lines(x, y, &series).map(|svg| Plot::new(&exhibit.id, title, svg)));
             }
             if section.missing.is_none() {
                 section.glance = glance(exhibit, part);
@@ -194,7 +194,7 @@ fn attached_section(table_5: &Exhibit, parts: &Parts) -> Section {
     };
     match part(Part::Attached, parts) {
         Ok(part) => {
-            let beside = Exhibit { id: "attached", ..*table_5 };
+            let beside = Exhibit { id: "attached".to_owned(), ..table_5.clone() };
             show(&mut section, &beside, part, &[LoadKind::Capacity, LoadKind::Open, LoadKind::Closed]);
             section.glance = parts_of_gain(part);
         }
@@ -225,7 +225,7 @@ fn show(section: &mut Section, exhibit: &Exhibit, part: &PartResult, kinds: &[Lo
         for plot in of_kind.plots {
             // The first one has the exhibit's name.
             let name = match section.plots.is_empty() {
-                true => exhibit.id.to_owned(),
+                true => exhibit.id.clone(),
                 false => format!("{}-{}", exhibit.id, plot.name),
             };
             section.plots.push(Plot { name, ..plot });
@@ -252,7 +252,7 @@ fn published(exhibit: &Exhibit) -> Table {
         ["", "QPT (T=1s)", "IPQ App", "IPQ Sys", "IPQ Total", "Cycles App", "Cycles Sys", "IPC", "pkts/irq"];
     let row = |row: &PublishedRow| {
         vec![
-            row.system.to_owned(),
+            row.system.clone(),
             row.queries.to_string(),
             row.instructions_app.to_string(),
             row.instructions_system.to_string(),
@@ -281,7 +281,7 @@ fn beside(exhibit: &Exhibit, part: &PartResult) -> Table {
         vec![
             load.name.clone() + &class_suffix(load.class),
             row.contender.clone(),
-            text(published.map(|published| published.system.to_owned())),
+            text(published.map(|published| published.system.clone())),
             text(published.map(|published| published.queries.to_string())),
             value(row, Figure::Throughput),
             text(published.map(|published| format!("{:.2}", exhibit.ratio(published)))),
@@ -329,7 +329,7 @@ fn leading(part: &PartResult, kind: LoadKind) -> Vec<&LoadResult> {
 
 /// The sentence of the overview: the first and the last load.
 fn glance(exhibit: &Exhibit, part: &PartResult) -> String {
-    let kinds: &[LoadKind] = match exhibit.id {
+    let kinds: &[LoadKind] = match exhibit.id.as_str() {
         "figure-5" => &[LoadKind::Capacity, LoadKind::Open],
         _ => &[LoadKind::Closed],
     };
@@ -418,7 +418,7 @@ mod tests {
     fn every_table_and_figure_is_in_both_reports_with_the_papers_numbers_beside_this_machines() {
         let report = report();
         for text in [report.document().markdown(), report.document().html().replace("&amp;", "&")] {
-            for exhibit in &EXHIBITS {
+            for exhibit in EXHIBITS.iter() {
                 assert!(text.contains(&format!("{}: {}", exhibit.name, exhibit.caption)), "{}", exhibit.name);
             }
             for expected in ["947021", "1.31", "1750 [1750, 1750]", "1.75 [1.75, 1.75]"] {

@@ -8,7 +8,6 @@ mod crossing_cost;
 mod kernel_path;
 mod model;
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use runtime::{DriverKind, WaitStrategy};
@@ -23,10 +22,10 @@ pub use model::{CrossingModel, KernelPath, PathRow, Prediction, Regression, Serv
 
 use super::kernel_client::KernelClientTurn;
 use super::machine_check::vulnerabilities;
+use super::peer_comparison::{start_load, start_server};
 use crate::Error;
 use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Phases, Results, Runner, Turn};
-use crate::experiment_process::{EchoLoadReady, EchoServerReady, ExperimentProcess, ProcessRole};
-use crate::peers::{EchoLoadSpec, EchoMeasurement, EchoServerSpec, Peer, PeerService, RequestShape};
+use crate::peers::{EchoLoadSpec, EchoMeasurement, Peer, PeerService, RequestShape};
 
 /// The drivers that are compared, by index of contender.
 const DRIVERS: [DriverKind; 2] = [DriverKind::Epoll, DriverKind::Uring];
@@ -107,18 +106,9 @@ pub fn measure(
 fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) -> Result<Turn, Error> {
     const CONNECTIONS: usize = 32;
     let (service, shape) = (PeerService::Echo, RequestShape::SMALL);
-    let role = ProcessRole::EchoServer(EchoServerSpec {
-        peer: if driver == DriverKind::Uring { Peer::LullUring } else { Peer::LullEpoll },
-        core: cores.server,
-        service,
-        shape,
-        address: Ipv4Addr::LOCALHOST,
-        network: None,
-        work: Duration::ZERO,
-    });
-    let mut server = ExperimentProcess::start(&role, None)?;
-    let ready: EchoServerReady = server.receive()?;
-    let role = ProcessRole::EchoLoad(EchoLoadSpec {
+    let peer = if driver == DriverKind::Uring { Peer::LullUring } else { Peer::LullEpoll };
+    let (mut server, ready) = start_server(service, peer, cores, shape)?;
+    let mut client = start_load(EchoLoadSpec {
         server: ready.address,
         core: cores.client,
         service,
@@ -126,9 +116,7 @@ fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) ->
         connections: CONNECTIONS,
         warm_up: config.warm_up,
         duration: config.duration,
-    });
-    let mut client = ExperimentProcess::start(&role, None)?;
-    let EchoLoadReady {} = client.receive()?;
+    })?;
     let (waits, cpu) = (server.echo_waits()?, server.cpu_nanos()?);
     let measured: EchoMeasurement = client.receive()?;
     let (cpu, waits) = (server.cpu_nanos()? - cpu, server.echo_waits()? - waits);

@@ -185,7 +185,7 @@ fn driver_prediction(name: &str, rounds: &[Round<'_>], crossing: &CrossingCost) 
     let waits = [0, 1].map(|index| median(&values(rounds, index, |turn| turn.get(Figure::Waits))));
     let change = format!("{name}: epoll to uring");
     let agrees = (predicted_gain.reaches_target() && measured_gain.reaches_target())
-        .then(|| predicted_gain.low <= measured_gain.high && measured_gain.low <= predicted_gain.high);
+        .then_some(predicted_gain.low <= measured_gain.high && measured_gain.low <= predicted_gain.high);
     (measured_gain.count > 0).then_some(Prediction { change, waits, predicted_gain, measured_gain, agrees })
 }
 

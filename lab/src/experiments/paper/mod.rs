@@ -12,7 +12,7 @@ mod published;
 use std::fmt;
 use std::io;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use config::PaperConfig;
 use parts::PartPlan;
@@ -25,7 +25,7 @@ use crate::Error;
 use crate::engine::CoreAssignment;
 use crate::testbed::Testbed;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
     /// The four policies on Lull's memcached: Table 5 and Figure 5.

@@ -123,7 +123,7 @@ fn the_handshake_sends_syn_and_answers_syn_ack() {
     let mut pair = Pair::connecting(FLEET);
     assert_eq!(pair.connection.state, State::SynSent);
     let syn = Sent { sequence: FLEET, acknowledged: 0, flags: SYN, payload: Vec::new() };
-    assert_eq!(pair.sent(), [syn.clone()]);
+    assert_eq!(pair.sent(), std::slice::from_ref(&syn));
     // A lost one is sent again.
     assert_eq!(pair.connection.retransmission_deadline(), Some(pair.now + RETRANSMISSION_TIMEOUT));
     pair.connection.retransmit(&mut pair.sink, pair.now).unwrap();
