@@ -77,12 +77,11 @@ fn set(thread: Pid, class: libc::c_int, priority: libc::c_int) -> io::Result<()>
 /// What the calling thread has used so far.
 pub(crate) fn this_thread_usage() -> libc::rusage {
     let mut usage = MaybeUninit::uninit();
-    // SAFETY: the kernel fills the structure, or fails, which it does only for an unknown `who` or a bad address: neither is
-    // possible here.
-    unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init()
-    }
+    // SAFETY: the address is that of a structure of the right size.
+    let filled = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    assert_eq!(filled, 0, "getrusage fails only for an unknown `who` or a bad address");
+    // SAFETY: the kernel has filled the structure.
+    unsafe { usage.assume_init() }
 }
 
 #[cfg(test)]
