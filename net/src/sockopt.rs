@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 pub(crate) use runtime::io::{incoming_napi_id, steer_by_queue};
 use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
@@ -83,9 +84,10 @@ pub(crate) fn set_keepalive(socket: &Socket, probes: Option<TcpKeepalive>) -> io
 }
 
 /// Sets how long the kernel busy-polls when the socket is read (`SO_BUSY_POLL`).
-pub(crate) fn set_busy_poll(socket: &impl AsFd, micros: u32) -> io::Result<()> {
-    let micros = libc::c_int::try_from(micros).unwrap_or(libc::c_int::MAX);
-    set_int(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros)
+pub(crate) fn set_busy_poll(socket: &impl AsFd, time: Duration) {
+    let micros = libc::c_int::try_from(time.as_micros()).unwrap_or(libc::c_int::MAX);
+    // Refused only by old kernels without CAP_NET_ADMIN; the worker's report names the step down.
+    let _ = set_int(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros);
 }
 
 /// Sets into datagrams of how many bytes the kernel splits what is sent (`UDP_SEGMENT`); 0: it doesn't.

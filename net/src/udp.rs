@@ -14,6 +14,9 @@ use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 use crate::udp_message::{self, DatagramInfo, SendOptions};
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
+///
+/// Under a policy that polls, its queue is polled if the worker's NAPI has brought the socket's first datagram, or the last one if the
+/// socket is connected: that is what the kernel keeps (`SO_INCOMING_NAPI_ID`).
 #[derive(Debug)]
 pub struct UdpSocket {
     pub(super) fd: AsyncFd<std::net::UdpSocket>,
@@ -86,7 +89,10 @@ impl UdpSocket {
     /// Outside of a runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { fd: AsyncFd::new(socket, SourceKind::Other)? })
+        if let Some(time) = runtime::io::socket_busy_poll() {
+            sockopt::set_busy_poll(&socket, time);
+        }
+        Ok(Self { fd: AsyncFd::new(socket, SourceKind::Datagrams)? })
     }
 
     /// Receives a datagram. Returns its length in `buffer`, and its sender. The part that does not fit in
@@ -96,8 +102,7 @@ impl UdpSocket {
     /// The error of the system call, for example `ConnectionRefused` after an earlier datagram was refused.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (length, sender) = self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await?;
-        // Unlike with a stream, a short datagram doesn't mean that the receive buffer is empty.
-        self.fd.record_read(length, length);
+        self.fd.record_datagrams(1, length);
         Ok((length, sender))
     }
 
@@ -132,7 +137,7 @@ impl UdpSocket {
     /// As [`UdpSocket::recv_from`].
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.fd.io(Direction::Read, |socket| socket.recv(buffer)).await?;
-        self.fd.record_read(length, length);
+        self.fd.record_datagrams(1, length);
         Ok(length)
     }
 
@@ -203,7 +208,7 @@ impl UdpSocket {
     /// As [`UdpSocket::recv_from`].
     pub async fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.io(Direction::Read, |socket| udp_message::receive(socket, buffer)).await?;
-        self.fd.record_read(received.length, received.length);
+        self.fd.record_datagrams(1, received.length);
         Ok(received)
     }
 
@@ -213,7 +218,7 @@ impl UdpSocket {
     /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
     pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
-        self.fd.record_read(received.length, received.length);
+        self.fd.record_datagrams(1, received.length);
         Ok(received)
     }
 

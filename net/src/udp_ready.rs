@@ -26,7 +26,7 @@ impl UdpSocket {
     /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
     pub fn try_recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.fd.try_io(Direction::Read, |socket| socket.recv_from(buffer))?;
-        self.fd.record_read(received.0, received.0);
+        self.fd.record_datagrams(1, received.0);
         Ok(received)
     }
 
@@ -36,7 +36,7 @@ impl UdpSocket {
     /// `WouldBlock` if there is none, or as [`UdpSocket::recv`].
     pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.fd.try_io(Direction::Read, |socket| socket.recv(buffer))?;
-        self.fd.record_read(length, length);
+        self.fd.record_datagrams(1, length);
         Ok(length)
     }
 
@@ -67,7 +67,7 @@ impl UdpSocket {
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
         let received =
             ready!(self.fd.poll_io(Direction::Read, context, |socket: &Std| socket.recv_from(buffer)))?;
-        self.fd.record_read(received.0, received.0);
+        self.fd.record_datagrams(1, received.0);
         Poll::Ready(Ok(received))
     }
 
@@ -77,7 +77,7 @@ impl UdpSocket {
     /// As [`UdpSocket::recv_from`].
     pub fn poll_recv(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let length = ready!(self.fd.poll_io(Direction::Read, context, |socket: &Std| socket.recv(buffer)))?;
-        self.fd.record_read(length, length);
+        self.fd.record_datagrams(1, length);
         Poll::Ready(Ok(length))
     }
 

@@ -47,7 +47,7 @@ impl Connection {
     /// Runs the connection until the worker stops and all requests have responses or timed out.
     pub(crate) async fn run_datagrams(&self, socket: UdpSocket) -> Result<(), Error> {
         let mut session = DatagramSession {
-            socket: AsyncFd::new(socket, SourceKind::Other).map_err(Error::Connection)?,
+            socket: AsyncFd::new(socket, SourceKind::Datagrams).map_err(Error::Connection)?,
             next_id: 0,
             in_use: vec![false; IDS].into(),
             unsent: VecDeque::new(),
@@ -88,7 +88,7 @@ impl DatagramSession {
             let Poll::Ready(received) = received else { break };
             let (length, now) = (received.map_err(Error::Connection)?, Instant::now());
             // A short read doesn't mean that the socket is empty, as it would for a stream.
-            self.socket.record_read(length, length);
+            self.socket.record_datagrams(1, length);
             self.receive(connection, length, now)?;
             self.issue(connection, now)?;
         }

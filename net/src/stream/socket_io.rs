@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use runtime::io::{AsyncFd, Direction, RingSocket, SourceKind, poll_operation};
@@ -35,7 +34,7 @@ impl<K> SocketIo<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(super) fn new(socket: Arc<Socket>) -> io::Result<Self> {
         if let Some(time) = runtime::io::socket_busy_poll() {
-            set_busy_poll(&socket, time);
+            sockopt::set_busy_poll(&*socket, time);
         }
         // A socket of this worker's NAPI goes into the epoll instance that polls it.
         let kind = match sockopt::incoming_napi_id(&socket) {
@@ -320,8 +319,3 @@ fn peek_available(socket: &Socket, buffer: &mut [u8]) -> usize {
     }
 }
 
-fn set_busy_poll(socket: &Socket, time: Duration) {
-    let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-    // Refused only by old kernels without CAP_NET_ADMIN; the worker's report names the step down.
-    let _ = sockopt::set_busy_poll(socket, micros);
-}

@@ -12,18 +12,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::descriptors::EpollParams;
+use policies::descriptors::{EpollParams, incoming_napi_id};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
 use super::epoll_sys::{self, Event};
-use super::readiness::{Readiness, SourceKind};
+use super::readiness::{Direction, Readiness, SourceKind};
 use super::timed_polls::TimedPolls;
 use super::wait::{POLL_PASS, Wait, WaitOutcome};
 use crate::waking::wake_handle::WakeHandle;
@@ -43,7 +43,13 @@ pub(crate) struct EpollDriver {
     polling: OwnedFd,
     other: Option<OwnedFd>,
     events: RefCell<Box<[Event]>>,
-    sources: RefCell<Slab<Rc<Readiness>>>,
+    sources: RefCell<Slab<Source>>,
+    /// The NAPI that the worker polls; 0: none.
+    napi: Cell<u32>,
+    /// Readable events of the queue's datagram sockets for which no datagram was received yet, and datagrams that were received
+    /// from these sockets since the last wait.
+    announced: Cell<usize>,
+    datagrams: Cell<usize>,
     /// What wakes the worker, unless its eventfd is watched by a ring.
     wake: Option<Arc<WakeHandle>>,
     wake_armed: Cell<bool>,
@@ -62,9 +68,20 @@ pub(crate) struct EpollDriver {
     timed: Option<Box<TimedPolls>>,
 }
 
+/// How many events without datagrams are remembered. Of sockets whose readers don't count datagrams all are.
+const MOST_ANNOUNCED: usize = 16;
+
+/// A registered descriptor.
+#[derive(Clone)]
+struct Source {
+    readiness: Rc<Readiness>,
+    /// The number of a descriptor of [`SourceKind::Datagrams`].
+    datagrams: Option<RawFd>,
+}
+
 /// What a registered descriptor is watched for, by edges.
-const EDGES: EventFlags =
-    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+const READS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+const EDGES: EventFlags = READS.union(EventFlags::OUT);
 
 impl EpollDriver {
     /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
@@ -97,6 +114,9 @@ impl EpollDriver {
             other,
             events: RefCell::new(vec![Event::EMPTY; max_events.max(1)].into_boxed_slice()),
             sources: RefCell::default(),
+            napi: Cell::new(0),
+            announced: Cell::new(0),
+            datagrams: Cell::new(0),
             wake,
             wake_armed: Cell::new(true),
             other_armed: Cell::new(true),
@@ -136,37 +156,138 @@ impl EpollDriver {
         kind: SourceKind,
         napi: u32,
     ) -> io::Result<(usize, Rc<Readiness>)> {
-        let in_polling = match (&self.other, kind) {
-            (None, _) => true,
-            (Some(_), SourceKind::Napi(id)) => id != 0 && id == napi,
-            (Some(_), SourceKind::Other) => false,
+        self.napi.set(napi);
+        let (of_queue, datagrams) = match kind {
+            SourceKind::Napi(id) => (id != 0 && id == napi, None),
+            // It may have received before.
+            SourceKind::Datagrams => {
+                (napi != 0 && incoming_napi_id(&descriptor) == napi, Some(descriptor.as_raw_fd()))
+            }
+            SourceKind::Other => (false, None),
         };
-        let source = Rc::new(Readiness::new(in_polling));
+        let edges = if datagrams.is_some() { READS } else { EDGES };
+        let readiness = Rc::new(Readiness::new(of_queue, datagrams.is_none()));
         let mut sources = self.sources.borrow_mut();
         let entry = sources.vacant_entry();
         let key = entry.key();
-        epoll::add(self.instance(in_polling), descriptor, EventData::new_u64(key as u64), EDGES)?;
-        entry.insert(Rc::clone(&source));
-        self.in_polling.set(self.in_polling.get() + usize::from(in_polling));
-        if let Some(timed) = self.timed.as_ref().filter(|_| in_polling) {
-            timed.add(descriptor);
+        epoll::add(self.instance(of_queue), descriptor, EventData::new_u64(key as u64), edges)?;
+        entry.insert(Source { readiness: Rc::clone(&readiness), datagrams });
+        if of_queue {
+            self.took_in(descriptor);
         }
-        Ok((key, source))
+        Ok((key, readiness))
+    }
+
+    /// The polling instance has a socket of the NAPI more, or the only instance has.
+    fn took_in(&self, socket: BorrowedFd<'_>) {
+        self.in_polling.set(self.in_polling.get() + 1);
+        self.timed.iter().for_each(|timed| timed.add(socket));
+    }
+
+    /// The opposite of [`took_in`](Self::took_in).
+    fn gave_up(&self, socket: BorrowedFd<'_>) {
+        self.in_polling.set(self.in_polling.get() - 1);
+        self.timed.iter().for_each(|timed| timed.remove(socket));
     }
 
     pub(crate) fn deregister(&self, descriptor: BorrowedFd<'_>, key: usize) -> io::Result<()> {
-        let Some(source) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
-        self.in_polling.set(self.in_polling.get() - usize::from(source.in_polling_epoll));
-        self.timed.iter().for_each(|timed| timed.remove(descriptor));
-        epoll::delete(self.instance(source.in_polling_epoll), descriptor)?;
+        let Some(Source { readiness, .. }) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
+        let of_queue = readiness.of_queue.get();
+        if of_queue {
+            self.gave_up(descriptor);
+        }
+        epoll::delete(self.instance(of_queue), descriptor)?;
         Ok(())
     }
 
-    fn instance(&self, polling: bool) -> &OwnedFd {
+    /// The instance for descriptors of the queue, or for others.
+    fn instance(&self, of_queue: bool) -> &OwnedFd {
         match &self.other {
-            Some(other) if !polling => other,
+            Some(other) if !of_queue => other,
             _ => &self.polling,
         }
+    }
+
+    /// Looks whether a datagram socket's packets come by the worker's queue, and if so, moves the socket to the polling instance.
+    ///
+    /// The kernel stores the NAPI of the last packet in a connected socket, in others that of the first (`net/ipv4/udp.c`,
+    /// `__udp_queue_rcv_skb`). So it is looked at ever more rarely.
+    fn learn(&self, key: usize, readiness: &Readiness, number: RawFd) {
+        let napi = self.napi.get();
+        let events = readiness.events(Direction::Read).wrapping_add(1);
+        if napi == 0 || readiness.of_queue.get() || !events.is_power_of_two() {
+            return;
+        }
+        // SAFETY: a socket is deregistered before it is closed (`AsyncFd`). If others have closed the number, the calls below fail,
+        // or concern what has it now: it would be watched with the key of a socket that nobody can use.
+        let socket = unsafe { epoll_sys::borrow(number) };
+        if incoming_napi_id(&socket) == napi && self.relocate(key, readiness, socket, true).is_ok() {
+            self.took_in(socket);
+        }
+    }
+
+    /// Moves a datagram socket to the instance for descriptors of the queue, or for others.
+    fn relocate(
+        &self,
+        key: usize,
+        readiness: &Readiness,
+        socket: BorrowedFd<'_>,
+        of_queue: bool,
+    ) -> io::Result<()> {
+        if self.is_split() {
+            let edges = if readiness.watches_writes.get() { EDGES } else { READS };
+            // What is there to be received is an event of the instance to which it is added.
+            epoll::add(self.instance(of_queue), socket, EventData::new_u64(key as u64), edges)?;
+            epoll::delete(self.instance(!of_queue), socket)?;
+        }
+        readiness.of_queue.set(of_queue);
+        Ok(())
+    }
+
+    /// The worker's NAPI has this id now. A datagram socket that isn't connected keeps the id that it had, by which an instance can't
+    /// poll any more; a ring polls by the new one.
+    pub(crate) fn follow_napi(&self, napi: u32) {
+        if self.napi.replace(napi) == napi || !self.is_split() {
+            return;
+        }
+        for (key, source) in &*self.sources.borrow() {
+            let (Some(number), true) = (source.datagrams, source.readiness.of_queue.get()) else { continue };
+            // SAFETY: as in `learn`.
+            let socket = unsafe { epoll_sys::borrow(number) };
+            if incoming_napi_id(&socket) != napi && self.relocate(key, &source.readiness, socket, false).is_ok() {
+                self.gave_up(socket);
+            }
+        }
+    }
+
+    /// Watches a datagram socket for room, because a send has found none, or no longer, because there was some.
+    pub(crate) fn watch_writes(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        key: usize,
+        readiness: &Readiness,
+        watches: bool,
+    ) {
+        if readiness.watches_writes.replace(watches) == watches {
+            return;
+        }
+        let edges = if watches { EDGES } else { READS };
+        let instance = self.instance(readiness.of_queue.get());
+        // Fails only if others have closed the descriptor.
+        let _ = epoll::modify(instance, descriptor, EventData::new_u64(key as u64), edges);
+    }
+
+    /// Counts datagrams that were received from a socket of the queue.
+    pub(crate) fn received_datagrams(&self, count: usize) {
+        self.datagrams.set(self.datagrams.get() + count);
+    }
+
+    /// How many datagrams were received since the last wait that no event stood for. Several may come to a socket before it is read,
+    /// and one that comes while it is read is an event later.
+    pub(super) fn take_unannounced(&self) -> usize {
+        let (datagrams, announced) = (self.datagrams.take(), self.announced.get());
+        self.announced.set(announced.saturating_sub(datagrams).min(MOST_ANNOUNCED));
+        datagrams.saturating_sub(announced)
     }
 
     /// Waits, and dispatches what came.
@@ -286,8 +407,7 @@ impl EpollDriver {
                 key => {
                     network = true;
                     outcome.events += 1;
-                    outcome.queue_events += 1;
-                    self.dispatch(key, event);
+                    outcome.queue_events += usize::from(self.dispatch(key, event));
                 }
             }
         }
@@ -308,17 +428,29 @@ impl EpollDriver {
         let count = epoll_sys::epoll_wait(instance.as_fd(), &mut events, Some(Duration::ZERO))?;
         outcome.events += count;
         for &event in &events[..count] {
-            self.dispatch(event.token(), event);
+            outcome.queue_events += usize::from(self.dispatch(event.token(), event));
         }
         Ok(())
     }
 
-    fn dispatch(&self, key: usize, event: Event) {
+    /// Returns whether the event came by the worker's queue.
+    fn dispatch(&self, key: usize, event: Event) -> bool {
         // Cloned out of the slab: a waker may run code that registers or deregisters.
-        let source = self.sources.borrow().get(key).cloned();
-        if let Some(source) = source {
-            source.dispatch(event.is_readable(), event.is_writable(), event.is_closed());
+        let Some(Source { readiness, datagrams }) = self.sources.borrow().get(key).cloned() else { return false };
+        let (readable, writable) = (event.is_readable(), event.is_writable());
+        if let Some(number) = datagrams {
+            if readable {
+                self.learn(key, &readiness, number);
+                self.announced.set(self.announced.get() + usize::from(readiness.of_queue.get()));
+            }
+            if writable {
+                // SAFETY: as in `learn`.
+                self.watch_writes(unsafe { epoll_sys::borrow(number) }, key, &readiness, false);
+            }
         }
+        let by_queue = readiness.of_queue.get() && (readable || datagrams.is_none());
+        readiness.dispatch(readable, writable, event.is_closed());
+        by_queue
     }
 
     /// Re-arms the nested descriptors that have fired.

@@ -112,10 +112,13 @@ impl Driver {
 
     /// Waits, and dispatches what came.
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
-        match self {
+        let unannounced = self.epoll().take_unannounced();
+        let mut outcome = match self {
             Self::Epoll(epoll) => epoll.wait(wait),
             Self::Uring(ring) => ring.wait(wait),
-        }
+        }?;
+        outcome.queue_events += unannounced;
+        Ok(outcome)
     }
 
     /// Makes the wait busy-poll a NAPI as the settings say, or stops that ([`EpollDriver::set_polling`]).
@@ -133,8 +136,9 @@ impl Driver {
         }
     }
 
-    /// The queue's NAPI has this id now, after its link was opened again. Sockets tell epoll by themselves.
+    /// The queue's NAPI has this id now, after its link was opened again. Connections tell epoll by themselves.
     pub(crate) fn follow_napi(&self, napi: u32) -> io::Result<()> {
+        self.epoll().follow_napi(napi);
         match self {
             Self::Epoll(_) => Ok(()),
             Self::Uring(ring) => ring.follow_napi(napi),

@@ -20,6 +20,10 @@ pub enum Direction {
 pub enum SourceKind {
     /// From packets of this NAPI (`SO_INCOMING_NAPI_ID` of the socket).
     Napi(u32),
+    /// From packets of a NAPI that is known when the first datagram has come. Sends hardly ever block, so the socket is watched
+    /// for room only after one did: otherwise the kernel reports room after each datagram that it has sent
+    /// (`net/core/sock.c`, `sock_def_write_space`).
+    Datagrams,
     /// From elsewhere: listeners, pipes, sockets without a NAPI.
     Other,
 }
@@ -27,8 +31,10 @@ pub enum SourceKind {
 /// The edge-triggered readiness of one descriptor: set by events, cleared when an operation would block.
 #[derive(Debug)]
 pub(crate) struct Readiness {
-    /// Whether the descriptor is in the epoll instance that polls the NAPI.
-    pub(crate) in_polling_epoll: bool,
+    /// Whether its events come by the queue that the worker polls.
+    pub(crate) of_queue: Cell<bool>,
+    /// Whether the driver watches for room to write.
+    pub(crate) watches_writes: Cell<bool>,
     read: Side,
     write: Side,
     /// The peer has closed: reads never block again, and there may be no further event.
@@ -64,9 +70,10 @@ impl Side {
 }
 
 impl Readiness {
-    pub(crate) fn new(in_polling_epoll: bool) -> Self {
+    pub(crate) fn new(of_queue: bool, watches_writes: bool) -> Self {
         Self {
-            in_polling_epoll,
+            of_queue: Cell::new(of_queue),
+            watches_writes: Cell::new(watches_writes),
             // Registration reports an edge if there is something to read. Writes are tried at once.
             read: Side::new(false),
             write: Side::new(true),
@@ -105,16 +112,9 @@ impl Readiness {
         self.side(direction).ready.set(false);
     }
 
-    /// The number of events so far, for [`Readiness::clear_unless_newer`].
+    /// The number of events so far. It wraps around.
     pub(crate) fn events(&self, direction: Direction) -> u32 {
         self.side(direction).events.get()
-    }
-
-    /// Clears the readiness unless an event has come since there were `events`.
-    pub(crate) fn clear_unless_newer(&self, direction: Direction, events: u32) {
-        if self.events(direction) == events {
-            self.clear(direction);
-        }
     }
 
     /// A future's place among those that wait for a direction.

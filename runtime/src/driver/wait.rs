@@ -29,7 +29,8 @@ pub(crate) enum Wait {
 pub(crate) struct WaitOutcome {
     /// Events of descriptors, and receives.
     pub(crate) events: usize,
-    /// Those of them that came by the queue that the worker polls, if the policy polls.
+    /// Those of them that came by the queue that the worker polls, if the policy polls; and the datagrams that were received from
+    /// the queue's sockets before the wait, beyond one for each event of an earlier wait.
     pub(crate) queue_events: usize,
     /// In timed mode: when the queue was looked at, on the monotonic clock, and how many events one look takes at most.
     pub(crate) looked: u64,

@@ -145,7 +145,7 @@ impl<T: AsFd> AsyncFd<T> {
                 return Poll::Pending;
             }
             match operation(self.get_ref()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => readiness.clear(direction),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.clear_ready(direction),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => {
                     coop::spend();
@@ -163,6 +163,15 @@ impl<T: AsFd> AsyncFd<T> {
         self.registration.worker.handle.counters.received_bytes.add(bytes as u64);
         if 0 < bytes && bytes < asked && !self.registration.readiness.is_closed() {
             self.registration.readiness.clear(Direction::Read);
+        }
+    }
+
+    /// Records that so many datagrams, of so many bytes in all, were received ([`SourceKind::Datagrams`]).
+    pub fn record_datagrams(&self, count: usize, bytes: usize) {
+        let Registration { worker, readiness, .. } = &self.registration;
+        worker.handle.counters.received_bytes.add(bytes as u64);
+        if readiness.of_queue.get() {
+            worker.driver.epoll().received_datagrams(count);
         }
     }
 
@@ -201,7 +210,7 @@ impl<T: AsFd> AsyncFd<T> {
             match operation(self.get_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.registration.readiness.clear(direction);
+                    self.clear_ready(direction);
                     return Err(error);
                 }
                 result => return result,
@@ -224,7 +233,11 @@ impl<T: AsFd> AsyncFd<T> {
     /// Clears the readiness, after an operation that followed [`AsyncFd::ready`] would have blocked. An event that has come
     /// since that operation is lost; a guard ([`AsyncFd::readable`]) keeps it.
     pub fn clear_ready(&self, direction: Direction) {
-        self.registration.readiness.clear(direction);
+        let Registration { worker, key, readiness } = &self.registration;
+        readiness.clear(direction);
+        if direction == Direction::Write {
+            worker.driver.epoll().watch_writes(self.get_ref().as_fd(), *key, readiness, true);
+        }
     }
 
     /// [`AsyncFd::poll_io`] as a future. Any number of tasks may wait: all of them are woken, and try again.

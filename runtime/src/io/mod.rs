@@ -18,7 +18,9 @@ pub use io_uring;
 pub use policies::descriptors::{incoming_napi_id, steer_by_queue};
 
 pub use self::async_fd::AsyncFd;
-pub use self::placement::{CountedConnection, own_napi, owned_queues, socket_busy_poll, worker_of_napi};
+pub use self::placement::{
+    CountedConnection, first_queue_number, own_napi, owned_queues, socket_busy_poll, worker_of_napi,
+};
 pub use self::ready_guard::{AsyncFdReadyGuard, TryIoError};
 pub use self::ring::{ring_listener, ring_socket};
 pub use self::ring_fd::RingFd;

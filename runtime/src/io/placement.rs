@@ -29,6 +29,16 @@ pub fn owned_queues() -> Vec<OwnedQueue> {
     current::with(|worker| worker.runtime.napis.queues())
 }
 
+/// The number that a packet of the interface's receive queue 0 has for a BPF program (`SKF_AD_QUEUE`): 1 on hardware, 0 on veth.
+///
+/// # Panics
+/// Outside of a runtime.
+#[doc(alias = "SKF_AD_QUEUE")]
+#[track_caller]
+pub fn first_queue_number() -> u32 {
+    current::with(|worker| worker.runtime.napis.first_queue_number())
+}
+
 /// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.
 ///
 /// # Panics

@@ -114,7 +114,9 @@ impl<'a, T: AsFd> AsyncFdReadyGuard<'a, T> {
     /// Clears the readiness, after an operation would have blocked: the next wait ends with the next event. An event that has
     /// come since the guard was made is kept.
     pub fn clear_ready(&mut self) {
-        self.fd.readiness().clear_unless_newer(self.direction, self.events);
+        if self.fd.readiness().events(self.direction) == self.events {
+            self.fd.clear_ready(self.direction);
+        }
     }
 
     /// Leaves the descriptor ready, as dropping the guard does: for an operation that did not block.

@@ -21,7 +21,7 @@ pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> Op
         let ring = worker.driver.ring()?;
         let in_queue = match kind {
             SourceKind::Napi(id) => id == worker.handle.napi.load(Ordering::Relaxed),
-            SourceKind::Other => false,
+            SourceKind::Datagrams | SourceKind::Other => false,
         };
         Some(RingSocket::new(Rc::clone(ring), descriptor, in_queue))
     })

@@ -1,7 +1,7 @@
 //! Which worker serves the connections of which NAPI.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use policies::Interface;
@@ -28,6 +28,8 @@ pub(crate) struct NapiMap {
     owners: RwLock<HashMap<u32, usize>>,
     /// The queues of the interface that this process polls, with their NAPIs when they were read last.
     queues: RwLock<Vec<OwnedQueue>>,
+    /// Whether the interface's packets have the number of their queue as it is, and not one more.
+    plain_numbers: AtomicBool,
     /// Distributes ids whose queue is unknown round robin.
     next: AtomicU32,
     /// The queues that this process polls; all of them unless set.
@@ -52,6 +54,8 @@ impl NapiMap {
 
     /// This process's queues whose NAPI is known, in order: each with its NAPI.
     pub(crate) fn own_queues(&self, interface: &Interface) -> Vec<(u32, u32)> {
+        // A veth pair passes the sender's choice on; hardware and tun record theirs (`skb_record_rx_queue`).
+        self.plain_numbers.store(interface.driver.as_deref() == Some("veth"), Ordering::Relaxed);
         let queues = interface.queues.iter();
         let own = queues.filter(|queue| self.own_queues.get().is_none_or(|own| own.contains(&queue.index)));
         own.filter_map(|queue| Some((queue.index, queue.napi.as_ref()?.id))).collect()
@@ -78,6 +82,11 @@ impl NapiMap {
         }
         drop(owners);
         *self.queues.write().unwrap_or_else(PoisonError::into_inner) = assigned;
+    }
+
+    /// The number that packets of queue 0 have.
+    pub(crate) fn first_queue_number(&self) -> u32 {
+        u32::from(!self.plain_numbers.load(Ordering::Relaxed))
     }
 
     /// The queues with a known NAPI, and their workers.

@@ -38,7 +38,7 @@ impl UringDriver {
         let wait = if sends.awaited || left_over { Wait::Pass } else { wait };
         let mut outcome = self.wait_on_ring(wait)?;
         outcome.events += self.received.get();
-        outcome.queue_events = self.received_by_queue.get();
+        outcome.queue_events += self.received_by_queue.get();
         outcome.completed = self.progress.get();
         outcome.received_bytes = self.received_bytes.take();
         outcome.sent_bytes = self.sent_bytes.take();
@@ -92,6 +92,7 @@ impl UringDriver {
             self.epoll_watched.set(false);
             let other = self.epoll.wait(Wait::Pass)?;
             outcome.events += other.events;
+            outcome.queue_events += other.queue_events;
             outcome.calls += other.calls;
         }
         Ok(outcome)
