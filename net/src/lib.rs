@@ -56,6 +56,7 @@ mod tcp;
 mod tcp_socket;
 mod to_socket_addrs;
 mod udp;
+mod udp_batch;
 mod udp_message;
 mod udp_ready;
 mod unix;
@@ -65,7 +66,9 @@ pub use bytes::Bytes;
 pub use copy::copy_bidirectional;
 pub use listener::Listener;
 pub use names::lookup_host;
-pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport};
+pub use serve::{
+    AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport, UdpServing, UdpSteering,
+};
 #[doc(hidden)]
 pub use slices::sendable;
 pub use socket2::TcpKeepalive;
@@ -77,6 +80,7 @@ pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;
 pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
+pub use udp_batch::{OutgoingDatagram, RecvBatch};
 pub use udp_message::{DatagramInfo, Ecn, SendOptions};
 pub use unix::{
     PeerCredentials, ReceivedDescriptors, Unix, UnixDatagram, UnixListener, UnixSeqpacket,

@@ -11,6 +11,7 @@ use socket2::{Socket, Type};
 use crate::bind_options::BindOptions;
 use crate::sockopt;
 use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
+use crate::udp_batch::{self, OutgoingDatagram, RecvBatch};
 use crate::udp_message::{self, DatagramInfo, SendOptions};
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
@@ -44,40 +45,8 @@ impl UdpSocket {
     /// # Panics
     /// Outside of a runtime.
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
-        let socket = first_that_works(&address, |address| bound_socket(address, options, false))?;
+        let socket = first_that_works(&address, |address| bound_socket(address, options))?;
         Self::from_std(socket.into())
-    }
-
-    /// Binds a reuseport group of `sockets` sockets to an address. The kernel spreads datagrams over them by
-    /// their senders. Each worker takes over one of them by [`UdpSocket::from_std`].
-    ///
-    /// # Errors
-    /// `AddrInUse` if another socket has the address, or the error of another system call.
-    #[doc(alias = "SO_REUSEPORT")]
-    pub fn bind_group(address: SocketAddr, sockets: usize) -> io::Result<Vec<std::net::UdpSocket>> {
-        Self::bind_group_with(address, sockets, &BindOptions::new())
-    }
-
-    /// Like [`UdpSocket::bind_group`], with options.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::bind_group`].
-    pub fn bind_group_with(
-        address: SocketAddr,
-        sockets: usize,
-        options: &BindOptions,
-    ) -> io::Result<Vec<std::net::UdpSocket>> {
-        // Bound without the option first: two programs never share an address by mistake.
-        let first = bound_socket(address, options, false)?;
-        if sockets <= 1 {
-            return Ok(vec![first.into()]);
-        }
-        // It keeps the address, and lets others of this user join (`net/ipv4/udp.c`, `udp_lib_lport_inuse`).
-        first.set_reuse_port(true)?;
-        let first = std::net::UdpSocket::from(first);
-        let address = first.local_addr()?;
-        let others = (1..sockets).map(|_| Ok(bound_socket(address, options, true)?.into()));
-        std::iter::once(Ok(first)).chain(others).collect()
     }
 
     /// Takes over a socket of the standard library, and makes it non-blocking.
@@ -253,6 +222,44 @@ impl UdpSocket {
         self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
     }
 
+    /// Receives the datagrams that are there, at least one, into a batch. Returns how many.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    #[doc(alias = "recvmmsg")]
+    pub async fn recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        let count = self.fd.io(Direction::Read, |socket| batch.receive(socket)).await?;
+        self.fd.record_datagrams(count, batch.bytes());
+        Ok(count)
+    }
+
+    /// Like [`UdpSocket::recv_batch`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
+    pub fn try_recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        let count = self.fd.try_io(Direction::Read, |socket| batch.receive(socket))?;
+        self.fd.record_datagrams(count, batch.bytes());
+        Ok(count)
+    }
+
+    /// Sends datagrams, in order, by one call. Returns how many were sent, at least one of those given: the rest can be sent next.
+    ///
+    /// # Errors
+    /// That of the first one's, as [`UdpSocket::send_msg`]. None is sent then.
+    #[doc(alias = "sendmmsg")]
+    pub async fn send_batch(&self, datagrams: &[OutgoingDatagram<'_>]) -> io::Result<usize> {
+        self.fd.io(Direction::Write, |socket| udp_batch::send(socket, datagrams)).await
+    }
+
+    /// Like [`UdpSocket::send_batch`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room, or as [`UdpSocket::send_batch`].
+    pub fn try_send_batch(&self, datagrams: &[OutgoingDatagram<'_>]) -> io::Result<usize> {
+        self.fd.try_io(Direction::Write, |socket| udp_batch::send(socket, datagrams))
+    }
+
     /// Sends the bytes of one call as datagrams of this length, the last of which may be shorter: up to 64 of them (128
     /// on newer kernels), which pass through most of the kernel as one packet, and are split by the network card if it can (generic segmentation
     /// offload, `udp(7)`). `None`, the default: one datagram a call.
@@ -329,9 +336,8 @@ impl UdpSocket {
     }
 }
 
-fn bound_socket(address: SocketAddr, options: &BindOptions, reuse_port: bool) -> io::Result<Socket> {
+fn bound_socket(address: SocketAddr, options: &BindOptions) -> io::Result<Socket> {
     let socket = options.socket(address, Type::DGRAM)?;
-    socket.set_reuse_port(reuse_port)?;
     socket.bind(&address.into())?;
     Ok(socket)
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use socket2::{SockAddr, SockAddrStorage};
 
 use crate::control_messages::{ControlBuffer, ControlMessage};
+use crate::tcp::internet_address;
 
 /// Explicit congestion notification: the last two bits of an IP packet's traffic class (RFC 3168).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +68,32 @@ impl DatagramInfo {
     pub fn datagrams<'a>(&self, buffer: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = &buffer[..self.length.min(buffer.len())];
         bytes.chunks(self.segment_size.map_or(self.length.max(1), |size| size.get().into()))
+    }
+
+    /// Of a received message: its length and flags, and what of the control buffer was filled.
+    pub(crate) fn new(
+        (length, flags): (usize, libc::c_int),
+        sender: SocketAddr,
+        control: &ControlBuffer,
+        control_length: usize,
+    ) -> Self {
+        let mut info = Self {
+            length,
+            truncated: flags & libc::MSG_TRUNC != 0,
+            sender,
+            local: None,
+            interface: None,
+            ecn: None,
+            segment_size: None,
+            control_truncated: flags & libc::MSG_CTRUNC != 0,
+        };
+        for message in control.messages(control_length) {
+            if info.add(&message).is_none() {
+                // Cut off: the kernel shortens the last message to what fits (`net/core/scm.c`, `put_cmsg`).
+                info.control_truncated = true;
+            }
+        }
+        info
     }
 
     fn add(&mut self, message: &ControlMessage<'_>) -> Option<()> {
@@ -148,7 +175,7 @@ impl SendOptions {
     }
 
     /// Writes the control messages for a datagram to this address.
-    fn control(&self, to: IpAddr) -> io::Result<ControlBuffer> {
+    pub(crate) fn control(&self, to: IpAddr) -> io::Result<ControlBuffer> {
         let mut control = ControlBuffer::new();
         let mut fits = true;
         match self.from.map(|from| (to, from.to_canonical())) {
@@ -218,26 +245,8 @@ pub(crate) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Datag
     };
     // SAFETY: the closure returns `Ok` only after `recvmsg` has written the sender's address, and stores its length.
     let ((length, flags, control_length), sender) = unsafe { SockAddr::try_init(fill) }?;
-    let sender = sender.as_socket();
-    let sender =
-        sender.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))?;
-    let mut info = DatagramInfo {
-        length,
-        truncated: flags & libc::MSG_TRUNC != 0,
-        sender,
-        local: None,
-        interface: None,
-        ecn: None,
-        segment_size: None,
-        control_truncated: flags & libc::MSG_CTRUNC != 0,
-    };
-    for message in control.messages(control_length) {
-        if info.add(&message).is_none() {
-            // Cut off: the kernel shortens the last message to what fits (`net/core/scm.c`, `put_cmsg`).
-            info.control_truncated = true;
-        }
-    }
-    Ok(info)
+    let sender = internet_address(&sender)?;
+    Ok(DatagramInfo::new((length, flags), sender, &control, control_length))
 }
 
 /// Sends a datagram with `sendmsg(2)`, with the options as control messages.

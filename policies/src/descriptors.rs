@@ -93,26 +93,42 @@ const MAX_STEERED: usize = 2000;
 
 /// Makes a reuseport group choose the listener by what the packet has as its receive queue: by the table of such numbers
 /// and the positions of listeners, in the order in which they joined the group. A number that is not in the table gives
-/// listener `number % listeners`.
+/// listener `number % listeners`. What comes by loopback, which has no queues, has number 0; with `hashes_loopback` the kernel
+/// chooses for it by hash, as without a program.
 ///
 /// # Errors
 /// `InvalidInput` for a table of more than 2000 entries, or the error of the system call: `EINVAL` if the socket is not in
 /// a reuseport group.
 #[doc(alias = "SO_ATTACH_REUSEPORT_CBPF")]
-pub fn steer_by_queue(socket: &impl AsFd, table: &[(u32, u32)], listeners: u32) -> io::Result<()> {
+pub fn steer_by_queue(
+    socket: &impl AsFd,
+    table: &[(u32, u32)],
+    listeners: u32,
+    hashes_loopback: bool,
+) -> io::Result<()> {
     // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the packet's queue. On
-    // hardware and tun that is the queue plus one, on veth the queue.
+    // hardware and tun that is the queue plus one, on veth the queue. SKF_AD_OFF + SKF_AD_HATYPE gives the type of its interface.
     const LOAD_ABSOLUTE: u16 = 0x20;
     const MODULO: u16 = 0x94;
     const JUMP_IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
     const RETURN_A: u16 = 0x16;
     const QUEUE: u32 = 0xffff_f000 + 24;
+    const INTERFACE_TYPE: u32 = 0xffff_f000 + 28;
     if table.len() > MAX_STEERED {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let instruction = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
-    let mut program = vec![instruction(LOAD_ABSOLUTE, 0, QUEUE)];
+    let mut program = Vec::new();
+    if hashes_loopback {
+        program.extend([
+            instruction(LOAD_ABSOLUTE, 0, INTERFACE_TYPE),
+            instruction(JUMP_IF_EQUAL, 1, libc::ARPHRD_LOOPBACK.into()),
+            // Out of the group's range (`net/core/sock_reuseport.c`, `run_bpf_filter`).
+            instruction(RETURN, 0, u32::MAX),
+        ]);
+    }
+    program.push(instruction(LOAD_ABSOLUTE, 0, QUEUE));
     for &(queue, listener) in table {
         program.extend([instruction(JUMP_IF_EQUAL, 1, queue), instruction(RETURN, 0, listener)]);
     }

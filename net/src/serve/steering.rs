@@ -10,8 +10,9 @@ use crate::sockopt;
 
 /// A reuseport group's steering program.
 ///
-/// The queue number that the program reads is one too high on hardware and right on veth. Which it is, accepted connections
-/// tell: each has a NAPI, and with it a queue, and came to a listener that a program has chosen.
+/// The queue number that the program reads is one too high on hardware and right on veth. It starts with what holds for the
+/// interface's driver. Accepted connections tell whether that is wrong: each has a NAPI, and with it a queue, and came to a
+/// listener that a program has chosen.
 pub(super) struct Steering {
     queues: Vec<OwnedQueue>,
     listeners: u32,
@@ -28,21 +29,32 @@ struct SteeringState {
     streak: u32,
 }
 
+/// Which member of a group the packets with each number go to: worker `i` has the `i`-th.
+fn table(queues: &[OwnedQueue], offset: u32) -> Vec<(u32, u32)> {
+    queues.iter().map(|owned| (owned.queue + offset, owned.worker as u32)).collect()
+}
+
+/// Makes a group of datagram sockets, of which worker `i` has the `i`-th, choose by receive queue. Datagrams of loopback, which can't
+/// be handed over as connections are, are left to the kernel's hash.
+pub(super) fn steer_datagrams(socket: &Socket, queues: &[OwnedQueue], sockets: usize) -> io::Result<()> {
+    sockopt::steer_by_queue(socket, &table(queues, runtime::io::first_queue_number()), sockets as u32, true)
+}
+
 /// After this many connections in a row that only the other offset explains, it is taken.
 const STREAK: u32 = 8;
 
 impl Steering {
     /// Attaches the program to the reuseport group of `listener`, which has a listener for each worker.
     pub(super) fn attach(listener: &Socket, queues: Vec<OwnedQueue>, listeners: u32) -> io::Result<Self> {
-        let steering = Self { queues, listeners, state: Mutex::default() };
-        steering.set_program(listener, 0)?;
+        let offset = runtime::io::first_queue_number();
+        let state = Mutex::new(SteeringState { offset, ..SteeringState::default() });
+        let steering = Self { queues, listeners, state };
+        steering.set_program(listener, offset)?;
         Ok(steering)
     }
 
     fn set_program(&self, listener: &Socket, offset: u32) -> io::Result<()> {
-        let table: Vec<_> =
-            self.queues.iter().map(|owned| (owned.queue + offset, owned.worker as u32)).collect();
-        sockopt::steer_by_queue(listener, &table, self.listeners)
+        sockopt::steer_by_queue(listener, &table(&self.queues, offset), self.listeners, false)
     }
 
     /// The listener that a program chooses for a packet with this number.
@@ -159,7 +171,7 @@ mod tests {
             let first = listening(local());
             let address = first.local_addr().unwrap().as_socket().unwrap();
             let second = listening(address);
-            sockopt::steer_by_queue(&first, &table, 2).unwrap();
+            sockopt::steer_by_queue(&first, &table, 2, false).unwrap();
             let expected = table.iter().find(|(queue, _)| *queue == 0).unwrap().1;
             let (chosen, other) = if expected == 0 { (&first, &second) } else { (&second, &first) };
             for socket in [chosen, other] {

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::rc::Rc;
 use std::time::Duration;
 
-use net::{BindOptions, DatagramInfo, Ecn, SendOptions, UdpSocket};
+use net::{BindOptions, DatagramInfo, Ecn, OutgoingDatagram, RecvBatch, SendOptions, UdpSocket, UdpSteering};
 
 use crate::common::local;
 
@@ -55,32 +55,79 @@ async fn an_address_of_ipv6_only_leaves_the_port_of_ipv4_free() {
     let only = BindOptions::new().only_v6(true);
     let socket = UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, 0), &only).unwrap();
     let port = socket.local_addr().unwrap().port();
-    let group = UdpSocket::bind_group((Ipv4Addr::UNSPECIFIED, port).into(), 2).unwrap();
-    assert!(group.iter().all(|member| member.local_addr().unwrap().port() == port));
+    let other = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
+    assert_eq!(other.local_addr().unwrap().port(), port);
     assert!(UdpSocket::bind_with((Ipv6Addr::UNSPECIFIED, port), &BindOptions::new()).is_err());
 }
 
-#[runtime::test]
-async fn every_member_of_a_group_gets_datagrams_and_a_stranger_does_not_join() {
-    let group = UdpSocket::bind_group(local(), 2).unwrap();
-    let address = group[0].local_addr().unwrap();
-    assert_eq!(UdpSocket::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
-    let members: Vec<_> = group.into_iter().map(|socket| UdpSocket::from_std(socket).unwrap()).collect();
-    let mut received = [0; 2];
-    for _ in 0..64 {
-        let sender = std::net::UdpSocket::bind(local()).unwrap();
-        sender.send_to(b"x", address).unwrap();
-        let mut buffers = [[0; 4]; 2];
-        let [first, second] = &mut buffers;
-        let (first, second) = (members[0].recv_from(first), members[1].recv_from(second));
-        let (first, second) = (std::pin::pin!(first), std::pin::pin!(second));
-        let either = futures_util::future::select(first, second);
-        match runtime::timeout(Duration::from_secs(30), either).await.expect("a datagram was lost") {
-            futures_util::future::Either::Left(_) => received[0] += 1,
-            futures_util::future::Either::Right(_) => received[1] += 1,
-        }
+/// Answers each datagram with the number of the worker that has received it.
+async fn name_worker(socket: UdpSocket) {
+    let mut buffer = [0; 4];
+    loop {
+        let (_, sender) = socket.recv_from(&mut buffer).await.unwrap();
+        socket.send_to(&[runtime::current_worker() as u8], sender).await.unwrap();
     }
-    assert!(received[0] > 0 && received[1] > 0, "{received:?}");
+}
+
+#[runtime::test(workers = 2)]
+async fn every_worker_serves_datagrams_and_a_stranger_does_not_join() {
+    let bound = UdpSocket::bind(local()).unwrap();
+    let address = bound.local_addr().unwrap();
+    let serving = bound.serve(name_worker).unwrap();
+    assert_eq!((serving.local_addr(), serving.steering()), (address, UdpSteering::Hash));
+    assert_eq!(UdpSocket::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    let mut answers = [0; 2];
+    for _ in 0..64 {
+        let client = UdpSocket::bind(local()).unwrap();
+        client.send_to(b"x", address).await.unwrap();
+        let mut buffer = [0; 4];
+        let answer = runtime::timeout(Duration::from_secs(30), client.recv_from(&mut buffer)).await;
+        assert_eq!(answer.expect("a datagram was lost").unwrap(), (1, address));
+        answers[usize::from(buffer[0])] += 1;
+    }
+    assert!(answers[0] > 0 && answers[1] > 0, "{answers:?}");
+    serving.stop().await;
+    assert!(UdpSocket::bind(address).is_ok(), "the address is still taken");
+}
+
+#[runtime::test]
+async fn a_batch_is_received_and_sent_by_one_call_with_what_is_known_of_each_datagram() {
+    for Route { sender, receiver, to } in routes() {
+        receiver.set_recv_ecn(true).unwrap();
+        receiver.set_pktinfo(true).unwrap();
+        let gro = receiver.set_gro(true).is_ok();
+        let many = SendOptions::new().segment_size(NonZeroU16::new(4).unwrap());
+        let datagram = |bytes, options| OutgoingDatagram { bytes, to, options };
+        let sent = [
+            datagram(&b"one"[..], SendOptions::new().ecn(Ecn::Ce)),
+            datagram(b"seconds1234", if gro { many } else { SendOptions::new() }),
+            datagram(b"", SendOptions::new()),
+            datagram(b"too long to fit", SendOptions::new()),
+        ];
+        assert_eq!(sender.send_batch(&sent).await.unwrap(), 4);
+        let mut batch = RecvBatch::new(3, 12);
+        assert_eq!(runtime::timeout(Duration::from_secs(30), receiver.recv_batch(&mut batch)).await.unwrap().unwrap(), 3);
+        let received: Vec<_> = batch.iter().collect();
+        assert!(received.iter().map(|(_, bytes)| *bytes).eq(sent[..3].iter().map(|sent| sent.bytes)), "{received:?}");
+        let infos = batch.iter().map(|(info, _)| (info.ecn, info.local, info.segment_size));
+        let segments = NonZeroU16::new(4).filter(|_| gro);
+        assert!(infos.eq([
+            (Some(Ecn::Ce), Some(to.ip()), None),
+            (Some(Ecn::NotEct), Some(to.ip()), segments),
+            (Some(Ecn::NotEct), Some(to.ip()), None),
+        ]));
+        // The next call has the rest, and nothing of the first.
+        assert_eq!(receiver.try_recv_batch(&mut batch).unwrap(), 1);
+        let rest: Vec<_> = batch.iter().map(|(info, bytes)| (bytes, info.truncated)).collect();
+        assert_eq!(rest, [(&b"too long to "[..], true)]);
+        assert_eq!(receiver.try_recv_batch(&mut batch).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(batch.iter().count(), 0);
+        // Only the first one's error is returned.
+        let long = vec![0; 70_000];
+        let wrong = [datagram(b"a", SendOptions::new()), datagram(&long, SendOptions::new())];
+        assert_eq!(sender.try_send_batch(&wrong).unwrap(), 1);
+        assert_eq!(sender.try_send_batch(&wrong[1..]).unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
+    }
 }
 
 #[runtime::test]

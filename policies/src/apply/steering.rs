@@ -57,7 +57,7 @@ impl Steering {
             undo.journal.listeners.pop();
             return Err(io::Error::other(error));
         }
-        steer_by_queue(&Descriptors::of(process)?.duplicate(descriptor)?, &[], listeners)
+        steer_by_queue(&Descriptors::of(process)?.duplicate(descriptor)?, &[], listeners, false)
     }
 }
 
