@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use net::{
-    Alignment, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UnixListener, UnixStream,
+    Alignment, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UdpServing, UnixListener,
+    UnixStream,
 };
 
 use super::config::Config;
@@ -18,7 +19,7 @@ use super::context::ServerContext;
 use super::error::{ReloadError, StartError};
 use super::listen::{BoundPath, check_address, remove_stale_socket};
 use super::store::Store;
-use super::udp::{self, UdpService};
+use super::udp;
 use crate::listen::bind;
 
 /// How often the store is maintained, and for how long: at most about 2 % of a core, and at least one segment.
@@ -31,7 +32,7 @@ pub struct Server {
     context: Arc<ServerContext>,
     serving: Vec<Serving>,
     addresses: Vec<SocketAddr>,
-    udp: Vec<UdpService>,
+    udp: Vec<UdpServing>,
     unix_socket: Option<BoundPath>,
 }
 
@@ -101,7 +102,7 @@ impl Server {
         let address = SocketAddr::new(ip, port);
         let failed = |source| StartError::Listen { address: format!("UDP {address}"), source };
         let service = udp::serve(address, &self.context).map_err(failed)?;
-        self.context.add_listen_address(format!("udp:{}", service.address()));
+        self.context.add_listen_address(format!("udp:{}", service.local_addr()));
         self.udp.push(service);
         Ok(())
     }
@@ -143,7 +144,7 @@ impl Server {
 
     /// The UDP addresses.
     pub fn udp_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.udp.iter().map(UdpService::address)
+        self.udp.iter().map(UdpServing::local_addr)
     }
 
     /// How many connections were accepted and which of them are aligned, summed over all listeners.
@@ -184,7 +185,7 @@ impl Server {
         if let Some(path) = &self.unix_socket {
             path.remove();
         }
-        drop(self.udp);
+        join_all(self.udp.into_iter().map(UdpServing::stop)).await;
         let ending = self.serving.into_iter().map(|serving| serving.shutdown(deadline));
         for report in join_all(ending).await {
             total += report;

@@ -8,8 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use net::{BindOptions, UdpSocket};
-use runtime::JoinHandle;
+use net::{BindOptions, OutgoingDatagram, RecvBatch, SendOptions, UdpServing, UdpSocket};
 
 use super::context::ServerContext;
 use super::session::{Session, SessionStep};
@@ -23,70 +22,61 @@ const MAX_DATAGRAM: usize = 1400;
 /// send to somebody else.
 const MAX_REPLY: usize = 16 << 10;
 
-/// A served UDP address. Serving ends when it is dropped.
-#[derive(Debug)]
-pub struct UdpService {
-    address: SocketAddr,
-    tasks: Vec<JoinHandle<()>>,
-}
-
-impl UdpService {
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for UdpService {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
+/// How many requests one call receives at most, each into a buffer of the largest datagram's size.
+const REQUESTS_AT_ONCE: usize = 16;
 
 /// Serves an address on every worker.
-pub fn serve(address: SocketAddr, context: &Arc<ServerContext>) -> io::Result<UdpService> {
-    let sockets = UdpSocket::bind_group_with(address, runtime::workers(), &BindOptions::new().only_v6(true))?;
-    let address = sockets.first().map_or(Ok(address), |socket| socket.local_addr())?;
-    let tasks = sockets.into_iter().enumerate().map(|(worker, socket)| {
-        let context = Arc::clone(context);
-        runtime::spawn_on(worker, move || async move {
-            match UdpSocket::from_std(socket) {
-                Ok(socket) => serve_socket(socket, context).await,
-                Err(error) => tracing::warn!(worker, %error, "cannot serve UDP"),
-            }
-        })
-    });
-    Ok(UdpService { address, tasks: tasks.collect() })
+pub fn serve(address: SocketAddr, context: &Arc<ServerContext>) -> io::Result<UdpServing> {
+    let context = Arc::clone(context);
+    let socket = UdpSocket::bind_with(address, &BindOptions::new().only_v6(true))?;
+    socket.serve(move |socket| serve_socket(socket, Arc::clone(&context)))
 }
 
 async fn serve_socket(socket: UdpSocket, context: Arc<ServerContext>) {
-    let mut buffer = vec![0; 64 << 10];
-    let mut requests = 0u32;
+    let mut requests = RecvBatch::new(REQUESTS_AT_ONCE, 64 << 10);
+    let counters = context.counters.worker(runtime::current_worker());
+    let mut replies = Vec::new();
+    let mut served = 0;
     loop {
         // The error belongs to an earlier reply whose port is closed. The next datagram may be fine.
-        let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
+        let Ok(received) = socket.recv_batch(&mut requests).await else {
             runtime::yield_now().await;
             continue;
         };
-        let serving = serve_datagram(&socket, &buffer[..length], from, &context);
-        // The panic hook has reported a panic. The datagrams after it are served.
-        if let Err(payload) = AssertUnwindSafe(serving).catch_unwind().await {
-            std::mem::forget(payload);
+        for (info, request) in requests.iter() {
+            // The panic hook has reported a panic. The datagrams after it are served.
+            match AssertUnwindSafe(answer(request, &context, counters)).catch_unwind().await {
+                Ok(reply) => {
+                    let datagrams = reply.iter().flat_map(DatagramReply::datagrams);
+                    replies.extend(datagrams.map(|datagram| (datagram, info.sender)));
+                }
+                Err(payload) => std::mem::forget(payload),
+            }
         }
-        requests += 1;
-        if requests.is_multiple_of(context.config.requests_per_turn.max(1)) {
+        send(&socket, &replies, counters).await;
+        replies.clear();
+        served += received;
+        if served >= context.config.requests_per_turn as usize {
+            served = 0;
             runtime::yield_now().await;
         }
     }
 }
 
-async fn serve_datagram(socket: &UdpSocket, datagram: &[u8], from: SocketAddr, context: &ServerContext) {
-    let counters = context.counters.worker(runtime::current_worker());
-    let Some(reply) = answer(datagram, context, counters).await else { return };
-    for datagram in reply.datagrams() {
+/// Sends replies, each to its client.
+async fn send(socket: &UdpSocket, replies: &[(Vec<u8>, SocketAddr)], counters: &WorkerCounters) {
+    let options = SendOptions::new();
+    let outgoing = replies.iter().map(|(bytes, to)| OutgoingDatagram { bytes, to: *to, options });
+    let outgoing: Vec<_> = outgoing.collect();
+    let mut unsent = &outgoing[..];
+    while !unsent.is_empty() {
         // Delivery is not guaranteed in any case: the client retries.
-        if socket.send_to(&datagram, from).await.is_ok() {
-            counters.bytes_written.add(datagram.len() as u64);
+        let sent = socket.send_batch(unsent).await;
+        let (taken, rest) = unsent.split_at(*sent.as_ref().unwrap_or(&1));
+        if sent.is_ok() {
+            counters.bytes_written.add(taken.iter().map(|datagram| datagram.bytes.len() as u64).sum());
         }
+        unsent = rest;
     }
 }
 
