@@ -3,6 +3,7 @@
 mod adaptation;
 mod client;
 mod crash_recovery;
+mod datagrams;
 mod delays;
 mod echo;
 mod guardian;

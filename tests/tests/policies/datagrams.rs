@@ -1,0 +1,151 @@
+//! Datagrams under kernel polling: their queue is polled as that of connections is.
+
+use std::net::{SocketAddr, UdpSocket as Std};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+use net::{UdpServing, UdpSocket, UdpSteering};
+use policies::counters::Snapshot;
+use policies::{Policy, host};
+use runtime::{QueueMode, Runtime};
+use serial_test::serial;
+use tests::isolated;
+use tests::testbed::{enter, server_runtime};
+
+const CLIENTS: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Clients on the testbed's other side, each with one datagram in flight, until this is dropped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(testbed: &Testbed, server: SocketAddr) -> Self {
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let spawn = || {
+            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+            std::thread::spawn(move || {
+                let socket = Std::bind("0.0.0.0:0").unwrap();
+                socket.connect(server).unwrap();
+                // A datagram may be lost.
+                socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                let mut buffer = [0; 64];
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = socket.send(b"datagram");
+                    answered.fetch_add(usize::from(socket.recv(&mut buffer).is_ok()), Ordering::Relaxed);
+                }
+            })
+        };
+        // Threads of a namespace's thread are in that namespace.
+        let threads = testbed.client.run(|| Ok((0..CLIENTS).map(|_| spawn()).collect())).unwrap();
+        Self { stop, answered, threads }
+    }
+
+    fn answered(&self) -> usize {
+        self.answered.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+async fn echo(socket: UdpSocket) {
+    let mut buffer = [0; 64];
+    loop {
+        // An error is that of an earlier answer, to a client that has gone.
+        if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let _ = socket.send_to(&buffer[..length], from).await;
+        }
+    }
+}
+
+/// Serves the load on one worker until the queue is in timed mode, and for a while more. Returns the modes that it was in, and the
+/// share of packets that busy polling received in the end.
+fn serve_until_timed(testbed: &Testbed, mut runtime: Runtime) -> (Vec<QueueMode>, f64) {
+    runtime.block_on(async {
+        let socket = UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap();
+        let address = socket.local_addr().unwrap();
+        drop(runtime::spawn(echo(socket)));
+        let load = Load::start(testbed, address);
+        let interface = host::interface(SERVER_INTERFACE).unwrap();
+        let begun = Instant::now();
+        let mut modes = Vec::new();
+        while modes.last() != Some(&QueueMode::Timed) && begun.elapsed() < PATIENCE {
+            runtime::sleep(Duration::from_millis(5)).await;
+            modes.push(runtime::reports()[0].queue.unwrap().mode);
+            modes.dedup();
+        }
+        let before = Snapshot::take(&interface).unwrap();
+        let answered = load.answered();
+        runtime::sleep(Duration::from_millis(200)).await;
+        let delta = Snapshot::take(&interface).unwrap().since(&before);
+        assert!(load.answered() > answered, "no datagram is answered");
+        (modes, delta.busy_poll_share())
+    })
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, uring")]
+#[serial]
+fn a_queue_that_brings_only_datagrams_is_polled() {
+    let testbed = enter(1);
+    // Polling is chosen at any load here: what is not chosen was not seen.
+    let (modes, share) = serve_until_timed(&testbed, server_runtime(Policy::KernelPolling, 1));
+    assert_eq!(modes.last(), Some(&QueueMode::Timed), "{modes:?}");
+    assert!(share > 0.5, "busy polls brought only {share:.3} of the packets");
+}
+
+/// How many datagrams each worker has received, and how many of them by a socket whose NAPI is not the worker's.
+type Received = Arc<Mutex<Vec<(usize, usize)>>>;
+
+async fn count(socket: UdpSocket, received: Received) {
+    let mut buffer = [0; 64];
+    loop {
+        let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let foreign = runtime::io::incoming_napi_id(&socket) != runtime::io::own_napi();
+        {
+            let mut received = received.lock().unwrap();
+            let counts = &mut received[runtime::current_worker()];
+            counts.0 += 1;
+            counts.1 += usize::from(foreign);
+        }
+        let _ = socket.send_to(&buffer[..length], from).await;
+    }
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, uring")]
+#[serial]
+fn with_two_queues_each_datagram_is_received_by_the_worker_of_its_queue() {
+    let testbed = enter(2);
+    let mut runtime = server_runtime(Policy::KernelPolling, 2);
+    let received: Received = Arc::new(Mutex::new(vec![(0, 0); 2]));
+    let counted = Arc::clone(&received);
+    runtime.block_on(async {
+        let socket = UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap();
+        let address = socket.local_addr().unwrap();
+        let serving: UdpServing = socket.serve(move |socket| count(socket, Arc::clone(&counted))).unwrap();
+        assert_eq!((serving.steering(), serving.local_addr()), (UdpSteering::Queue, address));
+        let load = Load::start(&testbed, address);
+        let (begun, enough) = (Instant::now(), CLIENTS * 20);
+        while load.answered() < enough && begun.elapsed() < PATIENCE {
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(load.answered() >= enough, "only {} datagrams are answered", load.answered());
+        drop(load);
+        let counts = received.lock().unwrap().clone();
+        assert!(counts.iter().all(|(received, foreign)| *received > 0 && *foreign == 0), "{counts:?}");
+        serving.stop().await;
+        assert!(UdpSocket::bind(address).is_ok(), "the address is still taken");
+    });
+}
