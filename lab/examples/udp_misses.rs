@@ -1,0 +1,64 @@
+//! Answers every UDP request of memcached's protocol with a miss, on Lull or on tokio: what `lab/memcached/udp.py` compares.
+//!
+//! `udp_misses tokio 198.18.0.1:11211`, or `lull`, whose policy, interface and driver come from the environment (`RUNTIME_POLICY`,
+//! `RUNTIME_INTERFACE`, `RUNTIME_DRIVER`). Either serves on one thread, on core 0.
+
+use std::net::SocketAddr;
+
+use policies::Cpus;
+
+/// The bytes of a frame header, which is sent back.
+const FRAME_HEADER: usize = 8;
+const MISS: &[u8] = b"END\r\n";
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(on), Some(address)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: udp_misses lull|tokio ADDRESS".into());
+    };
+    let address: SocketAddr = address.parse()?;
+    match on.as_str() {
+        "lull" => {
+            let builder = runtime::Builder::new().workers(1).cores(Cpus::one(0));
+            builder.build()?.block_on(async {
+                let _serving = net::UdpSocket::bind(address)?.serve(on_lull)?;
+                std::future::pending::<std::io::Result<()>>().await
+            })?;
+        }
+        "tokio" => {
+            Cpus::one(0).pin(None)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+            runtime.block_on(async {
+                on_tokio(tokio::net::UdpSocket::bind(address).await?).await;
+                Ok::<(), std::io::Error>(())
+            })?;
+        }
+        other => return Err(format!("{other} is neither lull nor tokio").into()),
+    }
+    Ok(())
+}
+
+async fn on_lull(socket: net::UdpSocket) {
+    let mut buffer = [0; 2048];
+    loop {
+        let Ok((FRAME_HEADER.., client)) = socket.recv_from(&mut buffer).await else { continue };
+        let length = miss(&mut buffer);
+        let _ = socket.send_to(&buffer[..length], client).await;
+    }
+}
+
+async fn on_tokio(socket: tokio::net::UdpSocket) {
+    let mut buffer = [0; 2048];
+    loop {
+        let Ok((FRAME_HEADER.., client)) = socket.recv_from(&mut buffer).await else { continue };
+        let length = miss(&mut buffer);
+        let _ = socket.send_to(&buffer[..length], client).await;
+    }
+}
+
+/// Makes a request the reply to it. Returns its length.
+fn miss(buffer: &mut [u8]) -> usize {
+    let end = FRAME_HEADER + MISS.len();
+    buffer[FRAME_HEADER..end].copy_from_slice(MISS);
+    end
+}
