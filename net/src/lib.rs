@@ -66,9 +66,7 @@ pub use bytes::Bytes;
 pub use copy::copy_bidirectional;
 pub use listener::Listener;
 pub use names::lookup_host;
-pub use serve::{
-    AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport, UdpServing, UdpSteering,
-};
+pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport, UdpServing, UdpSteering};
 #[doc(hidden)]
 pub use slices::sendable;
 pub use socket2::TcpKeepalive;

@@ -318,4 +318,3 @@ fn peek_available(socket: &Socket, buffer: &mut [u8]) -> usize {
         _ => 0,
     }
 }
-

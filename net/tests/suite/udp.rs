@@ -106,9 +106,18 @@ async fn a_batch_is_received_and_sent_by_one_call_with_what_is_known_of_each_dat
         ];
         assert_eq!(sender.send_batch(&sent).await.unwrap(), 4);
         let mut batch = RecvBatch::new(3, 12);
-        assert_eq!(runtime::timeout(Duration::from_secs(30), receiver.recv_batch(&mut batch)).await.unwrap().unwrap(), 3);
+        assert_eq!(
+            runtime::timeout(Duration::from_secs(30), receiver.recv_batch(&mut batch))
+                .await
+                .unwrap()
+                .unwrap(),
+            3
+        );
         let received: Vec<_> = batch.iter().collect();
-        assert!(received.iter().map(|(_, bytes)| *bytes).eq(sent[..3].iter().map(|sent| sent.bytes)), "{received:?}");
+        assert!(
+            received.iter().map(|(_, bytes)| *bytes).eq(sent[..3].iter().map(|sent| sent.bytes)),
+            "{received:?}"
+        );
         let infos = batch.iter().map(|(info, _)| (info.ecn, info.local, info.segment_size));
         let segments = NonZeroU16::new(4).filter(|_| gro);
         assert!(infos.eq([
@@ -295,4 +304,19 @@ async fn readiness_of_a_socket_ends_when_its_datagrams_are_taken_without_waiting
     let sending = std::future::poll_fn(|context| sender.poll_send(context, b"three"));
     let (received, sent) = futures_util::join!(receiving, sending);
     assert_eq!((received.unwrap(), sent.unwrap()), ((5, sender.local_addr().unwrap()), 5));
+}
+
+#[runtime::test]
+async fn a_datagram_that_is_sent_is_no_event() {
+    let sender = UdpSocket::bind(local()).unwrap();
+    let receiver = std::net::UdpSocket::bind(local()).unwrap();
+    let to = receiver.local_addr().unwrap();
+    runtime::sleep(Duration::from_millis(1)).await;
+    let before = runtime::metrics()[0].events;
+    for _ in 0..20 {
+        sender.send_to(b"x", to).await.unwrap();
+        // The worker waits meanwhile.
+        runtime::sleep(Duration::from_micros(100)).await;
+    }
+    assert_eq!(runtime::metrics()[0].events - before, 0);
 }

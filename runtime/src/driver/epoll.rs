@@ -254,7 +254,9 @@ impl EpollDriver {
             let (Some(number), true) = (source.datagrams, source.readiness.of_queue.get()) else { continue };
             // SAFETY: as in `learn`.
             let socket = unsafe { epoll_sys::borrow(number) };
-            if incoming_napi_id(&socket) != napi && self.relocate(key, &source.readiness, socket, false).is_ok() {
+            if incoming_napi_id(&socket) != napi
+                && self.relocate(key, &source.readiness, socket, false).is_ok()
+            {
                 self.gave_up(socket);
             }
         }
@@ -436,7 +438,9 @@ impl EpollDriver {
     /// Returns whether the event came by the worker's queue.
     fn dispatch(&self, key: usize, event: Event) -> bool {
         // Cloned out of the slab: a waker may run code that registers or deregisters.
-        let Some(Source { readiness, datagrams }) = self.sources.borrow().get(key).cloned() else { return false };
+        let Some(Source { readiness, datagrams }) = self.sources.borrow().get(key).cloned() else {
+            return false;
+        };
         let (readable, writable) = (event.is_readable(), event.is_writable());
         if let Some(number) = datagrams {
             if readable {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::time::Duration;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
@@ -127,4 +128,29 @@ async fn a_writer_waits_by_guards_until_there_is_room() {
     drop(reading.join().unwrap());
     let polled = std::future::poll_fn(|context| ours.poll_read_ready(context).map_ok(drop));
     runtime::timeout(LIMIT, polled).await.expect("the close is missing").unwrap();
+}
+
+#[runtime::test]
+async fn a_datagram_socket_is_watched_for_room_only_after_a_send_has_found_none() {
+    let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let ours = Rc::new(AsyncFd::new(ours, SourceKind::Datagrams).unwrap());
+    let mut sent = 0;
+    // The peer's queue holds some (`net.unix.max_dgram_qlen`).
+    while ours.try_io(Direction::Write, |socket| socket.send(b"x")).is_ok() {
+        sent += 1;
+    }
+    let waiting = runtime::spawn({
+        let ours = Rc::clone(&ours);
+        async move { ours.io(Direction::Write, |socket| socket.send(b"last")).await.unwrap() }
+    });
+    runtime::sleep(Duration::from_millis(2)).await;
+    assert!(!waiting.is_finished());
+    let mut buffer = [0; 8];
+    for _ in 0..sent {
+        assert_eq!(theirs.recv(&mut buffer).unwrap(), 1);
+    }
+    let waited = runtime::timeout(LIMIT, waiting).await;
+    assert_eq!(waited.expect("nobody watches for room").unwrap(), 4);
+    assert_eq!(theirs.recv(&mut buffer).unwrap(), 4);
 }
