@@ -25,6 +25,7 @@ pub struct Listener<K> {
     backend: ListenerBackend,
     backlog: i32,
     passed_in: bool,
+    connection_limit: Option<usize>,
     lone_worker: LoneWorker,
     kind: PhantomData<K>,
 }
@@ -53,9 +54,24 @@ impl<K> Listener<K> {
             backend,
             backlog,
             passed_in: false,
+            connection_limit: None,
             lone_worker: LoneWorker::default(),
             kind: PhantomData,
         })
+    }
+
+    /// Lets [`serve`](#method.serve) handle at most so many connections at a time, at least 1, on all workers together. A connection
+    /// holds its place from before its handler is called until the handler has ended. Without a place it waits: one for each worker is
+    /// accepted, on a ring up to 64 more, the others are in the backlog. A graceful stop closes those that find no place then.
+    /// [`accept`](#method.accept) knows no limit.
+    ///
+    /// To refuse connections instead, let the handler try to get a permit of a semaphore.
+    pub fn limit_connections(self, most: usize) -> Self {
+        Self { connection_limit: Some(most.max(1)), ..self }
+    }
+
+    pub(crate) fn connection_limit(&self) -> Option<usize> {
+        self.connection_limit
     }
 
     /// Takes the socket off this worker's driver. Also returns the connections that a ring has accepted ahead: it has none

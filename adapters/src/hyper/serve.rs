@@ -143,7 +143,8 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
-    /// How many connections may be open, and which of them go when there are too many. Default: no limit.
+    /// How many connections may be open, and which of them go when there are too many. Default: no limit. To let connections wait
+    /// instead, give the listener a limit: [`limit_connections`](net::TcpListener#method.limit_connections).
     pub fn connection_limit(mut self, limit: ConnectionLimit) -> Self {
         self.connection_limit = Some(limit);
         self

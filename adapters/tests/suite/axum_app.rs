@@ -211,3 +211,20 @@ fn a_handler_that_stalls_its_worker_is_reported_with_the_line_that_serves() {
     let stall = stalled.recv().unwrap();
     assert!(stall.spawned.file().ends_with("axum_app.rs") && stall.spawned.line() == line, "{stall}");
 }
+
+#[runtime::test]
+async fn connections_beyond_the_listeners_limit_wait_for_others_to_end() {
+    let listener = listener().limit_connections(1);
+    let uri: hyper::Uri = format!("http://{}/notes/1", listener.local_addr().unwrap()).parse().unwrap();
+    let server = serve(listener, app()).start().unwrap();
+    let (first, second) = (Client::<Full<Bytes>>::new(), Client::<Full<Bytes>>::new());
+    assert_eq!(first.get().get(uri.clone()).await.unwrap().status(), StatusCode::OK);
+    // The first keeps its connection.
+    let mut waiting = std::pin::pin!(second.get().get(uri));
+    let early = runtime::timeout(Duration::from_millis(20), &mut waiting).await;
+    assert!(early.is_err() && server.alignment().accepted == 1, "{early:?}");
+    drop(first);
+    let answer = runtime::timeout(Duration::from_secs(60), waiting).await.unwrap();
+    assert_eq!(answer.unwrap().status(), StatusCode::OK);
+    server.shutdown(Duration::from_secs(60)).await;
+}

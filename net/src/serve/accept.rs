@@ -1,5 +1,6 @@
 //! The accept loop of one listener, and the tasks of the connections that it accepts.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, Location};
@@ -13,7 +14,7 @@ use runtime::io::CountedConnection;
 use runtime::task;
 use socket2::Socket;
 
-use super::connections::{ConnectionSlot, ServeState};
+use super::connections::{ConnectionSlot, Place, ServeState};
 use super::steering::Steering;
 use crate::listener::{Listener, accept};
 use crate::sockopt;
@@ -42,15 +43,18 @@ impl<H> Acceptor<H> {
         F: Future<Output = ()> + 'static,
     {
         // Made before the first poll: a stop may come first.
-        let mut accepting = Accepting { acceptor: self, listener: Some(listener), ahead, drains };
+        let accepted = ahead.into_iter().map(Arc::new).collect();
+        let mut accepting = Accepting { acceptor: self, listener: Some(listener), accepted, drains };
         async move {
             std::future::poll_fn(|context| accepting.acceptor.state.poll_resumed(context)).await;
-            for socket in std::mem::take(&mut accepting.ahead) {
-                accepting.acceptor.serve(Arc::new(socket), None);
-            }
+            // Before the serving began.
+            accepting.serve_accepted(false).await;
             while let Some(listener) = &accepting.listener {
                 match listener.accept_socket().await {
-                    Ok((socket, _)) => accepting.acceptor.serve(socket, Some(listener)),
+                    Ok((socket, _)) => {
+                        accepting.accepted.push_back(socket);
+                        accepting.serve_accepted(true).await;
+                    }
                     Err(error) => back_off(&error, &accepting.acceptor.state).await,
                 }
             }
@@ -58,7 +62,7 @@ impl<H> Acceptor<H> {
     }
 
     /// Serves a connection. `listener`: that of this worker, if it has just accepted it.
-    fn serve<K, F>(&self, socket: Arc<Socket>, listener: Option<&Listener<K>>)
+    fn serve<K, F>(&self, socket: Arc<Socket>, place: Place, listener: Option<&Listener<K>>)
     where
         K: 'static,
         H: Fn(Stream<K>) -> F + Clone + Send + 'static,
@@ -73,7 +77,7 @@ impl<H> Acceptor<H> {
         if owner != here {
             self.state.counters.count_rehomed();
         }
-        spawn_handler(&self.state, socket, (owner, here), self.handler.clone(), self.spawned);
+        spawn_handler(&self.state, (socket, place), (owner, here), self.handler.clone(), self.spawned);
     }
 }
 
@@ -88,9 +92,25 @@ where
     acceptor: Acceptor<H>,
     /// Taken by the drop.
     listener: Option<Listener<K>>,
-    /// Accepted before the serving began.
-    ahead: Vec<Socket>,
+    /// Accepted, and not served yet: before the serving began, or without a place.
+    accepted: VecDeque<Arc<Socket>>,
     drains: bool,
+}
+
+impl<K, H, F> Accepting<K, H, F>
+where
+    K: 'static,
+    H: Fn(Stream<K>) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + 'static,
+{
+    /// Serves what was accepted, each once it has a place. `here`: by this worker's listener.
+    async fn serve_accepted(&mut self, here: bool) {
+        while let Some(socket) = self.accepted.front() {
+            let place = self.acceptor.state.add(socket).await;
+            let Some(socket) = self.accepted.pop_front() else { return };
+            self.acceptor.serve(socket, place, self.listener.as_ref().filter(|_| here));
+        }
+    }
 }
 
 impl<K, H, F> Drop for Accepting<K, H, F>
@@ -106,16 +126,20 @@ where
         if !state.has_stopped_accepting() || state.is_paused() {
             return;
         }
-        let serve = |accepted| self.acceptor.serve(Arc::new(accepted), None);
-        std::mem::take(&mut self.ahead).into_iter().for_each(serve);
+        let serve = |accepted: Arc<Socket>| {
+            if let Some(place) = state.try_add(&accepted) {
+                self.acceptor.serve::<K, F>(accepted, place, None);
+            }
+        };
+        std::mem::take(&mut self.accepted).into_iter().for_each(serve);
         // The kernel goes on filling the backlog while it is emptied. More than it holds at once would be a flood, which
         // would keep the worker here.
         let waiting = (listener.backlog() as u32).min(LARGEST_BACKLOG);
         let Ok((socket, ahead)) = listener.into_socket() else { return };
-        ahead.into_iter().for_each(serve);
+        ahead.into_iter().map(Arc::new).for_each(serve);
         if self.drains {
             for accepted in backlog(&socket).take(waiting as usize + 1) {
-                accepted.into_iter().for_each(|socket| self.acceptor.serve(socket, None));
+                accepted.into_iter().for_each(serve);
             }
         }
     }
@@ -171,7 +195,7 @@ fn concerns_peer(error: &io::Error) -> bool {
 
 fn spawn_handler<K, H, F>(
     state: &Arc<ServeState>,
-    socket: Arc<Socket>,
+    (socket, (slot, key)): (Arc<Socket>, Place),
     (owner, here): (usize, usize),
     handler: H,
     spawned: &'static Location<'static>,
@@ -181,7 +205,6 @@ fn spawn_handler<K, H, F>(
     F: Future<Output = ()> + 'static,
 {
     let counted = CountedConnection::on(owner);
-    let (slot, key) = state.add(&socket);
     let serve = move || ServedConnection {
         handled: call_handler(slot.state(), socket, handler),
         _slot: slot,

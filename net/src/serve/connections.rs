@@ -1,5 +1,6 @@
 //! The open connections of a serving, which all workers share.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +19,9 @@ use super::alignment_counts::AlignmentCounters;
 pub(super) struct ServeState {
     pub(super) counters: AlignmentCounters,
     pub(super) accept_errors: AcceptErrors,
-    connections: Mutex<Slab<OpenConnection>>,
+    /// How many connections may be open.
+    limit: Option<usize>,
+    table: Mutex<Table>,
     next_id: AtomicU64,
     stopping: AtomicBool,
     stopped_accepting: AtomicBool,
@@ -29,6 +32,20 @@ pub(super) struct ServeState {
     failures: Mutex<Vec<ListenerFailure>>,
     /// Woken when the last connection ends.
     drained: Mutex<Option<Waker>>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: Slab<OpenConnection>,
+    /// The workers with a connection that waits for a place, by arrival. Only the first may take a place that gets free: so a wake is
+    /// never lost to a worker that was faster.
+    waiting: VecDeque<(usize, Waker)>,
+}
+
+impl Table {
+    fn is_full(&self, limit: Option<usize>) -> bool {
+        limit.is_some_and(|limit| self.open.len() >= limit)
+    }
 }
 
 /// A worker that can't accept connections.
@@ -57,12 +74,14 @@ pub(super) struct ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut connections = lock(&self.state.connections);
-        connections.try_remove(self.key);
-        let last = connections.is_empty();
-        drop(connections);
+        let mut table = lock(&self.state.table);
+        table.open.try_remove(self.key);
+        let last = table.open.is_empty();
+        let next = table.waiting.front().map(|(_, waker)| waker.clone());
+        drop(table);
+        // Woken outside of the lock.
+        next.into_iter().for_each(Waker::wake);
         if last {
-            // Woken outside of the lock.
             let waker = lock(&self.state.drained).take();
             waker.into_iter().for_each(Waker::wake);
         }
@@ -75,6 +94,9 @@ impl ConnectionSlot {
     }
 }
 
+/// A connection's slot, and what refers to it.
+pub(super) type Place = (ConnectionSlot, SlotKey);
+
 /// Refers to a slot that may have been freed, and taken by another connection.
 #[derive(Clone, Copy)]
 pub(super) struct SlotKey {
@@ -83,24 +105,63 @@ pub(super) struct SlotKey {
 }
 
 impl ServeState {
+    pub(super) fn with_limit(self, limit: Option<usize>) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// A place for a connection that this worker has accepted, once one is free.
+    pub(super) async fn add(self: &Arc<Self>, socket: &Arc<Socket>) -> Place {
+        std::future::poll_fn(|context| self.poll_add(context, socket)).await
+    }
+
+    fn poll_add(self: &Arc<Self>, context: &Context<'_>, socket: &Arc<Socket>) -> Poll<Place> {
+        let mut table = lock(&self.table);
+        if self.limit.is_none() {
+            return Poll::Ready(self.insert(&mut table, socket));
+        }
+        let here = runtime::current_worker();
+        let position = table.waiting.iter().position(|(worker, _)| *worker == here);
+        if table.is_full(self.limit) || position.unwrap_or(table.waiting.len()) > 0 {
+            match position {
+                Some(position) => table.waiting[position].1.clone_from(context.waker()),
+                None => table.waiting.push_back((here, context.waker().clone())),
+            }
+            return Poll::Pending;
+        }
+        table.waiting.pop_front();
+        let place = self.insert(&mut table, socket);
+        // Several places may be free.
+        let next =
+            table.waiting.front().filter(|_| !table.is_full(self.limit)).map(|(_, waker)| waker.clone());
+        drop(table);
+        next.into_iter().for_each(Waker::wake);
+        Poll::Ready(place)
+    }
+
+    /// A place for a connection, if one is free.
+    pub(super) fn try_add(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<Place> {
+        let mut table = lock(&self.table);
+        (!table.is_full(self.limit)).then(|| self.insert(&mut table, socket))
+    }
+
     /// The key is not kept in the slot, which is part of every connection's task.
-    pub(super) fn add(self: &Arc<Self>, socket: &Arc<Socket>) -> (ConnectionSlot, SlotKey) {
+    fn insert(self: &Arc<Self>, table: &mut Table, socket: &Arc<Socket>) -> Place {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let connection = OpenConnection { id, socket: Arc::downgrade(socket), task: None };
-        let key = lock(&self.connections).insert(connection);
+        let key = table.open.insert(connection);
         (ConnectionSlot { state: Arc::clone(self), key }, SlotKey { index: key, id })
     }
 
     /// Sets the handle of a connection's task, unless the task has ended.
     pub(super) fn set_task(&self, key: SlotKey, task: impl FnOnce() -> AbortHandle) {
-        let mut connections = lock(&self.connections);
-        if let Some(connection) = connections.get_mut(key.index).filter(|open| open.id == key.id) {
+        let mut table = lock(&self.table);
+        if let Some(connection) = table.open.get_mut(key.index).filter(|open| open.id == key.id) {
             connection.task = Some(task());
         }
     }
 
     pub(super) fn connections(&self) -> usize {
-        lock(&self.connections).len()
+        lock(&self.table).open.len()
     }
 
     pub(super) fn add_failure(&self, failure: ListenerFailure) {
@@ -129,12 +190,12 @@ impl ServeState {
 
     /// Shuts down reading on all connections. Returns how many are open.
     pub(super) fn shutdown_reading(&self) -> usize {
-        let connections = lock(&self.connections);
-        for socket in connections.iter().filter_map(|(_, connection)| connection.socket.upgrade()) {
+        let table = lock(&self.table);
+        for socket in table.open.iter().filter_map(|(_, connection)| connection.socket.upgrade()) {
             // Fails if the peer has closed the connection.
             let _ = socket.shutdown(Shutdown::Read);
         }
-        connections.len()
+        table.open.len()
     }
 
     pub(super) fn paused() -> Self {
@@ -167,16 +228,16 @@ impl ServeState {
     /// Ready when no connection is open.
     pub(super) fn poll_drained(&self, context: &Context<'_>) -> Poll<()> {
         *lock(&self.drained) = Some(context.waker().clone());
-        if lock(&self.connections).is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        if lock(&self.table).open.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Aborts the tasks of all connections. Returns how many.
     pub(super) fn abort(&self) -> usize {
-        let connections = lock(&self.connections);
+        let table = lock(&self.table);
         let tasks: Vec<AbortHandle> =
-            connections.iter().filter_map(|(_, connection)| connection.task.clone()).collect();
+            table.open.iter().filter_map(|(_, connection)| connection.task.clone()).collect();
         // Outside of the lock: an aborted task may end at once, and locks to free its slot.
-        drop(connections);
+        drop(table);
         tasks.iter().for_each(AbortHandle::abort);
         tasks.len()
     }

@@ -105,7 +105,7 @@ impl Listener<Tcp> {
             true => Steering::attach(self.socket(), queues, workers as u32).ok().map(Arc::new),
             false => None,
         };
-        let state = Arc::new(state);
+        let state = Arc::new(state.with_limit(self.connection_limit()));
         let acceptor = Acceptor { state: Arc::clone(&state), steering, handler, spawned };
         // The i-th member of the group is worker i's. On worker 0 this listener stays as it is.
         let drains = !self.is_passed_in();
@@ -189,7 +189,7 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let state = Arc::new(state);
+        let state = Arc::new(state.with_limit(self.connection_limit()));
         let acceptor = Acceptor { state: Arc::clone(&state), steering: None, handler, spawned };
         let accepting = runtime::spawn(acceptor.accept_all(self, Vec::new(), true));
         Serving::new(state, vec![accepting])

@@ -275,3 +275,73 @@ fn an_accept_loop_that_leaves_the_other_workers_idle_is_warned_of_once() {
     assert_eq!(alone.matches("TcpListener::serve").count(), 1, "{alone}");
     assert!(!logged_of_an_accept_loop(true).contains("TcpListener::serve"));
 }
+
+/// A served listener of which at most two connections are handled at a time, each until its first byte; and its address. Handlers count
+/// how many of them there are.
+fn serve_two_at_a_time(listener: TcpListener) -> (net::Serving, SocketAddr, Arc<Mutex<(usize, usize)>>) {
+    let address = listener.local_addr().unwrap();
+    let running = Arc::new(Mutex::new((0, 0)));
+    let counted = Arc::clone(&running);
+    let serving = listener.limit_connections(2).serve(move |mut stream: TcpStream| {
+        let running = Arc::clone(&counted);
+        async move {
+            {
+                let mut running = running.lock().unwrap();
+                running.0 += 1;
+                running.1 = running.1.max(running.0);
+            }
+            let _ = stream.read(&mut [0]).await;
+            running.lock().unwrap().0 -= 1;
+            let _ = stream.write_all(b"x").await;
+        }
+    });
+    (serving.unwrap(), address, running)
+}
+
+#[runtime::test(workers = 2)]
+async fn connections_beyond_the_limit_wait_and_are_all_served() {
+    let (serving, address, running) = serve_two_at_a_time(TcpListener::bind(local()).unwrap());
+    let mut clients: Vec<_> = (0..60).map(|_| client_that_waits(address)).collect();
+    settle().await;
+    assert_eq!((*running.lock().unwrap(), serving.connections()), ((2, 2), 2));
+    let all = runtime::spawn_blocking(move || {
+        clients.iter_mut().for_each(|client| std::io::Write::write_all(client, b"x").unwrap());
+        // In any order: those that wait are served as others end.
+        clients.iter_mut().all(|client| matches!(std::io::Read::read(client, &mut [0]), Ok(1)))
+    });
+    assert!(all.await.unwrap(), "a connection that waits was forgotten");
+    assert_eq!(running.lock().unwrap().1, 2);
+    assert_eq!(serving.shutdown(Duration::from_secs(30)).await.aborted, 0);
+}
+
+#[runtime::test]
+async fn a_connection_that_waits_is_served_once_another_has_ended() {
+    let (serving, address, running) = serve_two_at_a_time(TcpListener::bind(local()).unwrap());
+    let mut clients: Vec<_> = (0..4).map(|_| client_that_waits(address)).collect();
+    settle().await;
+    assert_eq!((running.lock().unwrap().0, serving.connections()), (2, 2));
+    // Without a byte: the client goes.
+    drop(clients.remove(0));
+    settle().await;
+    assert_eq!((running.lock().unwrap().0, serving.alignment().accepted), (2, 3));
+    // The last has no place at the stop, and is closed.
+    assert_eq!(serving.shutdown(Duration::from_secs(30)).await.finished, 2);
+    // A ring sends what was written when the turn ends.
+    settle().await;
+    let ends = clients.iter_mut().map(|client| std::io::Read::read(client, &mut [0]));
+    let ends: Vec<_> = ends.map(|end| matches!(end, Ok(1))).collect();
+    assert_eq!(ends, [true, true, false]);
+}
+
+fn client_that_waits(address: SocketAddr) -> std::net::TcpStream {
+    let client = std::net::TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    client
+}
+
+/// More turns of the worker than a connection takes to be accepted and handled.
+async fn settle() {
+    for _ in 0..20 {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
+}
