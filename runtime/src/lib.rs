@@ -64,6 +64,7 @@ pub mod io;
 mod loom_models;
 pub mod metrics;
 mod not_send;
+pub mod pipe;
 mod pool_call;
 pub mod process;
 mod runtime;

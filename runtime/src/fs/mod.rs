@@ -43,7 +43,7 @@ mod open_options;
 mod read_dir;
 mod ring_read;
 
-use std::fs::Metadata;
+use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::Path;
 
@@ -129,4 +129,23 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     pool_call(move || std::fs::copy(from, to)).await
+}
+
+/// Makes a symbolic link at `link` that leads to `original`.
+///
+/// # Errors
+/// As [`std::os::unix::fs::symlink`].
+pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
+    let (original, link) = (original.as_ref().to_owned(), link.as_ref().to_owned());
+    pool_call(move || std::os::unix::fs::symlink(original, link)).await
+}
+
+/// Sets the permissions of a file or folder. Follows symbolic links.
+///
+/// # Errors
+/// As [`std::fs::set_permissions`].
+#[doc(alias = "chmod")]
+pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::set_permissions(path, permissions)).await
 }

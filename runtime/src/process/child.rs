@@ -8,8 +8,9 @@ use std::task::Poll;
 use rustix::io::Errno;
 
 use super::orphans;
-use super::pipes::{ChildStderr, ChildStdin, ChildStdout, DrainPipe};
 use super::watched_process::WatchedProcess;
+use super::{ChildStderr, ChildStdin, ChildStdout};
+use crate::pipe::{Receiver, Sender};
 
 /// A child process, and the pipes to it that [`Stdio::piped`](super::Stdio::piped) has made. What becomes of it when it is
 /// dropped, the [module](super) says.
@@ -55,9 +56,9 @@ impl Child {
             state: State::Running(process),
             kill_on_drop: true,
         };
-        child.stdin = stdin.map(ChildStdin::new).transpose()?;
-        child.stdout = stdout.map(ChildStdout::new).transpose()?;
-        child.stderr = stderr.map(ChildStderr::new).transpose()?;
+        child.stdin = stdin.map(Sender::from_owned_fd).transpose()?;
+        child.stdout = stdout.map(Receiver::from_owned_fd).transpose()?;
+        child.stderr = stderr.map(Receiver::from_owned_fd).transpose()?;
         child.kill_on_drop = kill_on_drop;
         Ok(child)
     }
@@ -146,7 +147,7 @@ impl Child {
 
 /// Reads a pipe to its end, and closes it there.
 fn poll_drain(
-    pipe: &mut Option<impl DrainPipe>,
+    pipe: &mut Option<Receiver>,
     context: &mut std::task::Context<'_>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<Poll<()>> {

@@ -43,11 +43,17 @@
 mod child;
 mod command;
 mod orphans;
-mod pipes;
 mod watched_process;
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
 pub use self::child::Child;
 pub use self::command::Command;
-pub use self::pipes::{ChildStderr, ChildStdin, ChildStdout};
+use crate::pipe::{Receiver, Sender};
+
+/// A pipe to a child's standard input.
+pub type ChildStdin = Sender;
+/// A pipe from a child's standard output.
+pub type ChildStdout = Receiver;
+/// A pipe from a child's standard error.
+pub type ChildStderr = Receiver;

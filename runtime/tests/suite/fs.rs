@@ -18,10 +18,10 @@ use crate::drivers::drivers;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A new temporary folder. Dropping this removes it.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("lull-fs-test-{}-{number}", std::process::id()));
@@ -29,7 +29,7 @@ impl Folder {
         Self(path)
     }
 
-    fn join(&self, name: &str) -> PathBuf {
+    pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
@@ -396,7 +396,7 @@ async fn a_call_leaves_the_worker_to_other_tasks() {
 }
 
 #[runtime::test]
-async fn a_folder_is_read_to_its_last_entry_and_a_file_copied() {
+async fn a_folder_is_read_to_its_last_entry_and_a_file_copied_linked_and_protected() {
     let folder = std::env::temp_dir().join(format!("lull-read-dir-{}", std::process::id()));
     runtime::fs::create_dir_all(&folder).await.unwrap();
     // More than one call reads.
@@ -419,6 +419,11 @@ async fn a_folder_is_read_to_its_last_entry_and_a_file_copied() {
     assert_eq!(numbers, (0..150).collect::<Vec<_>>());
     assert_eq!(runtime::fs::copy(folder.join("0"), folder.join("copy")).await.unwrap(), 1);
     assert_eq!(runtime::fs::read(folder.join("copy")).await.unwrap(), b"x");
+    runtime::fs::symlink("copy", folder.join("link")).await.unwrap();
+    let read_only = std::os::unix::fs::PermissionsExt::from_mode(0o440);
+    runtime::fs::set_permissions(folder.join("link"), read_only).await.unwrap();
+    assert!(runtime::fs::metadata(folder.join("copy")).await.unwrap().permissions().readonly());
+    assert!(std::fs::symlink_metadata(folder.join("link")).unwrap().is_symlink());
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(runtime::fs::read_dir(&folder).await.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }

@@ -12,6 +12,7 @@ mod handles;
 mod metrics;
 mod outside;
 mod paused_time;
+mod pipe;
 mod process;
 mod ring_operations;
 mod stdio;
