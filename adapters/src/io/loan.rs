@@ -115,7 +115,8 @@ impl<S: Unpin> SendIo<S> {
     ) -> Poll<io::Result<T>> {
         let Some((shared, _)) = self.loan.as_ref().filter(|(shared, _)| shared.valid()) else {
             return Poll::Ready(Err(io::Error::other(
-                "an upgraded connection was used on another thread; use it in a task of its own worker (runtime::spawn)",
+                "a stream was used on another thread than that of its worker: spawn the task that uses it on the worker that has \
+                 opened it (runtime::spawn), or move it there by runtime::spawn_on",
             )));
         };
         let mut stream = shared.stream.borrow_mut();
