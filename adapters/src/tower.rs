@@ -1,11 +1,12 @@
 //! tower: any service can be served.
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::hyper::body::{Body, Incoming};
-use ::hyper::{Request, Response};
+use ::hyper::{Request, Response, StatusCode};
 use hyper_util::service::TowerToHyperService;
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
@@ -16,9 +17,9 @@ use crate::hyper::{BoxError, Listen, MakeService, Peer, Serve, serve as serve_hy
 /// Serves HTTP/1 and HTTP/2 by a tower service, which is cloned for each request. Neither its clones nor its futures
 /// need to be `Send`, except for the original.
 ///
-/// tower's layers work if they need no timer: limits of concurrency, load shedding, filters, retries, buffers made by
-/// hand. tower's `timeout` and `limit::rate` and tower-http's `timeout` use tokio's timers, which exist only in its
-/// runtime: [`TimeoutLayer`] is this crate's own.
+/// tower's and tower-http's layers work if they need neither timers nor tasks of tokio's runtime. [`TimeoutLayer`] and
+/// [`RateLimitLayer`] take the place of those that do, and so does `tower::buffer::Buffer::pair`, whose worker is given to
+/// [`runtime::spawn`].
 #[track_caller]
 pub fn serve<L, S, B>(listener: L, service: S) -> Serve<L, impl MakeService>
 where
@@ -44,6 +45,11 @@ impl TimeoutLayer {
     /// A layer with this limit.
     pub fn new(limit: Duration) -> Self {
         Self(limit)
+    }
+
+    /// A layer that answers with this status after the limit, as tower-http's does: for axum's routes, whose services have no errors.
+    pub fn with_status_code(status: StatusCode, limit: Duration) -> StatusTimeoutLayer {
+        StatusTimeoutLayer { status, limit }
     }
 }
 
@@ -117,4 +123,176 @@ where
 #[error("the service has not answered within {limit:?}")]
 pub struct TimedOut {
     limit: Duration,
+}
+
+/// Wraps services in [`StatusTimeout`]: [`TimeoutLayer::with_status_code`].
+#[derive(Debug, Clone, Copy)]
+pub struct StatusTimeoutLayer {
+    status: StatusCode,
+    limit: Duration,
+}
+
+impl<S> Layer<S> for StatusTimeoutLayer {
+    type Service = StatusTimeout<S>;
+
+    fn layer(&self, service: S) -> StatusTimeout<S> {
+        StatusTimeout { service, layer: *self }
+    }
+}
+
+/// A service that answers with a status and an empty body after a limit, by the worker's timers. What was called is dropped then. The
+/// limit ends with the head of the response: a body may take longer.
+#[derive(Debug, Clone)]
+pub struct StatusTimeout<S> {
+    service: S,
+    layer: StatusTimeoutLayer,
+}
+
+impl<S, R, B> Service<R> for StatusTimeout<S>
+where
+    S: Service<R, Response = Response<B>>,
+    B: Default,
+{
+    type Response = Response<B>;
+    type Error = S::Error;
+    type Future = StatusTimeoutFuture<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let StatusTimeoutLayer { status, limit } = self.layer;
+        StatusTimeoutFuture { answer: self.service.call(request), sleep: runtime::sleep(limit), status }
+    }
+}
+
+pin_project! {
+    /// The future of [`StatusTimeout`].
+    #[derive(Debug)]
+    pub struct StatusTimeoutFuture<F> {
+        #[pin]
+        answer: F,
+        sleep: runtime::Sleep,
+        status: StatusCode,
+    }
+}
+
+impl<F, B, E> Future for StatusTimeoutFuture<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    B: Default,
+{
+    type Output = Result<Response<B>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(answer) = this.answer.poll(context) {
+            return Poll::Ready(answer);
+        }
+        ready!(Pin::new(this.sleep).poll(context));
+        let mut response = Response::new(B::default());
+        *response.status_mut() = *this.status;
+        Poll::Ready(Ok(response))
+    }
+}
+
+/// Lets services be called at most `calls` times in each span of time; the others wait. All services that a layer and its clones have
+/// made, and their clones, share the limit, on all workers. tower's own needs tokio's runtime, and a buffer around it to be
+/// shared.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let layer = adapters::tower::RateLimitLayer::new(100, Duration::from_secs(1));
+/// let app: axum::Router = axum::Router::new().layer(layer);
+/// ```
+#[derive(Debug, Clone)]
+pub struct RateLimitLayer(Arc<Rate>);
+
+#[derive(Debug)]
+struct Rate {
+    calls: u64,
+    per: Duration,
+    span: Mutex<Span>,
+}
+
+#[derive(Debug)]
+struct Span {
+    /// When the next one may begin.
+    until: Instant,
+    left: u64,
+}
+
+impl RateLimitLayer {
+    /// At most `calls`, at least 1, in each span of this length. A span begins with its first call.
+    pub fn new(calls: u64, per: Duration) -> Self {
+        let span = Mutex::new(Span { until: runtime::time::now(), left: 0 });
+        Self(Arc::new(Rate { calls: calls.max(1), per, span }))
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, service: S) -> RateLimit<S> {
+        RateLimit { service, rate: Arc::clone(&self.0), sleep: None, admitted: false }
+    }
+}
+
+impl Rate {
+    /// Takes a call out of the span, or returns when the next one begins.
+    fn take(&self) -> Result<(), Instant> {
+        let mut span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = runtime::time::now();
+        if now >= span.until {
+            *span = Span { until: now + self.per, left: self.calls };
+        }
+        span.left = span.left.checked_sub(1).ok_or(span.until)?;
+        Ok(())
+    }
+}
+
+/// A service of [`RateLimitLayer`].
+#[derive(Debug)]
+pub struct RateLimit<S> {
+    service: S,
+    rate: Arc<Rate>,
+    sleep: Option<runtime::Sleep>,
+    /// It has taken the call that comes.
+    admitted: bool,
+}
+
+impl<S: Clone> Clone for RateLimit<S> {
+    fn clone(&self) -> Self {
+        RateLimitLayer(Arc::clone(&self.rate)).layer(self.service.clone())
+    }
+}
+
+impl<S: Service<R>, R> Service<R> for RateLimit<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        ready!(self.service.poll_ready(context))?;
+        while !self.admitted {
+            if let Some(sleep) = &mut self.sleep {
+                ready!(Pin::new(sleep).poll(context));
+            }
+            self.sleep = self.rate.take().err().map(runtime::sleep_until);
+            self.admitted = self.sleep.is_none();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// # Panics
+    /// Unless [`poll_ready`](Self::poll_ready) has returned that it is ready.
+    fn call(&mut self, request: R) -> S::Future {
+        assert!(
+            std::mem::take(&mut self.admitted),
+            "the service was called before it was ready: await `ready` first"
+        );
+        self.service.call(request)
+    }
 }

@@ -169,3 +169,23 @@ async fn what_needs_tokios_runtime_has_a_substitute() {
     let ticks: Vec<_> = runtime::interval(Duration::from_millis(1)).take(3).collect().await;
     assert!(ticks[2] - ticks[0] >= Duration::from_millis(2), "{ticks:?}");
 }
+
+/// A `DelayQueue`: each entry comes at its time, unless it was removed.
+#[runtime::test]
+async fn entries_that_wait_for_their_times_come_in_order_and_can_be_removed() {
+    let mut queue = runtime::task::JoinSet::new();
+    let start = runtime::time::now();
+    let mut insert = |entry: u64| {
+        queue.spawn(async move {
+            runtime::sleep_until(start + Duration::from_millis(entry)).await;
+            entry
+        })
+    };
+    let entries: Vec<_> = [30, 10, 40, 20].map(&mut insert).into_iter().collect();
+    entries[2].abort();
+    let mut came = Vec::new();
+    while let Some(entry) = queue.join_next().await {
+        came.extend(entry.ok());
+    }
+    assert_eq!(came, [10, 20, 30]);
+}

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use adapters::hyper::{BoxError, Client};
-use adapters::tower::{TimedOut, TimeoutLayer};
+use adapters::tower::{RateLimitLayer, TimedOut, TimeoutLayer};
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
 use axum::routing::get;
@@ -80,5 +80,50 @@ async fn a_timeout_layer_ends_slow_handlers_of_a_router() {
     let answer = get_text(&client, &format!("{uri}/slow")).await.unwrap();
     let text = "the service has not answered within 50ms";
     assert_eq!(answer, (StatusCode::GATEWAY_TIMEOUT, text.to_owned()));
+    server.shutdown(Duration::from_secs(60)).await;
+}
+
+#[runtime::test]
+async fn a_timeout_layer_with_a_status_needs_no_handler_of_errors() {
+    let app = Router::new()
+        .route("/fast", get(async || "fast"))
+        .route("/slow", get(async || std::future::pending::<String>().await))
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_millis(50)));
+    let listener = listener();
+    let uri = format!("http://{}", listener.local_addr().unwrap());
+    let server = adapters::axum::serve(listener, app).start().unwrap();
+    let client = Client::new();
+    for (path, answer) in [("/fast", (StatusCode::OK, "fast")), ("/slow", (StatusCode::REQUEST_TIMEOUT, ""))]
+    {
+        let (status, text) = get_text(&client, &format!("{uri}{path}")).await.unwrap();
+        assert_eq!((status, &*text), answer);
+    }
+    server.shutdown(Duration::from_secs(60)).await;
+}
+
+#[runtime::test(workers = 2)]
+async fn a_rate_limit_is_shared_by_all_workers_and_lets_the_others_wait() {
+    let span = Duration::from_millis(200);
+    let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(3, span));
+    let listener = listener();
+    let uri = format!("http://{}/", listener.local_addr().unwrap());
+    let server = adapters::axum::serve(listener, app).start().unwrap();
+    let begin = Instant::now();
+    let requests: Vec<_> = (0..7)
+        .map(|number| {
+            let uri = uri.clone();
+            runtime::spawn_on(number % 2, move || async move {
+                get_text(&Client::new(), &uri).await.unwrap();
+                begin.elapsed()
+            })
+        })
+        .collect();
+    let mut times = Vec::new();
+    for request in requests {
+        times.push(request.await.unwrap());
+    }
+    times.sort();
+    // Three in each span; a span begins with its first call.
+    assert!(times[3] >= span && times[6] >= 2 * span, "{times:?}");
     server.shutdown(Duration::from_secs(60)).await;
 }
