@@ -88,6 +88,119 @@ fn tokio_postgres_queries_and_pipelines_and_reports_errors() {
     });
 }
 
+/// Opens connections for a pool. Pools want a future that is `Send`: the work is a task's of `worker`.
+#[derive(Debug)]
+struct Connector {
+    address: SocketAddr,
+    handle: runtime::Handle,
+    worker: usize,
+}
+
+impl Connector {
+    fn new(address: SocketAddr) -> Self {
+        Self { address, handle: runtime::Handle::current(), worker: runtime::current_worker() }
+    }
+
+    async fn open(&self) -> std::io::Result<tokio_postgres::Client> {
+        let address = self.address;
+        let opening = self.handle.spawn_on(self.worker, move || async move {
+            let stream = TcpStream::connect(address).await?;
+            let mut config = tokio_postgres::Config::new();
+            config.user("postgres").dbname("postgres");
+            let connected = config.connect_raw(Io::new(stream), tokio_postgres::NoTls).await;
+            let (client, connection) = connected.map_err(std::io::Error::other)?;
+            drop(runtime::spawn(connection));
+            Ok(client)
+        });
+        opening.await.map_err(std::io::Error::other)?
+    }
+}
+
+impl deadpool::managed::Manager for Connector {
+    type Type = tokio_postgres::Client;
+    type Error = std::io::Error;
+
+    async fn create(&self) -> std::io::Result<tokio_postgres::Client> {
+        self.open().await
+    }
+
+    async fn recycle(
+        &self,
+        client: &mut tokio_postgres::Client,
+        _: &deadpool::managed::Metrics,
+    ) -> deadpool::managed::RecycleResult<std::io::Error> {
+        match client.is_closed() {
+            true => Err(deadpool::managed::RecycleError::message("the connection has ended")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl bb8::ManageConnection for Connector {
+    type Connection = tokio_postgres::Client;
+    type Error = std::io::Error;
+
+    async fn connect(&self) -> std::io::Result<tokio_postgres::Client> {
+        self.open().await
+    }
+
+    async fn is_valid(&self, client: &mut tokio_postgres::Client) -> std::io::Result<()> {
+        client.simple_query("").await.map(drop).map_err(std::io::Error::other)
+    }
+
+    fn has_broken(&self, client: &mut tokio_postgres::Client) -> bool {
+        client.is_closed()
+    }
+}
+
+/// Twenty tasks query by a pool of three connections, at most three at a time; returns how many connections have queried. One that the
+/// server ends is replaced.
+macro_rules! clients_are_shared {
+    ($pool:expr) => {{
+        let pool = $pool;
+        let queries: Vec<_> = (0..20_i32)
+            .map(|number| {
+                let pool = pool.clone();
+                runtime::spawn(async move {
+                    let client = pool.get().await.unwrap();
+                    let query = "select $1::int, pg_backend_pid() from pg_sleep(0.01)";
+                    let row = client.query_one(query, &[&number]).await.unwrap();
+                    (row.get::<_, i32>(0), row.get::<_, i32>(1))
+                })
+            })
+            .collect();
+        let mut processes = std::collections::BTreeSet::new();
+        for (number, query) in (0..).zip(queries) {
+            let (answer, process) = query.await.unwrap();
+            assert_eq!(answer, number);
+            processes.insert(process);
+        }
+        assert!((1..=3).contains(&processes.len()), "{processes:?}");
+        let client = pool.get().await.unwrap();
+        client.query_one("select pg_terminate_backend(pg_backend_pid())", &[]).await.unwrap_err();
+        drop(client);
+        let client = pool.get().await.unwrap();
+        assert_eq!(client.query_one("select 7", &[]).await.unwrap().get::<_, i32>(0), 7);
+    }};
+}
+
+#[test]
+fn pools_of_deadpool_and_bb8_share_connections_of_tokio_postgres() {
+    let Some(server) = requirements::require("PostgreSQL's server", crate::servers::postgres().unwrap())
+    else {
+        return;
+    };
+    on_each_driver(async || {
+        let deadpool: deadpool::managed::Pool<Connector> =
+            deadpool::managed::Pool::builder(Connector::new(server.address)).max_size(3).build().unwrap();
+        clients_are_shared!(deadpool);
+        // Its timers and tasks are tokio's.
+        let _tokio = adapters::tokio_context::start().await.unwrap();
+        let bb8 = bb8::Pool::builder().max_size(3).build(Connector::new(server.address)).await;
+        clients_are_shared!(bb8.unwrap());
+    });
+}
+
 /// What a pool of sqlx's does: its queries run on several connections at once, an error leaves a connection usable, and
 /// a query that is given up doesn't confuse the next.
 macro_rules! pool_works {
