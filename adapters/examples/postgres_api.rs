@@ -1,4 +1,4 @@
-//! A small JSON API with axum and PostgreSQL. `cargo run -p lull-adapters --example postgres_api`
+//! A small JSON API with axum, PostgreSQL and a pool of deadpool's. `cargo run -p lull-adapters --example postgres_api`
 //!
 //! It starts a PostgreSQL server if one is installed (Debian: `postgresql`), and sends itself requests.
 
@@ -6,34 +6,63 @@
 mod servers;
 
 use std::error::Error;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use adapters::Io;
-use adapters::hyper::Client;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http_body_util::{BodyExt, Full};
-use hyper::Request;
-use hyper::body::Bytes;
+use deadpool::managed::{Manager, Metrics, Pool, RecycleError, RecycleResult};
 use net::{TcpListener, TcpStream};
 use serde::{Deserialize, Serialize};
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::{Client, Config, NoTls};
 
 #[derive(Serialize, Deserialize)]
 struct Note {
     text: String,
 }
 
-/// The connection's task is worker 0's; clients of all workers share it, and their queries are pipelined.
-type Database = Arc<tokio_postgres::Client>;
+/// Connections that requests of all workers take turns with.
+type Database = Pool<Connector>;
+
+/// Opens them, by tasks of the runtime's workers: a pool wants a future that is `Send`, which a socket's is not.
+struct Connector {
+    address: SocketAddr,
+    runtime: runtime::Handle,
+}
+
+impl Manager for Connector {
+    type Type = Client;
+    type Error = io::Error;
+
+    async fn create(&self) -> io::Result<Client> {
+        let address = self.address;
+        let opened = self.runtime.spawn_on(0, move || async move {
+            let stream = Io::new(TcpStream::connect(address).await?);
+            let mut config = Config::new();
+            config.user("postgres").dbname("postgres");
+            let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(io::Error::other)?;
+            runtime::spawn(connection);
+            Ok(client)
+        });
+        opened.await.map_err(io::Error::other)?
+    }
+
+    async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<io::Error> {
+        match client.is_closed() {
+            true => Err(RecycleError::message("the connection has ended")),
+            false => Ok(()),
+        }
+    }
+}
 
 async fn add(
     State(database): State<Database>,
     Json(note): Json<Note>,
 ) -> Result<String, (StatusCode, String)> {
+    let database = database.get().await.map_err(failed)?;
     let insert = "insert into notes (text) values ($1) returning id";
     let row = database.query_one(insert, &[&note.text]).await.map_err(failed)?;
     Ok(row.get::<_, i32>(0).to_string())
@@ -43,27 +72,14 @@ async fn read(
     State(database): State<Database>,
     Path(id): Path<i32>,
 ) -> Result<Json<Note>, (StatusCode, String)> {
+    let database = database.get().await.map_err(failed)?;
     let found = database.query_opt("select text from notes where id = $1", &[&id]).await.map_err(failed)?;
     let row = found.ok_or((StatusCode::NOT_FOUND, format!("there is no note {id}")))?;
     Ok(Json(Note { text: row.get(0) }))
 }
 
-fn failed(error: tokio_postgres::Error) -> (StatusCode, String) {
+fn failed(error: impl Error) -> (StatusCode, String) {
     (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
-}
-
-async fn connect(address: SocketAddr) -> Result<Database, Box<dyn Error>> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let mut config = Config::new();
-    config.user("postgres").dbname("postgres");
-    let (client, connection) = config.connect_raw(Io::new(stream), NoTls).await?;
-    drop(runtime::spawn(async {
-        if let Err(error) = connection.await {
-            eprintln!("the connection to the database has failed: {error}");
-        }
-    }));
-    Ok(Arc::new(client))
 }
 
 #[runtime::main]
@@ -72,24 +88,35 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("skipped: PostgreSQL's server is not installed");
         return Ok(());
     };
-    let database = connect(postgres.address).await?;
-    database.batch_execute("create table notes (id serial primary key, text text not null)").await?;
+    let connector = Connector { address: postgres.address, runtime: runtime::Handle::current() };
+    let database = Database::builder(connector).max_size(3).build()?;
+    let create = "create table notes (id serial primary key, text text not null)";
+    database.get().await?.batch_execute(create).await?;
 
     let app = Router::new().route("/notes", post(add)).route("/notes/{id}", get(read)).with_state(database);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let server = adapters::axum::serve(listener, app).start()?;
-
-    let client = Client::<Full<Bytes>>::new();
-    let request = Request::post(format!("http://{address}/notes")).header("content-type", "application/json");
-    let response = client.get().request(request.body(Full::from(r#"{"text":"hello"}"#))?).await?;
-    let id = String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?;
-    for id in [&*id, "1000"] {
-        let response = client.get().get(format!("http://{address}/notes/{id}").parse()?).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        println!("note {id}: {status}: {}", String::from_utf8_lossy(&body));
+    runtime::spawn(adapters::axum::serve(listener, app).into_future());
+    let asked = runtime::spawn_blocking(move || {
+        let note = r#"{"text":"hello"}"#;
+        let head = "content-type: application/json\r\ncontent-length: 16";
+        let id =
+            ask(address, &format!("POST /notes HTTP/1.1\r\n{head}\r\nconnection: close\r\n\r\n{note}"))?.1;
+        let read = |id| ask(address, &format!("GET /notes/{id} HTTP/1.1\r\nconnection: close\r\n\r\n"));
+        io::Result::Ok([read(&*id)?, read("1000")?])
+    });
+    for (status, body) in asked.await?? {
+        println!("{status}: {body}");
     }
-    server.shutdown(std::time::Duration::from_secs(1)).await;
     Ok(())
+}
+
+/// The status line and the body.
+fn ask(address: SocketAddr, request: &str) -> io::Result<(String, String)> {
+    let mut stream = std::net::TcpStream::connect(address)?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    Ok((head.lines().next().unwrap_or_default().to_owned(), body.to_owned()))
 }

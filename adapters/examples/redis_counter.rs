@@ -22,7 +22,7 @@ async fn connect(address: SocketAddr) -> Result<MultiplexedConnection, Box<dyn E
     let (connection, driver) =
         MultiplexedConnection::new_with_config(&RedisConnectionInfo::default(), SendIo::new(stream), config)
             .await?;
-    drop(runtime::spawn(driver));
+    runtime::spawn(driver);
     Ok(connection)
 }
 
