@@ -48,6 +48,136 @@ fn the_page_of_drivers_has_the_table_of_the_code() {
     assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
 }
 
+/// The programs that run on both runtimes: the file on Lull, and what it shows.
+const PORTS: [(&str, &str); 8] = [
+    ("adapters/examples/axum_hello.rs", "axum with tower-http's layers"),
+    ("adapters/examples/chat.rs", "a chat with all of tokio's channels"),
+    ("adapters/examples/postgres_api.rs", "tokio-postgres with a pool of deadpool's"),
+    ("adapters/examples/reqwest_pages.rs", "reqwest"),
+    ("adapters/examples/grpc_chat.rs", "tonic with TLS"),
+    ("adapters/examples/redis_counter.rs", "redis"),
+    ("adapters/examples/mini_redis.rs", "a small Redis"),
+    ("net/examples/metrics.rs", "the runtime's metrics for Prometheus"),
+];
+
+/// What `tests/crates-matrix` has written, and what it will be asked to.
+#[test]
+fn the_table_of_crates_has_the_versions_of_the_lock_file_and_every_crate_that_is_tested() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let (page, lock, manifest) =
+        (read("docs/which-crates-work.md"), read("Cargo.lock"), read("adapters/Cargo.toml"));
+    let table = page.split("| Crate | Version |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let mut listed = BTreeSet::new();
+    for row in table.lines().skip(2) {
+        let columns: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, version, what, outcomes @ ..] = &*columns else { panic!("{row}") };
+        let package = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+        assert!(
+            lock.contains(&package),
+            "run tests/crates-matrix {name}: Cargo.lock has no {name} {version}"
+        );
+        let is_good = |outcome: &&str| !outcome.is_empty() && !outcome.contains("failed");
+        assert!(outcomes.iter().all(is_good), "run tests/crates-matrix {name}, or mend {what}: {row}");
+        listed.insert(*name);
+    }
+    // Helpers of tests, what a listed crate brings along, and what is on the page for itself.
+    const OTHERS: [&str; 25] = [
+        "bytes",
+        "futures-core",
+        "futures-io",
+        "futures-rustls",
+        "h2",
+        "http",
+        "http-body-util",
+        "memmap2",
+        "net",
+        "pin-project-lite",
+        "prost",
+        "rand",
+        "rcgen",
+        "runtime",
+        "rustix",
+        "send_wrapper",
+        "serde",
+        "slab",
+        "tempfile",
+        "tests-requirements",
+        "thiserror",
+        "tonic-prost",
+        "tower-layer",
+        "tower-service",
+        "tracing",
+    ];
+    let dependencies = manifest.lines().filter(|line| line.contains("workspace = true"));
+    let names = dependencies.filter_map(|line| line.split([' ', '.', '=']).next());
+    let missing: BTreeSet<&str> = names
+        .filter(|name| !OTHERS.contains(name) && !listed.contains(name))
+        .filter(|name| lock.contains(&format!("name = \"{name}\"\n")))
+        .collect();
+    assert!(missing.is_empty(), "give them a row in docs/which-crates-work.md: {missing:?}");
+}
+
+#[test]
+fn the_page_says_how_many_lines_a_port_changes() {
+    let mut table = "| Program | Lines on tokio | Changed on Lull |\n|---|---|---|\n".to_owned();
+    for (path, what) in PORTS {
+        let name = Path::new(path).file_name().unwrap().to_str().unwrap();
+        let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+        let (on_lull, on_tokio) = (read(path), read(&format!("adapters/examples/tokio/{name}")));
+        let (on_lull, on_tokio) = (program_lines(&on_lull), program_lines(&on_tokio));
+        let changed = changed_lines(&on_tokio, &on_lull);
+        let lines = on_tokio.len();
+        table += &format!("| [{what}](../{path}) | {lines} | {changed} |\n");
+    }
+    let path = root().join("docs/from-tokio.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let start = page.find("| Program |").unwrap();
+    let end = page[start..].find("\n\n").map_or(page.len(), |end| start + end + 1);
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[end..])).unwrap();
+        return;
+    }
+    assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
+}
+
+/// The lines of a program without what says how it is run.
+fn program_lines(program: &str) -> Vec<&str> {
+    program.lines().filter(|line| !line.starts_with("//!")).collect()
+}
+
+/// How many lines were changed, added or removed: of each run of differing lines the larger side counts.
+fn changed_lines(before: &[&str], after: &[&str]) -> usize {
+    // The longest common subsequence of what follows each pair of lines.
+    let mut common = vec![vec![0_usize; after.len() + 1]; before.len() + 1];
+    for old in (0..before.len()).rev() {
+        for new in (0..after.len()).rev() {
+            common[old][new] = match before[old] == after[new] {
+                true => common[old + 1][new + 1] + 1,
+                false => common[old + 1][new].max(common[old][new + 1]),
+            };
+        }
+    }
+    let (mut old, mut new, mut changed, mut run) = (0, 0, 0, (0, 0));
+    while old < before.len() || new < after.len() {
+        if old < before.len() && new < after.len() && before[old] == after[new] {
+            changed += usize::max(run.0, run.1);
+            (old, new, run) = (old + 1, new + 1, (0, 0));
+        } else if new == after.len() || old < before.len() && common[old + 1][new] >= common[old][new + 1] {
+            (old, run.0) = (old + 1, run.0 + 1);
+        } else {
+            (new, run.1) = (new + 1, run.1 + 1);
+        }
+    }
+    changed + usize::max(run.0, run.1)
+}
+
+#[test]
+fn changed_lines_are_those_of_the_larger_side() {
+    assert_eq!(changed_lines(&["a", "b", "c"], &["a", "b", "c"]), 0);
+    assert_eq!(changed_lines(&["a", "b", "c"], &["a", "x", "y", "c", "d"]), 3);
+    assert_eq!(changed_lines(&["a", "b", "c", "d"], &["d"]), 3);
+}
+
 #[test]
 fn every_page_of_the_book_is_in_its_summary() {
     let docs = root().join("docs");
