@@ -260,7 +260,7 @@ impl ReportInputs<'_> {
                 }
                 match (self.interface, napi) {
                     (None, _) => why.push("no interface is named, so no queue can have a kernel thread".into()),
-                    (Some(name), None) => why.push(format!("{name} has no NAPI for this worker")),
+                    (Some(name), None) => why.push(without_napi(name)),
                     // The failed step says it, too.
                     (_, Some(napi)) if self.failed_knobs().is_empty() => why.push(format!(
                         "no kernel thread polls NAPI {} all the time (it needs Linux 6.19); vanilla runs instead",
@@ -282,7 +282,7 @@ impl ReportInputs<'_> {
         if self.napi_id == 0 {
             why.push(match self.interface {
                 None => "no interface is named, so there is no queue to poll".to_owned(),
-                Some(name) => format!("{name} has no NAPI for this worker"),
+                Some(name) => without_napi(name),
             });
             return (Running::Blocking, why);
         }
@@ -345,6 +345,13 @@ impl ReportInputs<'_> {
         }
         (Running::KernelPolling, why)
     }
+}
+
+/// The driver polls a veth by its NAPI only with GRO.
+fn without_napi(interface: &str) -> String {
+    format!(
+        "{interface} has no NAPI for this worker; if it is a veth, `ethtool -K {interface} gro on` gives it one"
+    )
 }
 
 fn polled_by_thread(napi: &Napi) -> String {
