@@ -2,6 +2,7 @@
 
 mod axum_app;
 mod common;
+mod crowded_chat;
 mod databases;
 mod ecosystem;
 mod file_bodies;
