@@ -22,14 +22,26 @@
 //!
 //! `tokio::task::spawn_blocking` works, on further threads. `block_in_place` and `tokio::task::spawn_local` don't.
 
+use std::cell::RefCell;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
 use futures_channel::oneshot;
 use runtime::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 
-/// Starts a thread with tokio's runtime, and enters its context on all workers, until the result is dropped.
+thread_local! {
+    /// The context that this worker is in. A thread leaves tokio's contexts in the reverse order only, so it enters one at a time.
+    static CURRENT: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
+}
+
+fn current() -> Option<Arc<Shared>> {
+    CURRENT.with_borrow(Weak::upgrade)
+}
+
+/// Starts a thread with tokio's runtime, and enters its context on all workers, until the result is dropped. Where there is a context
+/// already, the result shares it.
 ///
 /// # Errors
 /// If the runtime or the thread can't be started.
@@ -37,6 +49,9 @@ use tokio::runtime::{Builder, Handle};
 /// # Panics
 /// Outside of a runtime of Lull.
 pub async fn start() -> io::Result<TokioContext> {
+    if let Some(shared) = current() {
+        return Ok(TokioContext(shared));
+    }
     let tokio = Builder::new_current_thread().enable_all().build()?;
     let handle = tokio.handle().clone();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -47,39 +62,49 @@ pub async fn start() -> io::Result<TokioContext> {
         tokio.shutdown_background();
     };
     thread::Builder::new().name("tokio".to_owned()).spawn(run)?;
-    let mut context = TokioContext { handle, _stop: stop, workers: Vec::new() };
+    let shared = Arc::new(Shared { handle, _stop: stop, workers: Mutex::default() });
     for worker in 0..runtime::workers() {
         let (enter, entered) = oneshot::channel();
-        let handle = context.handle.clone();
+        let (handle, weak) = (shared.handle.clone(), Arc::downgrade(&shared));
         // The context is the thread's: while this task waits, it is there for all others of the worker.
-        context.workers.push(runtime::spawn_on(worker, move || async move {
-            let _guard = handle.enter();
+        let entering = runtime::spawn_on(worker, move || async move {
+            // Another worker's task may have started one at the same time.
+            let other = current();
+            let _guard = other.is_none().then(|| {
+                CURRENT.set(weak);
+                handle.enter()
+            });
             let _ = enter.send(());
             std::future::pending::<()>().await;
-        }));
+        });
+        shared.workers.lock().unwrap_or_else(PoisonError::into_inner).push(entering);
         entered.await.map_err(|_| io::Error::other(format!("worker {worker} has stopped")))?;
     }
-    Ok(context)
+    Ok(TokioContext(shared))
 }
 
-/// Tokio's context on all workers, see [`start`]. Dropping it leaves the context and ends tokio's thread.
+/// Tokio's context on all workers, see [`start`]. Dropping it leaves the context and ends tokio's thread, unless others share it.
 #[derive(Debug)]
 #[must_use = "the context ends when this is dropped"]
-pub struct TokioContext {
+pub struct TokioContext(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     handle: Handle,
     _stop: oneshot::Sender<()>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl TokioContext {
     /// The handle of tokio's runtime, for example to spawn on it.
     pub fn handle(&self) -> &Handle {
-        &self.handle
+        &self.0.handle
     }
 }
 
-impl Drop for TokioContext {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.workers.iter().for_each(JoinHandle::abort);
+        let workers = self.workers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().for_each(JoinHandle::abort);
     }
 }

@@ -1,5 +1,7 @@
 //! Crates that need tokio's runtime, in its context.
 
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -60,4 +62,37 @@ async fn reqwest_gets_pages_of_an_axum_application_from_each_worker() {
     }
     drop(client);
     assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}
+
+/// How often tokio has panicked because of it. The runtime catches panics of a future that is dropped.
+static OUT_OF_ORDER: AtomicUsize = AtomicUsize::new(0);
+
+fn count_guards_that_are_dropped_out_of_order() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let is_of_guard =
+                info.payload().downcast_ref::<&str>().is_some_and(|message| message.contains("EnterGuard"));
+            OUT_OF_ORDER.fetch_add(usize::from(is_of_guard), Ordering::Relaxed);
+            before(info);
+        }));
+    });
+}
+
+#[runtime::test(workers = 2)]
+async fn a_second_context_shares_the_first_and_they_end_in_any_order() {
+    count_guards_that_are_dropped_out_of_order();
+    let first = adapters::tokio_context::start().await.unwrap();
+    let second = adapters::tokio_context::start().await.unwrap();
+    drop(first);
+    let slept = || tokio::time::sleep(Duration::from_millis(1));
+    slept().await;
+    runtime::spawn_on(1, move || async move { slept().await }).await.unwrap();
+    drop(second);
+    let third = adapters::tokio_context::start().await.unwrap();
+    runtime::spawn_on(1, move || async move { slept().await }).await.unwrap();
+    drop(third);
+    runtime::yield_now().await;
+    assert_eq!(OUT_OF_ORDER.load(Ordering::Relaxed), 0, "a worker has left tokio's contexts out of order");
 }
