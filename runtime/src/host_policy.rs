@@ -63,7 +63,7 @@ fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::E
         return PreparedHost { notes, own_queues: Some(Vec::new()), ..PreparedHost::default() };
     };
     let queues: Vec<u32> = free.iter().collect();
-    let settings = Settings { queues: Some(queues.clone()), ..config.settings.clone() };
+    let settings = Settings { channels: None, queues: Some(queues.clone()), ..config.settings.clone() };
     let plan = Plan::new(config.policy, interface, &settings);
     match policies::apply(&plan, Lifetime::Process, &config.journals) {
         Ok(guard) => {

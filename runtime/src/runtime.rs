@@ -59,6 +59,9 @@ impl Runtime {
             config.settings.worker_cores =
                 (0..count).map(|worker| config.cores[worker % config.cores.len()]).collect();
         }
+        if let Some(interface) = &interface {
+            config.settings.limit_channels(config.policy, interface, count);
+        }
         let prepared = interface.as_ref().map(|interface| prepare_host(&config, interface));
         let PreparedHost { guard, notes, own_queues } = prepared.unwrap_or_default();
         let worker_0_failed = |source| BuildError::Worker { worker: 0, source };

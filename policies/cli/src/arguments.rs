@@ -203,7 +203,8 @@ pub struct PlanArguments {
     /// suspend timeout [default: 100000, or what the interface receives now if that is more]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     peak_packet_rate: Option<u32>,
-    /// Number of receive queues to configure (ethtool channels)
+    /// Number of receive queues to configure (ethtool channels) [default: unchanged; under a policy that polls at most one
+    /// for each worker]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
     /// Size of the receive rings to configure, in descriptors (ethtool rings), for the whole device; a
@@ -227,7 +228,7 @@ impl PlanArguments {
             None => self.worker_cores.iter().collect(),
         };
         let values = self.deferral();
-        let settings = Settings {
+        let mut settings = Settings {
             channels: self.channels,
             rx_ring: self.rx_ring,
             queues: self.queues.as_ref().map(|queues| queues.iter().collect()),
@@ -241,6 +242,7 @@ impl PlanArguments {
             suppression: SuppressionValues { rx_usecs: self.rx_usecs, ..SuppressionValues::default() },
             ..Settings::default()
         };
+        settings.limit_channels(self.policy, interface, settings.worker_cores.len());
         Ok(match subject {
             Subject::Host(interface) => Plan::new(self.policy, interface, &settings),
             Subject::Recording(_, recording) => Plan::for_recording(self.policy, recording, &settings),

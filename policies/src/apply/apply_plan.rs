@@ -282,9 +282,9 @@ impl Guard {
             return Ok(());
         }
         device.invalidate_queues();
-        let settings = Settings { channels: None, ..self.plan.settings.clone() };
         let interface = wait_for_queues(self.plan.ifindex, step.target.number())?;
-        let mut plan = Plan::new(self.plan.policy, &interface, &settings);
+        let mut plan = Plan::new(self.plan.policy, &interface, &self.plan.settings);
+        plan.steps.retain(|planned| planned.knob != step.knob);
         if let Some(undo) = lock(&self.undo).as_mut() {
             undo.journal.queues.clone_from(&plan.queues);
             undo.journal.record_plan(&plan, device);

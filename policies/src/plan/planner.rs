@@ -205,6 +205,13 @@ impl Planner<'_> {
                          drops packets while it rebuilds its queues"
                     ));
                 }
+                if self.policy.busy_polls() && wanted < channels.count {
+                    let (name, count) = (&interface.name, channels.count);
+                    self.notes.push(format!(
+                        "a worker polls one queue, so {name} has {wanted} of its {count} queues until the policy ends; \
+                         --channels {count} keeps all"
+                    ));
+                }
             }
         }
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::grace_time::GraceTime;
-use crate::host::Cpus;
+use crate::host::{Cpus, Interface};
 use crate::law::{LatencyBudget, QueueSettings};
 use crate::netlink::ethtool::Coalescing;
+use crate::policy::Policy;
 
 /// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten (2023),
 /// section 4.2.1; a device with a lower limit is set to its limit.
@@ -91,6 +92,17 @@ impl Settings {
     pub const IRQ_SUSPEND_TIMEOUT: Duration = QueueSettings::LONGEST_SUSPEND_TIMEOUT;
     /// The default number of deferrals: 100, the value of the kernel series' authors.
     pub const DEFER_HARD_IRQS: u64 = 100;
+
+    /// Reduces the device's queues to one for each worker under a policy that polls, as a worker polls one. Not where the
+    /// settings name the queues or their number, nor on a virtual device: a veth's sender uses its own number of queues.
+    pub fn limit_channels(&mut self, policy: Policy, interface: &Interface, workers: usize) {
+        let Ok(workers @ 1..) = u32::try_from(workers) else { return };
+        let is_open = self.channels.is_none() && self.queues.is_none() && interface.device.is_some();
+        let has_more = interface.channels.is_some_and(|channels| channels.count > workers);
+        if policy.busy_polls() && is_open && has_more {
+            self.channels = Some(workers);
+        }
+    }
 }
 
 impl Default for Settings {

@@ -94,6 +94,12 @@ impl NapiMap {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The queues of a worker beside the one that it polls, whose NAPI is `polled`.
+    pub(crate) fn unpolled_queues(&self, worker: usize, polled: u32) -> Vec<u32> {
+        let queues = self.queues().into_iter();
+        queues.filter(|own| own.worker == worker && own.napi != polled).map(|own| own.queue).collect()
+    }
+
     /// The worker that serves the connections of a NAPI. For id 0, the worker with the fewest connections.
     ///
     /// An id that did not exist at start is another interface's, or a new id of a queue whose link was reopened
@@ -191,6 +197,7 @@ mod tests {
         assert_eq!([10, 11, 12].map(|id| owner(&map, id, &workers)), [0, 1, 0]);
         assert_eq!(workers[0].napi.load(Ordering::Relaxed), 10);
         assert_eq!(map.queues()[1], OwnedQueue { queue: 2, napi: 11, worker: 1 });
+        assert_eq!([(0, 10), (1, 11)].map(|(worker, napi)| map.unpolled_queues(worker, napi)), [vec![4], vec![]]);
     }
 
     #[test]

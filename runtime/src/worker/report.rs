@@ -160,6 +160,8 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) driver_note: Option<String>,
     /// Whether sockets may fall back to `SO_BUSY_POLL`.
     pub(crate) so_busy_poll: bool,
+    /// The queues of this worker beside the one that it polls.
+    pub(crate) unpolled: Vec<u32>,
     /// The budgets of the worker's law; `None` without a law.
     pub(crate) budgets: Option<Budgets>,
     /// Why no law chooses how the queue is polled, although the grace time is adaptive, and nothing polls it.
@@ -285,6 +287,13 @@ impl ReportInputs<'_> {
                 Some(name) => without_napi(name),
             });
             return (Running::Blocking, why);
+        }
+        if !self.unpolled.is_empty() {
+            let queues: Vec<String> = self.unpolled.iter().map(|queue| format!("rx-{queue}")).collect();
+            why.push(format!(
+                "a worker polls one queue, so {} of this worker's keep their interrupts",
+                queues.join(", ")
+            ));
         }
         if let Some(no_law) = self.no_law {
             let thread = napi.filter(|napi| napi.has_polling_thread()).map(polled_by_thread);

@@ -91,6 +91,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         ring_polls,
         driver_note,
         so_busy_poll: split,
+        unpolled: runtime.napis.unpolled_queues(index, napi_id),
         budgets: control.as_ref().map(QueueControl::budgets),
         no_law,
         keeps: control.as_ref().and_then(QueueControl::kept_values),
