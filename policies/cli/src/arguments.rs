@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use policies::counters::{RxPackets, Snapshot};
-use policies::host::Recording;
+use policies::host::{Receiving, Recording};
 use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
@@ -38,8 +38,8 @@ pub enum Command {
     List,
     /// Show an interface's queues, NAPIs, interrupts and settings
     Show {
-        /// Interface, for example eth0
-        interface: String,
+        #[command(flatten)]
+        interface: InterfaceOrRecording,
     },
     /// Show what a policy would set, without changing anything
     Plan {
@@ -114,7 +114,7 @@ pub struct InterfaceOrRecording {
     /// Interface, for example eth0
     #[arg(required_unless_present = "from")]
     interface: Option<String>,
-    /// Plan for a recorded interface (`policies record`)
+    /// A recorded interface instead (`policies record`)
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]
     from: Option<PathBuf>,
 }
@@ -141,6 +141,13 @@ impl InterfaceOrRecording {
 }
 
 impl Subject {
+    pub fn receiving(&self) -> Receiving {
+        match self {
+            Self::Host(interface) => Receiving::of(interface),
+            Self::Recording(_, recording) => recording.receiving().clone(),
+        }
+    }
+
     pub fn interface(&self) -> &Interface {
         match self {
             Self::Host(interface) | Self::Recording(interface, _) => interface,

@@ -58,8 +58,11 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Show { interface } => {
-            let interface = host::interface(interface)?;
-            cli.format.print(&json!(interface), || print_interface(&interface));
+            let subject = interface.read()?;
+            let (interface, receiving) = (subject.interface(), subject.receiving());
+            let mut shown = json!(interface);
+            shown["receiving"] = json!(receiving);
+            cli.format.print(&shown, || print_interface(interface, &receiving));
             Ok(ExitCode::SUCCESS)
         }
         Command::Plan { interface, plan: arguments, shell } => {

@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
 use crate::host::identity::network_namespace;
 use crate::host::irqbalance::Irqbalance;
-use crate::host::{Driver, HostFacts, Interface, Recording, RxQueue};
+use crate::host::{Driver, HostFacts, Interface, Receiving, Recording, RxQueue};
 use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
 use crate::supervise::status;
@@ -84,6 +84,7 @@ impl Explanation {
         findings.check_queues(interface, &host);
         findings.check_nearness(interface, &host, status::workers(journals, interface.index));
         findings.check_steering(interface);
+        findings.check_receiving(interface, &Receiving::of(interface));
         findings.check_other_processes(interface, journals)?;
         findings.check_settings(interface, &host);
         if interface.up {
@@ -101,6 +102,7 @@ impl Explanation {
         findings.check_queues(&interface, host);
         findings.check_nearness(&interface, host, Vec::new());
         findings.check_steering(&interface);
+        findings.check_receiving(&interface, recording.receiving());
         findings.check_settings(&interface, host);
         let origin = &recording.origin;
         findings.add_ok(format!(
@@ -367,6 +369,49 @@ impl FindingList {
                     format!("pin the worker of rx-{index} to one of these cores (--cores)"),
                 );
             }
+        }
+    }
+
+    /// What an operator looks for with ethtool.
+    fn check_receiving(&mut self, interface: &Interface, receiving: &Receiving) {
+        let name = &interface.name;
+        if interface.napi_ids().is_empty() {
+            return;
+        }
+        if let Some((what, remedy)) = interface.moderation() {
+            self.add_problem(
+                Severity::Degrades,
+                format!("{name} {what}, which adds to the latency at low load."),
+                remedy,
+            );
+        }
+        let without = receiving.queues_without_entry(interface);
+        if !without.is_empty() {
+            let queues: Vec<String> = without.iter().map(|queue| format!("rx-{queue}")).collect();
+            self.add_problem(
+                Severity::Degrades,
+                format!("The RSS table sends no packets to {}.", queues.join(", ")),
+                format!("ethtool -X {name} default"),
+            );
+        }
+        let contexts = receiving.rss.as_ref().and_then(|rss| rss.contexts).unwrap_or(0) as usize;
+        let rules = receiving.ntuple_rules.unwrap_or(0) as usize;
+        if contexts + rules > 0 {
+            self.add_ok(format!(
+                "{} and {} choose queues beside the RSS table (ethtool -n, -x); policies leave them.",
+                plural(rules, "ntuple rule"),
+                plural(contexts, "RSS context")
+            ));
+        }
+        if receiving.flow_control.is_some_and(|control| control.tx) {
+            self.add_ok(format!(
+                "{name} sends pause frames when it can't take more (flow control), which stops all queues for a full one."
+            ));
+        }
+        if let Some(missed) = receiving.missed.filter(|missed| *missed > 0) {
+            self.add_ok(format!(
+                "{name} has had no room for {missed} packets since it is there (rx_missed_errors); `--rx-ring` gives it more."
+            ));
         }
     }
 

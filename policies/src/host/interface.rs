@@ -113,6 +113,18 @@ impl Interface {
         self.queues.iter().any(|queue| queue.irq.is_some())
     }
 
+    /// How the device delays its receive interrupts, and the command that has it not; `None` if it doesn't.
+    pub(crate) fn moderation(&self) -> Option<(String, String)> {
+        let value = |wanted| self.coalescing.iter().find(|(which, _)| *which == wanted).map(|it| it.1);
+        let command = format!("ethtool -C {}", self.name);
+        if value(Coalescing::AdaptiveRx) == Some(1) {
+            let what = "adapts the delay of its interrupts (adaptive-rx)".to_owned();
+            return Some((what, format!("{command} adaptive-rx off rx-usecs 0")));
+        }
+        let delay = value(Coalescing::RxUsecs).filter(|delay| *delay > 0)?;
+        Some((format!("delays its interrupts (rx-usecs {delay})"), format!("{command} rx-usecs 0")))
+    }
+
     /// Whether the queue may have an interrupt that was not found. Nothing stands in for it then.
     pub fn irq_is_unknown(&self, queue: &RxQueue) -> bool {
         queue.irq.is_none() && self.device.is_some()

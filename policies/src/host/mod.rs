@@ -16,6 +16,7 @@ mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;
 pub(crate) mod process_stat;
+mod receiving;
 mod recording;
 pub mod scheduler;
 
@@ -27,4 +28,5 @@ pub(crate) use host_facts::HostFacts;
 pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};
 pub use machine::Machine;
+pub use receiving::Receiving;
 pub use recording::{Recording, UnusableRecording};

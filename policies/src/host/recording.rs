@@ -11,6 +11,7 @@ use super::discover;
 use super::facts::InterfaceFacts;
 use super::host_facts::HostFacts;
 use super::interface::Interface;
+use super::receiving::Receiving;
 use crate::cpus::Cpus;
 use crate::error::Error;
 
@@ -30,6 +31,9 @@ pub struct Recording {
     pub origin: String,
     pub(crate) host: HostFacts,
     interface: InterfaceFacts,
+    /// Older recordings lack it.
+    #[serde(default)]
+    receiving: Receiving,
 }
 
 /// Why a file is no recording.
@@ -69,7 +73,8 @@ impl Recording {
     pub fn of(interface: &str) -> Result<Self, Error> {
         let (host, interface) = (HostFacts::read(), discover::facts(interface)?);
         let origin = format!("policies {} on Linux {}", env!("CARGO_PKG_VERSION"), host.kernel);
-        Ok(Self { format: FORMAT.to_owned(), version: VERSION, origin, host, interface })
+        let receiving = Receiving::of(&Interface::from_facts(&interface));
+        Ok(Self { format: FORMAT.to_owned(), version: VERSION, origin, host, interface, receiving })
     }
 
     /// Reads a file.
@@ -133,6 +138,11 @@ impl Recording {
     /// The interface.
     pub fn interface(&self) -> Interface {
         Interface::from_facts(&self.interface)
+    }
+
+    /// How it spreads packets, and what it has dropped. Empty in recordings of older versions.
+    pub fn receiving(&self) -> &Receiving {
+        &self.receiving
     }
 
     /// As [`nearest_cores`](crate::nearest_cores), on the recorded host.

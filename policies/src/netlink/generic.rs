@@ -55,6 +55,11 @@ impl<F> Frame<F> {
         number_in(&self.attributes, kind)
     }
 
+    /// The bytes of the first attribute of a type.
+    pub fn bytes(&self, kind: u16) -> Option<&[u8]> {
+        self.attributes.iter().find(|attribute| attribute.kind() == kind).map(Attribute::value)
+    }
+
     /// The attributes in the first one of a type; empty if there is none.
     pub fn inner(&self, kind: u16) -> Vec<Attribute> {
         let found = self.attributes.iter().find(|attribute| attribute.kind() == kind);

@@ -283,18 +283,10 @@ impl Planner<'_> {
     /// Kernel polling leaves coalescing alone, because it is of the whole device. Where interrupts are on, at low load
     /// and in interrupt-first mode, the device's own delay is part of each request's latency.
     fn note_moderation(&mut self, interface: &Interface) {
-        let value = |wanted| interface.coalescing.iter().find(|(which, _)| *which == wanted).map(|it| it.1);
-        if value(Coalescing::AdaptiveRx) == Some(1) {
+        if let Some((what, remedy)) = interface.moderation() {
+            let name = &interface.name;
             self.notes.push(format!(
-                "{0} adapts the delay of its interrupts (adaptive-rx), which adds to the latency at low load; \
-                 `ethtool -C {0} adaptive-rx off rx-usecs 0` turns that off for the whole device",
-                interface.name
-            ));
-        } else if let Some(delay) = value(Coalescing::RxUsecs).filter(|delay| *delay > 0) {
-            self.notes.push(format!(
-                "{0} delays its interrupts (rx-usecs {delay}), which adds to the latency at low load; \
-                 `ethtool -C {0} rx-usecs 0` turns that off for the whole device",
-                interface.name
+                "{name} {what}, which adds to the latency at low load; `{remedy}` turns that off for the whole device"
             ));
         }
     }

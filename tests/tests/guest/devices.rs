@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use serial_test::serial;
 
+use super::eight_queues::expect_no_queue_without_a_worker;
 use super::load::{load, start, stop, worker_lines};
 use super::machine::{Machine, Nic, Shape};
 use super::{boot as boot_nics, boot_shape};
@@ -26,10 +27,19 @@ fn steps(plan: &Value) -> Vec<Value> {
     steps
 }
 
+/// In one guest, as each takes a quarter of a minute to start.
 #[test]
 #[serial]
-fn a_plan_for_a_recording_is_that_for_the_device() {
+fn recordings_fewer_workers_than_queues_and_interfaces_above() {
     let Some(mut guest) = boot() else { return };
+    expect_plans_of_recordings_to_be_those_of_devices(&mut guest);
+    // As `ethtool -K eth3 lro off`, without which vmxnet3's sockets have no NAPI.
+    guest.run(&format!("echo 1 >/proc/sys/net/ipv4/conf/{}/forwarding", guest.interfaces[3].clone()));
+    expect_no_queue_without_a_worker(&mut guest, &NICS);
+    expect_what_is_above_to_lead_to_the_queues(&mut guest);
+}
+
+fn expect_plans_of_recordings_to_be_those_of_devices(guest: &mut Machine) {
     for (nic, interface) in NICS.into_iter().zip(guest.interfaces.clone()) {
         let recording = guest.run(&format!("policies record {interface} | tee /tmp/recording.json"));
         assert!(!recording.contains("10.9.") && !recording.contains("52:54"), "addresses: {recording}");
@@ -58,6 +68,47 @@ fn a_plan_for_a_recording_is_that_for_the_device() {
     guest.run("head -c 900 /tmp/recording.json >/tmp/cut.json");
     let answer = guest.ask("policies explain --from /tmp/cut.json");
     assert!(answer.status == 1 && answer.text.contains("/tmp/cut.json is not a recording"), "{answer:?}");
+}
+
+/// A VLAN on virtio-net, and a bond of virtio-net and e1000e. The host may have no VLANs, so only the bond is loaded.
+fn expect_what_is_above_to_lead_to_the_queues(guest: &mut Machine) {
+    let (first, second) = (guest.interfaces[0].clone(), guest.interfaces[1].clone());
+    let before = guest.settings(&first);
+    guest.run("for module in /above/*.ko; do insmod $module || exit 1; done");
+    guest.run(&format!("ip link add link {first} name vlan7 type vlan id 7"));
+    guest.run("ip addr add 10.9.7.2/24 dev vlan7; ip link set vlan7 up");
+    let explained = guest.ask("policies explain vlan7");
+    assert!(explained.status == 3, "{}", explained.text);
+    assert!(explained.text.contains(&format!("policies explain {first}")), "{}", explained.text);
+    start(guest, 7, "kernel-polling", "-t 4 --cores 0-3 --gro-flush-timeout 200");
+    assert_ne!(guest.settings(&first), before, "the interface of the VLAN has the policy");
+    stop(guest);
+    assert_eq!(guest.settings(&first), before, "VLAN");
+    guest.run("ip link del vlan7");
+
+    let ports = format!(
+        "cd /sys/class/net/bond0/bonding; echo active-backup >mode; for port in {first} {second}; do ip addr flush dev $port; \
+         ip link set $port down; echo +$port >slaves; done; echo {first} >active_slave; \
+         ip addr add 10.9.0.2/24 dev bond0; ip link set bond0 up"
+    );
+    guest.run(&ports);
+    guest.wait_for("grep -q 1 /sys/class/net/bond0/carrier");
+    let before = guest.settings(&first);
+    let explained = guest.ask("policies explain bond0");
+    assert!(explained.status == 3, "{}", explained.text);
+    for port in [&first, &second] {
+        assert!(explained.text.contains(&format!("policies explain {port}")), "{}", explained.text);
+    }
+    let flags = format!("-t 4 --cores 0-3 --gro-flush-timeout 200 --interface {first}");
+    start(guest, 0, "kernel-polling", &flags);
+    load(guest, 0, RATE);
+    let [aligned, misaligned, without] = ["aligned", "misaligned", "without_napi"]
+        .map(|word| worker_lines(guest, 0).iter().map(|line| line.number(word)).sum::<u64>());
+    println!("bond: {aligned} connections aligned, {misaligned} misaligned, {without} without NAPI");
+    // See `eight_queues`.
+    assert!(aligned >= 32 && misaligned <= 1 && without <= 1, "{aligned}, {misaligned}, {without}");
+    stop(guest);
+    assert_eq!(guest.settings(&first), before, "bond");
 }
 
 const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-thread"];

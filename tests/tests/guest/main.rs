@@ -31,13 +31,13 @@ const POLICIES: [&str; 4] = ["vanilla", "packing", "suppression", "kernel-pollin
 
 #[test]
 #[serial]
-fn every_policy_is_applied_and_restored_on_every_nic() {
-    let Some(mut guest) = boot(&[Nic::Igb, Nic::Igb, Nic::E1000e, Nic::Virtio], 1) else { return };
+fn every_policy_is_written_on_its_interface_only_and_restored() {
+    // The table of `devices` has the others.
+    let Some(mut guest) = boot(&[Nic::Igb, Nic::Igb], 1) else { return };
     let interfaces = guest.interfaces.clone();
     for (own, interface) in interfaces.iter().enumerate() {
         let before: Vec<_> = interfaces.iter().map(|name| guest.settings(name)).collect();
         for policy in POLICIES.into_iter().chain(["kernel-thread"]) {
-            // With a worker on each core vanilla is what virtio-net sets up itself.
             let answer = guest.ask(&format!("policies apply {interface} --policy {policy} --worker-cores 1"));
             println!("{interface} {policy}: {}", answer.text);
             assert_ne!(guest.settings(interface), before[own], "{policy} on {interface}");
