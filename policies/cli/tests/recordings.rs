@@ -75,6 +75,70 @@ fn what_prevents_a_policy_has_an_exit_code_of_its_own() {
     assert_eq!(vanilla.status.code(), Some(0), "nothing prevents vanilla");
 }
 
+/// A worker polls one queue.
+#[test]
+fn a_device_keeps_no_more_queues_than_workers_poll() {
+    let plan = |recording: &str, flags: &str| {
+        let output = policies(&format!("plan {flags}"), &folder().join(recording));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let two = plan("igb.json", "--policy kernel-polling --worker-cores 0-1");
+    assert!(two.lines().any(|line| line.starts_with(" combined channels") && line.contains(" 2 ")), "{two}");
+    assert!(
+        two.contains("eth0 has 2 of its 4 queues until the policy ends; --channels 4 keeps all"),
+        "{two}"
+    );
+    let kept = plan("igb.json", "--policy kernel-polling --worker-cores 0-1 --channels 4");
+    assert!(kept.contains("4 queues for 2 workers"), "{kept}");
+    for flags in
+        ["--policy vanilla --worker-cores 0-1", "--policy kernel-polling --worker-cores 0-1 --queues 0-1"]
+    {
+        let unchanged = plan("igb.json", flags);
+        assert!(!unchanged.contains(" channels "), "{flags}: {unchanged}");
+    }
+}
+
+#[test]
+fn how_a_recorded_device_spreads_and_drops_packets_is_shown_and_explained() {
+    let whole = fs::read_to_string(folder().join("igb.json")).unwrap();
+    let mut recording: serde_json::Value = serde_json::from_str(&whole).unwrap();
+    recording["receiving"] = serde_json::json!({
+        "rss": { "entries": [[0, 96], [1, 32]], "contexts": 1 },
+        "ntuple_rules": 2,
+        "flow_control": { "autonegotiated": true, "rx": false, "tx": true },
+        "queue_drops": [[0, 5], [1, 0]],
+        "missed": 7,
+        "dropped": 3,
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), recording.to_string()).unwrap();
+    let text = |command: &str| String::from_utf8(policies(command, file.path()).stdout).unwrap();
+    let shown = text("show");
+    for line in [
+        "RSS table: rx-0 96, rx-1 32; 1 other RSS contexts; 2 ntuple rules",
+        "flow control: rx off, tx on, autonegotiated",
+        "dropped packets: rx_missed_errors 7, rx_dropped 3",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    let drops = |queue: &str| {
+        let row = shown.lines().find(|line| line.trim_start().starts_with(queue));
+        row.unwrap().split_whitespace().last().unwrap().to_owned()
+    };
+    assert_eq!(["rx-0", "rx-1", "rx-2"].map(drops), ["5", "0", "-"]);
+    let explained = text("explain");
+    for finding in [
+        "The RSS table sends no packets to rx-2, rx-3.",
+        "2 ntuple rules and 1 RSS context choose queues beside the RSS table",
+        "sends pause frames",
+        "has had no room for 7 packets",
+    ] {
+        assert!(explained.contains(finding), "{finding}: {explained}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&text("--format json show")).unwrap();
+    assert_eq!((&json["receiving"], &json["schema"]), (&recording["receiving"], &serde_json::json!(1)));
+}
+
 /// As of virtio on MMIO.
 #[test]
 fn an_interrupt_that_queues_share_is_placed_once() {

@@ -302,7 +302,7 @@ impl FindingList {
                 format!(
                     "{name} has {count} queues and this process has {cores} cores; a worker polls one queue."
                 ),
-                format!("policies apply {name} --policy kernel-polling --workers {cores} --channels {cores}"),
+                format!("policies apply {name} --policy kernel-polling --workers {cores}"),
             );
         } else if count < cores && max > count {
             let wanted = cores.min(max);
@@ -410,7 +410,7 @@ impl FindingList {
         }
         if let Some(missed) = receiving.missed.filter(|missed| *missed > 0) {
             self.add_ok(format!(
-                "{name} has had no room for {missed} packets since it is there (rx_missed_errors); `--rx-ring` gives it more."
+                "{name} has had no room for {missed} packets so far (rx_missed_errors); `--rx-ring` gives it more."
             ));
         }
     }

@@ -2,25 +2,25 @@
 
 use std::fmt;
 
-/// In which of the kernels that were read a driver has something: 6.12, the last before per-NAPI settings, and 7.3.
+/// Since which kernel a driver has something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Since {
-    /// Linux 6.12 has it.
-    Linux6_12,
+    /// The first kernel that has it; 6.12, the last before per-NAPI settings, stands for earlier ones as well.
+    Linux(u8, u8),
     /// Linux 7.3 has it, 6.12 not. Which kernel between them was the first is not known here.
-    Linux7_3,
-    /// Linux 7.3 has it not.
+    By7_3,
+    /// Linux 7.3 does not have it.
     Never,
 }
 
 impl fmt::Display for Since {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Linux6_12 => "6.12",
-            Self::Linux7_3 => "7.3",
-            Self::Never => "no",
-        })
+        match self {
+            Self::Linux(major, minor) => write!(f, "{major}.{minor}"),
+            Self::By7_3 => f.write_str("by 7.3"),
+            Self::Never => f.write_str("no"),
+        }
     }
 }
 
@@ -90,17 +90,17 @@ const ROW: Driver = Driver {
 pub const DRIVERS: [Driver; 21] = [
     Driver {
         name: "bnxt_en",
-        links_queues: Since::Linux6_12,
-        reports_irqs: Since::Linux6_12,
+        links_queues: Since::Linux(6, 12),
+        reports_irqs: Since::Linux(6, 12),
         irq_names: "`eth0-TxRx-0`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 13),
         evidence: Evidence::Read("ethernet/broadcom/bnxt/bnxt.c"),
         ..ROW
     },
     Driver {
         name: "e1000e",
-        links_queues: Since::Linux7_3,
-        reports_irqs: Since::Linux7_3,
+        links_queues: Since::Linux(6, 13),
+        reports_irqs: Since::Linux(6, 13),
         irq_names: "`eth0-rx-0`, or `eth0` without MSI-X",
         remark: "one queue",
         evidence: Evidence::Tried("QEMU, Linux 7.3"),
@@ -108,26 +108,26 @@ pub const DRIVERS: [Driver; 21] = [
     },
     Driver {
         name: "ena",
-        links_queues: Since::Linux7_3,
-        reports_irqs: Since::Linux7_3,
+        links_queues: Since::Linux(6, 13),
+        reports_irqs: Since::Linux(6, 13),
         irq_names: "`eth0-Tx-Rx-0`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 15),
         evidence: Evidence::Read("ethernet/amazon/ena/ena_netdev.c"),
         ..ROW
     },
     Driver {
         name: "fbnic",
-        links_queues: Since::Linux6_12,
-        reports_irqs: Since::Linux6_12,
+        links_queues: Since::Linux(6, 12),
+        reports_irqs: Since::Linux(6, 12),
         irq_names: "`eth0-TxRx-0`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::By7_3,
         evidence: Evidence::Read("ethernet/meta/fbnic/fbnic_txrx.c"),
         ..ROW
     },
     Driver {
         name: "gve",
-        links_queues: Since::Linux7_3,
-        reports_irqs: Since::Linux7_3,
+        links_queues: Since::Linux(6, 13),
+        reports_irqs: Since::Linux(6, 13),
         irq_names: "`gve-ntfy-blk0@pci:…`",
         remark: "names number the transmit queues first, so they don't tell a receive queue",
         evidence: Evidence::Read("ethernet/google/gve/gve_main.c"),
@@ -135,7 +135,7 @@ pub const DRIVERS: [Driver; 21] = [
     },
     Driver {
         name: "hv_netvsc",
-        links_queues: Since::Linux6_12,
+        links_queues: Since::Linux(6, 12),
         remark: "VMBus channels, whose core is in `/sys/bus/vmbus/devices/*/channels/*/cpu`; where it has a VF below, that \
                  receives most packets",
         evidence: Evidence::Read("hyperv/netvsc.c"),
@@ -151,9 +151,9 @@ pub const DRIVERS: [Driver; 21] = [
     },
     Driver {
         name: "iavf",
-        reports_irqs: Since::Linux7_3,
+        reports_irqs: Since::By7_3,
         irq_names: "`iavf-eth0-TxRx-0`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::By7_3,
         per_queue_coalescing: true,
         remark: "queues and NAPIs are matched by order",
         evidence: Evidence::Read("ethernet/intel/iavf/iavf_main.c"),
@@ -161,37 +161,37 @@ pub const DRIVERS: [Driver; 21] = [
     },
     Driver {
         name: "ice",
-        links_queues: Since::Linux6_12,
-        reports_irqs: Since::Linux6_12,
+        links_queues: Since::Linux(6, 12),
+        reports_irqs: Since::Linux(6, 12),
         irq_names: "`ice-eth0-TxRx-0`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 15),
         per_queue_coalescing: true,
         evidence: Evidence::Read("ethernet/intel/ice/ice_lib.c"),
         ..ROW
     },
     Driver {
         name: "idpf",
-        links_queues: Since::Linux7_3,
-        reports_irqs: Since::Linux7_3,
+        links_queues: Since::Linux(6, 18),
+        reports_irqs: Since::Linux(6, 15),
         irq_names: "`idpf-eth0-TxRx-0`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 15),
         per_queue_coalescing: true,
         evidence: Evidence::Read("ethernet/intel/idpf/idpf_txrx.c"),
         ..ROW
     },
     Driver {
         name: "igb",
-        links_queues: Since::Linux7_3,
-        reports_irqs: Since::Linux7_3,
+        links_queues: Since::Linux(6, 16),
+        reports_irqs: Since::Linux(6, 16),
         irq_names: "`eth0-rx-0`, `eth0-TxRx-0`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 16),
         evidence: Evidence::Tried("QEMU, Linux 7.3"),
         ..ROW
     },
     Driver {
         name: "igc",
-        links_queues: Since::Linux7_3,
-        reports_irqs: Since::Linux7_3,
+        links_queues: Since::Linux(6, 14),
+        reports_irqs: Since::Linux(6, 14),
         irq_names: "`eth0-rx-0`, `eth0-TxRx-0`",
         evidence: Evidence::Read("ethernet/intel/igc/igc_main.c"),
         ..ROW
@@ -213,28 +213,28 @@ pub const DRIVERS: [Driver; 21] = [
     },
     Driver {
         name: "mlx4_en",
-        links_queues: Since::Linux6_12,
-        reports_irqs: Since::Linux6_12,
+        links_queues: Since::Linux(6, 12),
+        reports_irqs: Since::Linux(6, 12),
         irq_names: "`mlx4-1@…`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 13),
         remark: "sysfs has the name mlx4_core",
         evidence: Evidence::Read("ethernet/mellanox/mlx4/en_cq.c"),
         ..ROW
     },
     Driver {
         name: "mlx5_core",
-        links_queues: Since::Linux6_12,
-        reports_irqs: Since::Linux6_12,
+        links_queues: Since::Linux(6, 12),
+        reports_irqs: Since::Linux(6, 12),
         irq_names: "`mlx5_comp0@pci:…`",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 13),
         per_queue_coalescing: true,
         evidence: Evidence::Read("ethernet/mellanox/mlx5/core/en_main.c"),
         ..ROW
     },
     Driver {
         name: "netdevsim",
-        keeps_settings: Since::Linux7_3,
-        links_queues: Since::Linux7_3,
+        keeps_settings: Since::By7_3,
+        links_queues: Since::By7_3,
         honours_deferral: None,
         remark: "for tests of the kernel",
         evidence: Evidence::Read("netdevsim/netdev.c"),
@@ -256,9 +256,9 @@ pub const DRIVERS: [Driver; 21] = [
     },
     Driver {
         name: "virtio_net",
-        links_queues: Since::Linux7_3,
+        links_queues: Since::Linux(6, 15),
         irq_names: "`virtio0-input.0`; `virtio0-virtqueues` or `virtio0` for all queues",
-        keeps_settings: Since::Linux7_3,
+        keeps_settings: Since::Linux(6, 15),
         per_queue_coalescing: true,
         evidence: Evidence::Tried("QEMU with 2 and 4 queue pairs, Linux 7.3"),
         ..ROW
@@ -339,7 +339,7 @@ mod tests {
     fn drivers_are_in_order_and_found_by_the_name_in_sysfs() {
         assert!(DRIVERS.windows(2).all(|pair| pair[0].name < pair[1].name));
         assert_eq!(Driver::find("mlx4_core").unwrap().name, "mlx4_en");
-        assert!(Driver::find("gve").unwrap().describe().starts_with("queue to NAPI 7.3"));
+        assert!(Driver::find("gve").unwrap().describe().starts_with("queue to NAPI 6.13"));
         assert!(Driver::find("unknown").is_none());
     }
 }
