@@ -286,7 +286,10 @@ impl Ethtool {
         }
         let all = self.0.request(RSS_GET, &[header(ifindex)], Request::Dump);
         let others = |frames: Vec<Frame<_>>| {
-            frames.iter().filter(|frame| frame.number(rss::CONTEXT).is_some_and(|context| context > 0)).count()
+            frames
+                .iter()
+                .filter(|frame| frame.number(rss::CONTEXT).is_some_and(|context| context > 0))
+                .count()
         };
         let contexts = all.ok().and_then(|frames| u32::try_from(others(frames)).ok());
         Ok(Rss { entries: entries.into_iter().collect(), contexts })

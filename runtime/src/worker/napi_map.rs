@@ -197,7 +197,10 @@ mod tests {
         assert_eq!([10, 11, 12].map(|id| owner(&map, id, &workers)), [0, 1, 0]);
         assert_eq!(workers[0].napi.load(Ordering::Relaxed), 10);
         assert_eq!(map.queues()[1], OwnedQueue { queue: 2, napi: 11, worker: 1 });
-        assert_eq!([(0, 10), (1, 11)].map(|(worker, napi)| map.unpolled_queues(worker, napi)), [vec![4], vec![]]);
+        assert_eq!(
+            [(0, 10), (1, 11)].map(|(worker, napi)| map.unpolled_queues(worker, napi)),
+            [vec![4], vec![]]
+        );
     }
 
     #[test]
