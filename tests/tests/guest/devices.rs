@@ -70,6 +70,12 @@ fn expect_plans_of_recordings_to_be_those_of_devices(guest: &mut Machine) {
     assert!(answer.status == 1 && answer.text.contains("/tmp/cut.json is not a recording"), "{answer:?}");
 }
 
+/// What kernel polling sets on the first queue's NAPI.
+fn values(settings: &Value) -> [Option<u64>; 3] {
+    let napi = &settings["queues"][0]["napi"];
+    ["defer_hard_irqs", "gro_flush_timeout", "irq_suspend_timeout"].map(|name| napi[name].as_u64())
+}
+
 /// A VLAN on virtio-net, and a bond of virtio-net and e1000e. The host may have no VLANs, so only the bond is loaded.
 fn expect_what_is_above_to_lead_to_the_queues(guest: &mut Machine) {
     let (first, second) = (guest.interfaces[0].clone(), guest.interfaces[1].clone());
@@ -229,10 +235,6 @@ fn a_vf_that_is_taken_away_under_load_and_given_back_gets_its_policy_again() {
     let again = guest.run(&virtual_function).trim().to_owned();
     guest.run(&up(&again));
     guest.wait_for(&format!("grep -q 'the interface is back as {again}' /tmp/memcached"));
-    let values = |settings: &Value| {
-        let napi = &settings["queues"][0]["napi"];
-        ["defer_hard_irqs", "gro_flush_timeout", "irq_suspend_timeout"].map(|name| napi[name].as_u64())
-    };
     let shown = guest.settings(&again);
     assert_eq!(values(&shown), values(&applied), "{}", guest.run("cat /tmp/memcached"));
     assert_eq!(shown["queues"][0]["irq_affinity"], applied["queues"][0]["irq_affinity"]);
