@@ -92,7 +92,8 @@ pub(crate) fn adaptable_queues(guard: &Guard) -> Vec<u32> {
 /// Starts the thread that keeps the policy applied, moves workers after their interrupts, and writes the
 /// status file for `policies watch`.
 pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHooks) -> io::Result<Supervisor> {
-    let file = StatusFile::new(&state.config.journals, guard.plan().ifindex);
+    let mut file = None;
+    let journals = state.config.journals.clone();
     let queues = guard.plan().queues.clone();
     let affinity = state.config.affinity;
     let has_polling_threads = guard.plan().policy.has_polling_threads();
@@ -109,7 +110,12 @@ pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHook
     let hooks = SupervisorHooks {
         requests,
         delegate,
-        on_tick: Box::new(move || {
+        on_tick: Box::new(move |ifindex| {
+            // Of an interface that is back with another index the old file is removed.
+            let (_, file) = match file.take().filter(|(index, _)| *index == ifindex) {
+                Some(same) => file.insert(same),
+                None => file.insert((ifindex, StatusFile::new(&journals, ifindex))),
+            };
             // The file only informs other programs.
             if let Err(error) = file.write(observed.workers.iter().map(|worker| status(worker)).collect()) {
                 tracing::debug!(%error, "the status file can't be written");

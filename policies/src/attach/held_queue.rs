@@ -91,7 +91,7 @@ impl HeldQueue {
         let epolls = guard.epoll_journal();
         let requests = Arc::new(QueueRequests::new().map_err(Error::kernel("open an eventfd"))?);
         let hooks =
-            SupervisorHooks { requests: Arc::clone(&requests), delegate: None, on_tick: Box::new(|| {}) };
+            SupervisorHooks { requests: Arc::clone(&requests), delegate: None, on_tick: Box::new(|_| {}) };
         let queue = name.clone();
         let on_change = move |change: &crate::supervise::Change| {
             // The attachment may have ended.

@@ -33,8 +33,8 @@ pub struct SupervisorHooks {
     pub requests: Arc<QueueRequests>,
     /// Sets a queue's values if this process may not, because it has given up its privileges since its start.
     pub delegate: Option<Box<QueueDelegate>>,
-    /// Called about once a second.
-    pub on_tick: Box<dyn FnMut() + Send>,
+    /// Called about once a second with the interface's index, which is another one after it was taken away and given back.
+    pub on_tick: Box<dyn FnMut(u32) + Send>,
 }
 
 impl fmt::Debug for SupervisorHooks {
@@ -125,7 +125,7 @@ impl Supervisor {
                 if !interface.unanswered.is_empty() {
                     interface.set_requested();
                 }
-                on_tick();
+                on_tick(interface.guard.plan().ifindex);
                 link_changed = interface.wait_for_link_change(&monitor, &stop_requested);
             }
             // It may own a file in the directory of journals, which is removed with its last one.

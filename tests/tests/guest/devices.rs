@@ -36,6 +36,7 @@ fn recordings_fewer_workers_than_queues_and_interfaces_above() {
     // As `ethtool -K eth3 lro off`, without which vmxnet3's sockets have no NAPI.
     guest.run(&format!("echo 1 >/proc/sys/net/ipv4/conf/{}/forwarding", guest.interfaces[3].clone()));
     expect_no_queue_without_a_worker(&mut guest, &NICS);
+    expect_a_driver_that_is_bound_again_to_have_its_policy(&mut guest);
     expect_what_is_above_to_lead_to_the_queues(&mut guest);
 }
 
@@ -68,6 +69,30 @@ fn expect_plans_of_recordings_to_be_those_of_devices(guest: &mut Machine) {
     guest.run("head -c 900 /tmp/recording.json >/tmp/cut.json");
     let answer = guest.ask("policies explain --from /tmp/cut.json");
     assert!(answer.status == 1 && answer.text.contains("/tmp/cut.json is not a recording"), "{answer:?}");
+}
+
+/// As for a driver that is reloaded: e1000e's interface comes back with another index.
+fn expect_a_driver_that_is_bound_again_to_have_its_policy(guest: &mut Machine) {
+    let interface = guest.interfaces[1].clone();
+    let device =
+        guest.run(&format!("basename $(readlink /sys/class/net/{interface}/device)")).trim().to_owned();
+    start(guest, 1, "kernel-polling", "-t 1 --cores 1 --gro-flush-timeout 200");
+    let applied = guest.settings(&interface);
+    guest.run(&format!("echo {device} >/sys/bus/pci/drivers/e1000e/unbind"));
+    guest.wait_for("grep -q 'the interface is gone' /tmp/memcached");
+    guest.run(&format!("echo {device} >/sys/bus/pci/drivers/e1000e/bind"));
+    let again = guest.run(&format!("ls /sys/bus/pci/devices/{device}/net")).trim().to_owned();
+    guest.run(&format!("ip addr add 10.9.1.2/24 dev {again}; ip link set {again} up"));
+    guest.wait_for(&format!("grep -q 'the interface is back as {again}' /tmp/memcached"));
+    let shown = guest.settings(&again);
+    assert_ne!(shown["index"], applied["index"]);
+    assert_eq!(values(&shown), values(&applied), "{}", guest.run("cat /tmp/memcached"));
+    assert_eq!(shown["queues"][0]["irq_affinity"], applied["queues"][0]["irq_affinity"]);
+    guest.wait_for(&format!("grep -q 1 /sys/class/net/{again}/carrier"));
+    let counted = load(guest, 1, 200);
+    assert!(counted.packets > 200.0, "it is served again: {counted:?}");
+    stop(guest);
+    guest.interfaces[1] = again;
 }
 
 /// What kernel polling sets on the first queue's NAPI.
@@ -238,6 +263,9 @@ fn a_vf_that_is_taken_away_under_load_and_given_back_gets_its_policy_again() {
     let shown = guest.settings(&again);
     assert_eq!(values(&shown), values(&applied), "{}", guest.run("cat /tmp/memcached"));
     assert_eq!(shown["queues"][0]["irq_affinity"], applied["queues"][0]["irq_affinity"]);
+    // `watch` finds its workers by its index, which is another one.
+    guest.wait_for(&format!("ls /run/lull/*-$(cat /sys/class/net/{again}/ifindex)-*.workers"));
+    assert_eq!(guest.run("ls /run/lull/*.workers | wc -l").trim(), "1");
     stop(&mut guest);
     assert_eq!(values(&guest.settings(&again)), values(&before));
     assert_eq!(guest.run("ls /run"), "", "nothing is left behind");

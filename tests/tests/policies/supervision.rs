@@ -339,14 +339,15 @@ fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values
 /// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick` each second.
 fn supervised_queue(
     delegate: Option<Box<QueueDelegate>>,
-    on_tick: impl FnMut() + Send + 'static,
+    mut on_tick: impl FnMut() + Send + 'static,
 ) -> (Supervisor, Arc<QueueRequests>, Receiver<String>) {
     let interface = host::interface(SERVER_INTERFACE).unwrap();
     let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
     let guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
     let (sender, changes) = std::sync::mpsc::channel();
     let requests = Arc::new(QueueRequests::new().unwrap());
-    let hooks = SupervisorHooks { requests: Arc::clone(&requests), delegate, on_tick: Box::new(on_tick) };
+    let hooks =
+        SupervisorHooks { requests: Arc::clone(&requests), delegate, on_tick: Box::new(move |_| on_tick()) };
     let on_change = move |change: &Change| drop(sender.send(change.to_string()));
     (Supervisor::start(guard, Affinity::None, on_change, hooks).unwrap(), requests, changes)
 }
