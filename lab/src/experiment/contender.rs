@@ -8,6 +8,7 @@ use policies::{GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;
 
+use super::kernel_settings::KernelSettings;
 use super::server_command::ServerCommand;
 use crate::fleet::FleetRequests;
 use crate::peers::{Peer, PeerService, RequestShape};
@@ -29,6 +30,8 @@ pub enum Contender {
         #[serde(serialize_with = "as_text")]
         wait: WaitStrategy,
     },
+    /// This project's memcached server on epoll, under settings of the kernel.
+    Kernel(KernelSettings),
     /// The same service on a runtime.
     Echo {
         /// What it does with a request.
@@ -122,6 +125,7 @@ impl Contender {
                 format!("{policy}, {driver}{polling}")
             }
             Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
+            Self::Kernel(settings) => format!("{}, epoll", settings.name),
             Self::Echo { peer: Peer::LullThreads, network: Some((policy, driver, _)), .. } => {
                 format!("threads, {policy}, {driver}")
             }
@@ -182,13 +186,13 @@ impl Contender {
         match self {
             Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
             Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
-            Self::Program { .. } => None,
+            Self::Kernel(_) | Self::Program { .. } => None,
         }
     }
 }
 
 /// This project's memcached server by name: `POLICY[:DRIVER[:D[:K]]]`, with a latency budget D in microseconds and a CPU budget K
-/// in percent, for example `kernel-polling:auto:20`.
+/// in percent, for example `kernel-polling:auto:20`; or the name of [`KernelSettings`], for example `suspend20`.
 impl FromStr for Contender {
     type Err = String;
 
@@ -196,8 +200,12 @@ impl FromStr for Contender {
         fn parsed<T: FromStr<Err: ToString>>(part: Option<&str>, default: T) -> Result<T, String> {
             part.map_or(Ok(default), |part| part.parse().map_err(|error: T::Err| error.to_string()))
         }
+        if let Some(settings) = KernelSettings::named(text) {
+            return Ok(Self::Kernel(settings));
+        }
         let mut parts = text.split(':');
-        let policy = parsed(parts.next(), Policy::default())?;
+        let policy = parsed(parts.next(), Policy::default())
+            .map_err(|error| format!("{error}; or settings of the kernel: {}", KernelSettings::NAMES))?;
         let driver = parsed(parts.next(), DriverKind::Auto)?;
         let latency_budget = parsed(parts.next(), LatencyBudget::ZERO)?;
         let cpu_budget = parsed(parts.next(), CpuBudget::ZERO)?;

@@ -2,6 +2,7 @@
 
 mod capacity;
 mod contender;
+mod kernel_settings;
 mod measurement;
 mod plan;
 mod run;
@@ -10,6 +11,7 @@ mod running_server;
 mod server_command;
 
 pub use contender::{Contender, requests_for};
+pub use kernel_settings::KernelSettings;
 pub use plan::{Alternation, Experiment, Load};
 pub use run::Outcome;
 pub(crate) use running_contender::workload_memory;

@@ -167,6 +167,11 @@ fn start_server(
             let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
             Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
         }
+        Contender::Kernel(settings) => {
+            let (server, address, policy) = start_server(&settings.server(), testbed, cores, memory)?;
+            let ran = settings.set(testbed, server.id())?;
+            Ok((server, address, policy.map(|policy| RunningPolicy { ran, ..policy })))
+        }
         Contender::Echo { service, peer, network, work } => {
             if network.is_none() {
                 poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;

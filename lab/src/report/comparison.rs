@@ -183,6 +183,11 @@ impl Comparison {
             };
             notes.push(format!("{name}: {} ran: {}", running.ran, running.steps_down.join("; ")));
         }
+        for ((contender, name), running) in experiment.contenders.iter().zip(&names).zip(&outcome.servers) {
+            if let (Contender::Kernel(_), Some(running)) = (contender, running) {
+                notes.push(format!("{name}: {}", running.ran));
+            }
+        }
         for (index, name) in names.iter().enumerate() {
             let turns = || outcome.results.turns_of(index);
             let most =

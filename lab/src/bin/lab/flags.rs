@@ -136,8 +136,9 @@ impl RunFlags {
 pub struct CompareFlags {
     #[command(flatten)]
     pub run: RunFlags,
-    /// What to compare: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a CPU budget K in percent; ratios
-    /// refer to the better vanilla, or without one to the first [default: vanilla on epoll and on uring, and on auto packing (with
+    /// What to compare: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a CPU budget K in percent; or settings
+    /// of the kernel: deferX and suspendX (gro_flush_timeout X µs), napibusy, busypollX (X µs). Ratios refer to the better vanilla, or
+    /// without one to the first [default: vanilla on epoll and on uring, and on auto packing (with
     /// a third core), suppression and kernel-polling]
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "latency_budget")]
     pub contenders: Vec<Contender>,
