@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::engine::{CoreAssignment, Figure, Turn};
 use crate::experiment_process::AttachProgress;
 use crate::fleet::FleetMeasurement;
+use crate::testbed::Receiver;
 
 /// Counters of the host at one moment.
 pub(super) struct HostReading {
@@ -59,17 +60,20 @@ pub(super) struct ServerCores {
     pub(super) cores: CoreAssignment,
     /// The core that should receive the server's packets.
     pub(super) receiver: u32,
+    /// What receives them there.
+    pub(super) model: Receiver,
 }
 
 fn kernel_threads(delta: &Delta) -> f64 {
-    delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).sum()
+    // The sum of none is -0.
+    delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).fold(0.0, |sum, it| sum + it)
 }
 
 /// What a turn cost the server, whatever loaded it, while it sent `replies`.
 fn host_turn(
     before: &HostReading,
     after: &HostReading,
-    ServerCores { cores, receiver }: ServerCores,
+    ServerCores { cores, receiver, model }: ServerCores,
     replies: u64,
 ) -> Turn {
     let delta = after.snapshot.since(&before.snapshot);
@@ -77,7 +81,19 @@ fn host_turn(
     let time = |core: u32| delta.cpus.get(core as usize).copied();
     let cpu = after.cpu - before.cpu;
     let kernel_threads = kernel_threads(&delta);
-    let share = |seconds: f64| (seconds / (cpu + kernel_threads).max(1e-9)).clamp(0.0, 1.0);
+    let elsewhere = receiver != cores.server && receiver != cores.client;
+    let used = match model {
+        Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
+        // A softirq that interrupts an idle core is no thread's.
+        Receiver::Rps => {
+            let awake = |core| {
+                let idle = time(core).map_or(0.0, |time| (time.idle + time.steal).as_secs_f64());
+                (seconds - idle).max(0.0)
+            };
+            awake(cores.server) + if elsewhere { awake(receiver) } else { 0.0 }
+        }
+    };
+    let share = |seconds: f64| (seconds / used.max(1e-9)).clamp(0.0, 1.0);
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
     let softirq = share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
@@ -85,7 +101,7 @@ fn host_turn(
     let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
-        (Figure::CpuPerRequest, (cpu + kernel_threads) * 1e6 / replies),
+        (Figure::CpuPerRequest, used * 1e6 / replies),
         (Figure::KernelThreadCpu, kernel_threads * 1e6 / replies),
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt().value),
@@ -112,7 +128,6 @@ fn host_turn(
             changes: [&before.progress.changes[..], &after.progress.changes[..]].concat(),
         }});
     }
-    let elsewhere = receiver != cores.server && receiver != cores.client;
     turn.steal = Some(stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 });
     turn.queue.clone_from(&after.queue);
     turn.invalid = after.detached();

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::contender::Contender;
 use crate::engine::CoreAssignment;
 use crate::fleet::{AlternatingRate, FleetRequests};
+use crate::testbed::Receiver;
 
 /// A load that steps up and down.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -88,6 +89,8 @@ pub struct Experiment {
     pub connections: usize,
     /// Requests in flight on each connection, in the open loop and in the closed one.
     pub depth: usize,
+    /// What stands in for the interrupt of the servers' queues.
+    pub receiver: Receiver,
     /// What is asked.
     pub requests: FleetRequests,
     /// The capacity that shares refer to, requests per second, instead of one that is searched.
@@ -134,6 +137,7 @@ impl Experiment {
             loads,
             connections: 64,
             depth: 1,
+            receiver: Receiver::default(),
             requests: FleetRequests::Memcached(Box::<Workload>::default()),
             given_capacity: None,
             rounds: 12,

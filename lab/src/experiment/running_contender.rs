@@ -36,12 +36,12 @@ impl RunningContender {
         experiment: &Experiment,
         seed: u64,
     ) -> Result<Self, Error> {
-        let Experiment { connections, depth, ref requests, .. } = *experiment;
+        let Experiment { connections, depth, receiver, ref requests, .. } = *experiment;
         let (records, memory) = match requests {
             FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
             FleetRequests::Fixed { .. } | FleetRequests::Text { .. } => (0, 0),
         };
-        let mut server = RunningServer::start(contender, cores, memory)?;
+        let mut server = RunningServer::start(contender, cores, receiver, memory)?;
         let SocketAddr::V4(address) = server.address else {
             let address = server.address;
             return Err(Error::LoadProcess(format!(

@@ -23,7 +23,7 @@ use crate::experiment_process::{
     AttachSpec, EchoServerReady, ExperimentProcess, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
 };
 use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
-use crate::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed, poll_by_thread, ring_drops};
+use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, ring_drops};
 
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,7 +71,12 @@ pub(super) struct RunningServer {
 
 impl RunningServer {
     /// Starts the server. A memcached of this project may use `memory` bytes; 0 for its default.
-    pub(super) fn start(contender: &Contender, cores: CoreAssignment, memory: u64) -> Result<Self, Error> {
+    pub(super) fn start(
+        contender: &Contender,
+        cores: CoreAssignment,
+        model: Receiver,
+        memory: u64,
+    ) -> Result<Self, Error> {
         let testbed = Testbed::new(1)?;
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
@@ -79,6 +84,11 @@ impl RunningServer {
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         let receiver = if packing || polled { cores.packing } else { cores.server };
+        // A thread that polls all the time needs no interrupt.
+        let model = if polled { Receiver::Fifo } else { model };
+        if !polled && (model != Receiver::Fifo || policy.is_none()) {
+            model.receive(&testbed, server.id(), receiver)?;
+        }
         let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
         let adapts = contender.polls();
         Ok(Self {
@@ -87,7 +97,7 @@ impl RunningServer {
             testbed,
             interface,
             perf,
-            cores: ServerCores { cores, receiver },
+            cores: ServerCores { cores, receiver, model },
             adapts,
             address,
             policy,
@@ -173,9 +183,6 @@ fn start_server(
             Ok((server, address, policy.map(|policy| RunningPolicy { ran, ..policy })))
         }
         Contender::Echo { service, peer, network, work } => {
-            if network.is_none() {
-                poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;
-            }
             let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
                 policy,
                 driver,
@@ -198,7 +205,6 @@ fn start_server(
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
-            poll_by_thread(&testbed.server, SERVER_INTERFACE, cores.server)?;
             let address = ServerCommand::address();
             let role = ProcessRole::Program(ProgramSpec {
                 program: program.clone(),

@@ -9,9 +9,10 @@ use serde::Serialize;
 use super::document::Document;
 use super::figures::{class_suffix, classes, load_name, sections};
 use super::table::{interval_text, is_undecided, plain_table, ratio_text};
+use super::variations::{Variation, models_error, screen_table, section};
 use super::wake_cost::WakeCost;
 use crate::engine::{CoreAssignment, DistanceClass, Figure, LoadKind, LoadResult, Row, Status};
-use crate::experiment::{Contender, Experiment, Outcome, RunningPolicy};
+use crate::experiment::{Contender, Experiment, Load, Outcome, RunningPolicy};
 use crate::testbed::CONGESTION_CONTROL;
 
 /// The share of the reference's capacity at which the verdict names latencies and CPU time.
@@ -37,6 +38,8 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// What an avoided wake-up saves. `None` if the rounds don't tell.
     pub wake_cost: Option<WakeCost>,
+    /// The verdict's row under several conditions, this comparison's first. Empty unless there are others.
+    pub variations: Vec<Variation>,
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -62,6 +65,7 @@ impl Comparison {
             verdict: Vec::new(),
             notes: Vec::new(),
             wake_cost,
+            variations: Vec::new(),
             experiment,
             outcome,
         };
@@ -70,12 +74,39 @@ impl Comparison {
         report
     }
 
+    /// The experiment that measures the verdict's row alone, to be run under other conditions. `None` if the verdict has none.
+    pub fn verdict_row(&self) -> Option<Experiment> {
+        let subject = self.subject()?;
+        let mut indices = self.experiment.references.clone();
+        if !indices.contains(&subject) {
+            indices.push(subject);
+        }
+        Some(Experiment {
+            contenders: indices.iter().map(|index| self.experiment.contenders[*index].clone()).collect(),
+            references: (0..self.experiment.references.len()).collect(),
+            loads: vec![Load::Rate(self.load(LoadKind::Open)?.at)],
+            time_limit: self.experiment.time_limit / 4,
+            ..self.experiment.clone()
+        })
+    }
+
+    /// Takes in what [`Comparison::verdict_row`] gave under other conditions.
+    pub fn add_variations(&mut self, others: &[Self]) {
+        self.variations = std::iter::once(&*self).chain(others).filter_map(Variation::of).collect();
+        self.verdict.extend(models_error(&self.variations));
+    }
+
+    /// The contender of the first verdict.
+    pub(super) fn subject(&self) -> Option<usize> {
+        subjects(&self.experiment).first().copied()
+    }
+
     fn leading(&self) -> impl Iterator<Item = &LoadResult> + Clone {
         self.outcome.results.leading()
     }
 
     /// The load of a kind in the class with most rounds; of open loops that at half of the capacity, or else the first.
-    fn load(&self, kind: LoadKind) -> Option<&LoadResult> {
+    pub(super) fn load(&self, kind: LoadKind) -> Option<&LoadResult> {
         let mut of_kind = self.leading().filter(|load| load.kind == kind);
         let first = of_kind.clone().next();
         of_kind.find(|load| load.share == Some(VERDICT_SHARE)).or(first)
@@ -172,7 +203,7 @@ impl Comparison {
         let names: Vec<String> = experiment.contenders.iter().map(Contender::name).collect();
         if !self.cores_awake {
             notes.push(
-                "idle cores may sleep (--cores-sleep, or no permission to write to /dev/cpu_dma_latency), which adds to \
+                "idle cores may sleep (--idle-cores asleep, or no permission to write to /dev/cpu_dma_latency), which adds to \
                  latencies below saturation"
                     .to_owned(),
             );
@@ -288,6 +319,10 @@ impl Comparison {
         let fits = table.lines().all(|line| line.chars().count() <= WIDTH);
         let table = if fits { table } else { self.screen_table(false) };
         lines.extend(table.lines().map(clip));
+        if !self.variations.is_empty() {
+            lines.push(String::new());
+            lines.extend(screen_table(&self.variations).lines().map(clip));
+        }
         lines.push(String::new());
         lines.extend(self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(6));
         lines.push(format!("Plots and every number: {page}"));
@@ -318,11 +353,12 @@ impl Comparison {
 
     fn setup_line(&self) -> String {
         let CoreAssignment { server, client, .. } = self.cores;
-        let Experiment { connections, rounds, depth, .. } = self.experiment;
+        let Experiment { connections, rounds, depth, receiver, .. } = self.experiment;
         let depth = if depth > 1 { format!(", {depth} in flight on each") } else { String::new() };
         let idle = if self.cores_awake { "idle cores awake" } else { "idle cores asleep" };
         format!(
-            "Server on core {server}; a fleet of {connections} connections{depth} on core {client}; {idle}; {rounds} rounds, {:.0} min.",
+            "Server on core {server}, {connections} connections{depth} from core {client}; {idle}, receiver {receiver}; {rounds} rounds, \
+             {:.0} min.",
             self.minutes
         )
     }
@@ -372,7 +408,9 @@ impl Comparison {
                 (false, _) => median.map_or_else(|| "-".to_owned(), |it| grouped(it, figure.digits().min(1))),
             }
         };
-        let names = self.experiment.contenders.iter().enumerate().take(MOST_ROWS);
+        let names = self.experiment.contenders.iter().enumerate().take(
+            MOST_ROWS.saturating_sub(self.variations.len() + 2 * usize::from(!self.variations.is_empty())),
+        );
         let rows = names.map(|(index, contender)| {
             let mut cells = vec![contender.name()];
             cells.extend(columns.iter().map(|column| cell(index, column)));
@@ -396,14 +434,18 @@ impl Comparison {
         if let Some(cost) = &self.wake_cost {
             sections.insert(0, cost.section());
         }
+        if let Some(load) = self.load(LoadKind::Open).filter(|_| !self.variations.is_empty()) {
+            sections.insert(0, section(&self.variations, &load_name(load)));
+        }
         Document {
             title: "Kernel polling on this machine".to_owned(),
             findings: self.verdict.clone(),
             conditions: vec![
                 format!("{cpu}, {kind}{cores} cores, Linux {kernel}."),
                 format!(
-                    "Two network namespaces and a veth pair, whose queue a kernel thread receives in the place of an \
-                     interrupt; congestion control {}.",
+                    "Two network namespaces and a veth pair, whose queue {} receives in the place of an interrupt; congestion \
+                     control {}.",
+                    self.experiment.receiver.description(),
                     self.congestion_control
                 ),
                 self.setup_line(),
@@ -413,7 +455,8 @@ impl Comparison {
     }
 }
 
-/// The contenders that the verdict is on: those that are attached to, or the first one under kernel polling.
+/// The contenders that the verdict is on: those that are attached to, or the first one under kernel polling, or else under settings of
+/// the kernel.
 fn subjects(experiment: &Experiment) -> Vec<usize> {
     let all = || experiment.contenders.iter().enumerate();
     let attached: Vec<usize> = all().filter(|(_, it)| it.is_attached()).map(|(index, _)| index).collect();
@@ -421,7 +464,8 @@ fn subjects(experiment: &Experiment) -> Vec<usize> {
         contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
     };
     if attached.is_empty() {
-        all().find(polls).map(|(index, _)| index).into_iter().collect()
+        let fixed = |(_, contender): &(usize, &Contender)| matches!(contender, Contender::Kernel(_));
+        all().find(polls).or_else(|| all().find(fixed)).map(|(index, _)| index).into_iter().collect()
     } else {
         attached
     }

@@ -203,6 +203,7 @@ fn differences(before: &Saved, after: &Saved) -> Vec<String> {
     differ("congestion control", &before.congestion_control, &after.congestion_control);
     differ("idle cores poll", &before.cores_awake, &after.cores_awake);
     for (field, what) in [
+        ("receiver", "receiver"),
         ("connections", "connections"),
         ("depth", "requests in flight"),
         ("capacity_p99_us", "99th percentile of the capacity, µs"),

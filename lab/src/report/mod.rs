@@ -15,6 +15,7 @@ mod self_test;
 mod steps;
 mod svg;
 mod table;
+mod variations;
 mod waiting;
 mod wake_cost;
 

@@ -1,12 +1,12 @@
 //! Two network namespaces joined by a veth pair.
 
 mod namespace;
-mod queue_thread;
+mod receiver;
 mod tcp_counters;
 mod veth;
 
 pub use namespace::Namespace;
-pub(crate) use queue_thread::poll_by_thread;
+pub use receiver::Receiver;
 pub use veth::{
     CLIENT_ADDRESS, CLIENT_INTERFACE, CONGESTION_CONTROL, FLEET_ADDRESS, FLEET_MAC, PREFIX_LENGTH,
     SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, ring_drops,

@@ -2,6 +2,7 @@
 
 mod attach;
 mod command;
+mod conditions;
 mod failures;
 mod load;
 mod model;

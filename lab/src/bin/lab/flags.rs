@@ -7,6 +7,7 @@ use lab::engine::CoreAssignment;
 use lab::experiment::{Contender, Experiment, Load};
 use lab::experiment_process::SUBCOMMAND;
 use lab::peers::PeerService;
+use lab::testbed::Receiver;
 use policies::law::LatencyBudget;
 use policies::{Cpus, GraceTime};
 use runtime::{DriverKind, WaitStrategy};
@@ -88,9 +89,13 @@ pub struct RunFlags {
     /// the third core, or else the client's]
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<Cpus>,
-    /// Leave idle cores as the machine has them. By default they are kept awake (`/dev/cpu_dma_latency`)
-    #[arg(long)]
-    pub cores_sleep: bool,
+    /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread (an ordinary one) or rps (the
+    /// softirq of packet steering). After the first, compare measures its verdict's row under each other one
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [Receiver::Fifo])]
+    pub receiver: Vec<Receiver>,
+    /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them. Several: as for --receiver
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", default_values_t = [IdleCores::Awake])]
+    pub idle_cores: Vec<IdleCores>,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub depth: u8,
@@ -99,7 +104,20 @@ pub struct RunFlags {
     pub think: u32,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IdleCores {
+    Awake,
+    Asleep,
+}
+
 impl RunFlags {
+    /// The conditions to measure under: the first of each, then each other one with the first of the other kind.
+    pub fn conditions(&self) -> Vec<(Receiver, IdleCores)> {
+        let (receiver, idle) = (self.receiver[0], self.idle_cores[0]);
+        let receivers = self.receiver.iter().map(|&receiver| (receiver, idle));
+        receivers.chain(self.idle_cores[1..].iter().map(|&idle| (receiver, idle))).collect()
+    }
+
     /// The cores, with the one of `--packing-cores`.
     pub fn cores(&self) -> Result<CoreAssignment, lab::Error> {
         let cores = CoreAssignment::choose()?;
@@ -162,7 +180,7 @@ pub struct PeerFlags {
     #[arg(long, value_enum, default_value_t)]
     pub service: PeerService,
     /// Compare on loopback, in closed loops that are given
-    #[arg(long, conflicts_with_all = ["connections", "rates", "capacity_p99", "packing_cores", "cores_sleep", "depth", "think"])]
+    #[arg(long, conflicts_with_all = ["connections", "rates", "capacity_p99", "packing_cores", "receiver", "idle_cores", "depth", "think"])]
     pub loopback: bool,
     #[command(flatten)]
     pub run: RunFlags,

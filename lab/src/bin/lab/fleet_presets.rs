@@ -11,12 +11,12 @@ use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
 use lab::report::{Comparison, self_test_verdict, steps_section};
-use lab::testbed::Testbed;
+use lab::testbed::{Receiver, Testbed};
 use policies::Policy;
 use runtime::DriverKind;
 use serde_json::json;
 
-use crate::flags::{AttachFlags, CompareFlags, PeerFlags, RunFlags, SelfTestFlags, StepsFlags};
+use crate::flags::{AttachFlags, CompareFlags, IdleCores, PeerFlags, RunFlags, SelfTestFlags, StepsFlags};
 use crate::output::{Failure, Output, keep_report};
 use crate::progress_bar::with_bar;
 
@@ -41,7 +41,21 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
             .clone()
             .map(|program| Contender::Program { server: ServerCommand::memcached(program), attached: None }),
     );
-    let report = run("compare", Experiment::new(contenders, flags.run.quick), cores, &flags.run)?;
+    let conditions = flags.run.conditions();
+    let experiment = Experiment::new(contenders, flags.run.quick);
+    let mut report = run_under("compare", experiment, cores, &flags.run, conditions[0])?;
+    if conditions.len() > 1 {
+        match report.comparison.verdict_row() {
+            Some(row) => {
+                let other = |&conditions| measure(row.clone(), cores, conditions);
+                let others = conditions[1..].iter().map(other).collect::<Result<Vec<_>, _>>()?;
+                report.comparison.add_variations(&others);
+            }
+            None => eprintln!(
+                "lab: the verdict has no row at a rate, and so none to measure under other conditions"
+            ),
+        }
+    }
     keep_report(&report.comparison);
     report.write()
 }
@@ -180,19 +194,40 @@ impl Report {
 /// Runs a preset with what the flags say of it.
 fn run(
     command: &str,
+    experiment: Experiment,
+    cores: CoreAssignment,
+    flags: &RunFlags,
+) -> Result<Report, Failure> {
+    let [conditions] = flags.conditions()[..] else {
+        return Err(format!("`lab {command}` runs under one --receiver and one kind of --idle-cores").into());
+    };
+    run_under(command, experiment, cores, flags, conditions)
+}
+
+fn run_under(
+    command: &str,
     mut experiment: Experiment,
     cores: CoreAssignment,
     flags: &RunFlags,
+    conditions: (Receiver, IdleCores),
 ) -> Result<Report, Failure> {
     require_testbed(command)?;
     flags.set(&mut experiment);
     let output = Output::open(&flags.report)?;
-    let awake = (!flags.cores_sleep).then(AwakeCores::request);
+    Ok(Report { comparison: measure(experiment, cores, conditions)?, output })
+}
+
+fn measure(
+    mut experiment: Experiment,
+    cores: CoreAssignment,
+    (receiver, idle): (Receiver, IdleCores),
+) -> Result<Comparison, Failure> {
+    experiment.receiver = receiver;
+    let awake = (idle == IdleCores::Awake).then(AwakeCores::request);
     let begun = Instant::now();
     let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
-    let comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
-    Ok(Report { comparison, output })
+    Ok(Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome))
 }
 
 /// Fails without permission to create a testbed.

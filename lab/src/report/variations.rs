@@ -1,0 +1,134 @@
+//! The verdict's row under other conditions: another receiver, or idle cores in the other state.
+
+use loadgen::medians::Interval;
+use serde::Serialize;
+
+use super::comparison::Comparison;
+use super::document::{Section, Table};
+use super::table::{interval_text, is_undecided, plain_table};
+use crate::engine::{Figure, LoadKind, Status};
+use crate::testbed::Receiver;
+
+/// What the verdict names at a rate.
+const FIGURES: [(Figure, &str); 3] =
+    [(Figure::CpuPerRequest, "CPU"), (Figure::P50, "p50"), (Figure::P99, "p99")];
+
+/// The verdict's row under some conditions.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Variation {
+    /// What stood in for the interrupt.
+    pub receiver: Receiver,
+    /// Whether idle cores polled instead of sleeping.
+    pub cores_awake: bool,
+    /// CPU time, p50 and p99 over the reference's in the same round. `None` where there is no ratio.
+    pub ratios: [Option<Interval>; 3],
+}
+
+impl Variation {
+    pub(super) fn of(comparison: &Comparison) -> Option<Self> {
+        let row = &comparison.load(LoadKind::Open)?.rows[comparison.subject()?];
+        let ratio = |(figure, _): (Figure, _)| {
+            row.figures.get(&figure)?.ratio.filter(|_| row.status == Status::Comparable)
+        };
+        let (receiver, cores_awake) = (comparison.experiment.receiver, comparison.cores_awake);
+        Some(Self { receiver, cores_awake, ratios: FIGURES.map(ratio) })
+    }
+
+    fn cells(&self, digits: fn(&Interval) -> String) -> Vec<String> {
+        let idle = if self.cores_awake { "awake" } else { "asleep" };
+        let text = |ratio: &Option<Interval>| match ratio {
+            None => "-".to_owned(),
+            Some(ratio) if is_undecided(ratio) => "can't tell".to_owned(),
+            Some(ratio) => digits(ratio),
+        };
+        [self.receiver.to_string(), idle.to_owned()].into_iter().chain(self.ratios.iter().map(text)).collect()
+    }
+}
+
+fn header() -> Vec<String> {
+    ["receiver", "idle cores"].into_iter().chain(FIGURES.map(|(_, name)| name)).map(str::to_owned).collect()
+}
+
+/// A table for the screen.
+pub(super) fn screen_table(variations: &[Variation]) -> String {
+    plain_table(
+        &header(),
+        variations.iter().map(|it| it.cells(|ratio| format!("{:.2}", ratio.median))),
+        &[0, 1],
+    )
+}
+
+/// The table of the page.
+pub(super) fn section(variations: &[Variation], name: &str) -> Section {
+    let rows = variations.iter().map(|it| it.cells(|ratio| interval_text(ratio, 2))).collect();
+    let header = header();
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    Section {
+        glance: models_error(variations).unwrap_or_default(),
+        tables: vec![Table::new(format!("Ratios to the reference: {name}"), &header, rows)],
+        ..Section::new("conditions", "Under other conditions")
+    }
+}
+
+/// How far a choice that is none of the machine's moves the ratios: the spread over what stands in for interrupts. `None` with
+/// one receiver.
+pub(super) fn models_error(variations: &[Variation]) -> Option<String> {
+    let awake = variations.first()?.cores_awake;
+    let alike: Vec<&Variation> = variations.iter().filter(|it| it.cores_awake == awake).collect();
+    let spread = |index: usize| {
+        let medians: Option<Vec<f64>> = alike
+            .iter()
+            .map(|it| it.ratios[index].filter(|ratio| !is_undecided(ratio)).map(|ratio| ratio.median))
+            .collect();
+        let medians = medians?;
+        let (low, high) =
+            medians.iter().fold((f64::MAX, f64::MIN), |(low, high), it| (low.min(*it), high.max(*it)));
+        Some(format!("{:.2}", high - low))
+    };
+    let text = FIGURES.iter().enumerate().map(|(index, (_, name))| {
+        format!("{name} {}", spread(index).unwrap_or_else(|| "can't tell".to_owned()))
+    });
+    let receivers: Vec<String> = alike.iter().map(|it| it.receiver.to_string()).collect();
+    let text: Vec<String> = text.collect();
+    (alike.len() > 1).then(|| {
+        format!(
+            "Model's error (the spread of these ratios over the receivers {}): {}.",
+            receivers.join(", "),
+            text.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use loadgen::medians::median_interval;
+
+    use super::*;
+
+    fn variation(receiver: Receiver, cores_awake: bool, cpu: f64, p99: Option<f64>) -> Variation {
+        let ratio = |median: f64| median_interval(&[median; 6]);
+        Variation { receiver, cores_awake, ratios: [Some(ratio(cpu)), Some(ratio(1.0)), p99.map(ratio)] }
+    }
+
+    #[test]
+    fn the_models_error_is_the_spread_over_receivers_and_not_over_idle_states() {
+        let mut variations = vec![
+            variation(Receiver::Fifo, true, 0.5, Some(1.0)),
+            variation(Receiver::Thread, true, 0.65, None),
+            variation(Receiver::Rps, true, 0.6, Some(1.1)),
+            variation(Receiver::Fifo, false, 0.9, Some(1.2)),
+        ];
+        let sentence = models_error(&variations).unwrap();
+        assert!(
+            sentence.ends_with("over the receivers fifo, thread, rps): CPU 0.15, p50 0.00, p99 can't tell."),
+            "{sentence}"
+        );
+        let table = screen_table(&variations);
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[2], ["thread", "awake", "0.65", "1.00", "-"], "{table}");
+        assert_eq!(rows[4], ["fifo", "asleep", "0.90", "1.00", "1.20"], "{table}");
+        variations.drain(1..3);
+        assert_eq!(models_error(&variations), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! What receives a queue's packets in the place of an interrupt: a veth has none.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::str::FromStr;
+
+use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::{Cpus, host};
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::veth::{SERVER_INTERFACE, Testbed};
+
+/// What stands in for the interrupt of a server's queue. No one of them is an interrupt; how far results depend on the choice
+/// says how far to trust them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Receiver {
+    /// A real-time kernel thread on the core of the interrupt, as Lull's policies have it on a device without interrupts. It
+    /// preempts the server, as an interrupt does, but for a context switch more.
+    #[default]
+    Fifo,
+    /// The NAPI's kernel thread as it comes (`SCHED_OTHER`), on the same core. It takes turns with the server.
+    Thread,
+    /// Receive packet steering: the sender's core polls the queue, and the softirq that it raises on the core of the interrupt does
+    /// the rest. No context switch, but the packets of busy polls pass that softirq, too, and polling a queue that nobody suspends
+    /// costs the server nothing.
+    Rps,
+}
+
+impl Receiver {
+    const ALL: [(Self, &str); 3] = [(Self::Fifo, "fifo"), (Self::Thread, "thread"), (Self::Rps, "rps")];
+
+    /// For the sentence on what receives.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Self::Fifo => "a real-time kernel thread",
+            Self::Thread => "an ordinary kernel thread",
+            Self::Rps => "the softirq of packet steering (RPS)",
+        }
+    }
+
+    /// Makes it receive the packets of a server that runs, on a core.
+    ///
+    /// # Errors
+    /// Without `CAP_NET_ADMIN` and `CAP_SYS_NICE`, or on a kernel without a thread for each NAPI (Linux 6.17).
+    pub fn receive(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<()> {
+        testbed.server.run(|| {
+            let mut netdev = Netdev::open()?;
+            for queue in host::interface(SERVER_INTERFACE).map_err(io::Error::other)?.queues {
+                let Some(napi) = queue.napi else { continue };
+                // A thread of before is ended: who looks at it has noted its class.
+                netdev.set_napi(napi.id, NapiSetting::Threaded, 0)?;
+                if self == Self::Rps {
+                    // By the server's view of /sys, which is of its network namespace.
+                    let sys = format!("/proc/{server}/root/sys/class/net/{SERVER_INTERFACE}");
+                    let file = format!("{sys}/queues/rx-{}/rps_cpus", queue.index);
+                    fs::write(file, Cpus::one(core).to_mask())?;
+                    continue;
+                }
+                netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
+                let thread = netdev.napi(napi.id)?.pid.and_then(|pid| i32::try_from(pid).ok());
+                let Some(thread) = thread.and_then(Pid::from_raw) else { continue };
+                Cpus::one(core).pin(Some(thread))?;
+                if self == Self::Fifo {
+                    host::scheduler::set_fifo_priority(thread, host::scheduler::INTERRUPT_THREAD_PRIORITY)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Display for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(receiver, _)| receiver == self).map_or("", |(_, name)| name);
+        f.pad(name)
+    }
+}
+
+impl FromStr for Receiver {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text).map(|(receiver, _)| *receiver);
+        found.ok_or_else(|| format!("{text:?} is none of fifo, thread, rps"))
+    }
+}

@@ -1,0 +1,88 @@
+//! What is measured, and under which conditions: settings of the kernel, receivers, idle cores.
+
+use std::fs;
+use std::process::Command;
+
+use lab::testbed::{Receiver, SERVER_INTERFACE};
+use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
+use policies::netlink::netdev::Netdev;
+use policies::{Cpus, Pid, host};
+use serde_json::Value;
+use serial_test::serial;
+use tests::isolated;
+use tests::testbed::enter;
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Linux 6.13 has the per-NAPI settings, and interrupt suspension with them.
+#[test]
+#[isolated(root)]
+#[serial]
+fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_each_condition() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(tests::own_program("lab"))
+        .args(["--quick", "--rounds", "1", "--rates", "500", "--format", "json"])
+        .args(["--contenders", "suspend20,defer20,napibusy,busypoll50"])
+        .args(["--receiver", "rps,thread"])
+        .args(["--output", folder.path().to_str().unwrap()])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    let ran: Vec<&str> = array(&report["servers"]).iter().map(|it| it["ran"].as_str().unwrap()).collect();
+    let napi = |defer: u32, gro: u32, suspend: u32| {
+        format!("defer-hard-irqs {defer}, gro-flush-timeout {gro} ns, irq-suspend-timeout {suspend} ns")
+    };
+    let epoll = |usecs: u32, budget: u32, prefer: u32| {
+        format!("; busy_poll_usecs {usecs}, busy_poll_budget {budget}, prefer_busy_poll {prefer}")
+    };
+    // The cover letter's. Of the sysctl an epoll instance has its time alone.
+    let expected = [
+        napi(100, 20_000, 20_000_000) + &epoll(0, 64, 1),
+        napi(100, 20_000, 0),
+        napi(100, 200_000, 0) + &epoll(64, 64, 1),
+        napi(0, 0, 0) + &epoll(50, 0, 0),
+    ];
+    assert_eq!(ran, expected);
+    let turns = array(&report["results"]["measurements"]).iter().flat_map(|load| array(&load["turns"]));
+    for turn in turns {
+        // No thread is woken under packet steering, and yet the server's core receives.
+        assert_eq!(turn["figures"]["wakes"].as_f64(), Some(0.0), "{turn}");
+        assert!(turn["figures"]["received-share"].as_f64().unwrap() > 90.0, "{turn}");
+    }
+    let receivers: Vec<&str> =
+        array(&report["variations"]).iter().filter_map(|it| it["receiver"].as_str()).collect();
+    // The machine may have disturbed the only round of the second.
+    assert!(
+        array(&report["results"]["loads"]).is_empty()
+            || ["rps", "thread"].starts_with(&receivers) && !receivers.is_empty()
+    );
+    assert_eq!(report["experiment"]["receiver"], "rps");
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn each_receiver_is_what_it_is_called() {
+    let testbed = enter(1);
+    // This thread alone is in the server's namespace.
+    let server = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    let queue = || host::interface(SERVER_INTERFACE).unwrap().queues.remove(0);
+    let steered =
+        || fs::read_to_string(format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus")).unwrap();
+    for (receiver, priority) in [
+        (Receiver::Fifo, Some(INTERRUPT_THREAD_PRIORITY)),
+        (Receiver::Thread, Some(0)),
+        (Receiver::Rps, None),
+    ] {
+        receiver.receive(&testbed, server, 0).unwrap();
+        let napi = Netdev::open().unwrap().napi(queue().napi.unwrap().id).unwrap();
+        let thread = napi.pid.map(|pid| Pid::from_raw(pid.try_into().unwrap()).unwrap());
+        assert_eq!(thread.map(|thread| fifo_priority(thread).unwrap()), priority, "{receiver}");
+        let cores = thread.map(|thread| Cpus::of_thread(Some(thread)).unwrap());
+        assert_eq!(cores, priority.map(|_| Cpus::one(0)), "{receiver}");
+        assert_eq!(Cpus::from_mask(&steered()).unwrap().contains(0), receiver == Receiver::Rps);
+    }
+}
