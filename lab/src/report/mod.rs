@@ -26,7 +26,7 @@ pub use model::ModelReport;
 pub use paper::PaperReport;
 pub use peers::{CheckReport, PeerReport};
 pub use policies::host::Machine;
-pub use self_test::self_test_verdict;
+pub use self_test::{SelfTestVerdict, self_test_verdict};
 pub use steps::steps_section;
 pub use waiting::WaitingReport;
 pub use wake_cost::WakeCost;

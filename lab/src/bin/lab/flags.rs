@@ -90,7 +90,7 @@ pub struct RunFlags {
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<Cpus>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread (an ordinary one) or rps (the
-    /// softirq of packet steering). After the first, compare measures its verdict's row under each other one
+    /// softirq of packet steering). After the first, compare measures its verdict's row under each other one, and self-test all
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [Receiver::Fifo])]
     pub receiver: Vec<Receiver>,
     /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them. Several: as for --receiver
@@ -108,6 +108,15 @@ pub struct RunFlags {
 pub enum IdleCores {
     Awake,
     Asleep,
+}
+
+impl IdleCores {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Awake => "awake",
+            Self::Asleep => "asleep",
+        }
+    }
 }
 
 impl RunFlags {
@@ -247,6 +256,9 @@ pub struct SelfTestFlags {
     /// Time that one of the servers computes more for each request (microseconds)
     #[arg(long, default_value_t = 5, value_name = "US", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub work: u8,
+    /// Repeat it so many times under each receiver; it passes if 19 of 20 runs do
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub runs: u8,
     #[command(flatten)]
     pub run: RunFlags,
 }

@@ -10,14 +10,14 @@ use lab::fleet::FleetRequests;
 use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
-use lab::report::{Comparison, self_test_verdict, steps_section};
+use lab::report::{Comparison, SelfTestVerdict, self_test_verdict, steps_section};
 use lab::testbed::{Receiver, Testbed};
 use policies::Policy;
 use runtime::DriverKind;
 use serde_json::json;
 
 use crate::flags::{AttachFlags, CompareFlags, IdleCores, PeerFlags, RunFlags, SelfTestFlags, StepsFlags};
-use crate::output::{Failure, Output, keep_report};
+use crate::output::{Failure, Output, keep_report, print};
 use crate::progress_bar::with_bar;
 
 /// Policies as users get them, and the better vanilla.
@@ -171,11 +171,38 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
         rounds: 16,
         ..Experiment::new(contenders, true)
     };
-    let mut report = run("self-test", experiment, flags.run.cores()?, &flags.run)?;
-    let (passed, sentence) = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
-    report.comparison.verdict = vec![sentence.clone()];
-    report.write()?;
-    if passed { Ok(()) } else { Err(sentence.into()) }
+    let run_once = |run: &RunFlags, conditions| -> Result<(Report, SelfTestVerdict), Failure> {
+        let mut report = run_under("self-test", experiment.clone(), flags.run.cores()?, run, conditions)?;
+        let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
+        report.comparison.verdict = vec![verdict.sentence.clone()];
+        Ok((report, verdict))
+    };
+    let conditions = flags.run.conditions();
+    if conditions.len() == 1 && flags.runs == 1 {
+        let (report, verdict) = run_once(&flags.run, conditions[0])?;
+        report.write()?;
+        return if verdict.passed() { Ok(()) } else { Err(verdict.sentence.into()) };
+    }
+    let (mut all, mut sentences, mut failed) = (Vec::new(), Vec::new(), false);
+    for (receiver, idle) in conditions {
+        let mut verdicts = Vec::new();
+        for index in 1..=flags.runs {
+            let mut run = flags.run.clone();
+            run.report.output.push(format!("{receiver}-{}-{index}", idle.name()));
+            let (report, verdict) = run_once(&run, (receiver, idle))?;
+            report.save()?;
+            eprintln!("{receiver}, {}, run {index} of {}: {}", idle.name(), flags.runs, verdict.sentence);
+            verdicts.push(verdict);
+        }
+        let (passed, sentence) = SelfTestVerdict::of_runs(&verdicts);
+        failed |= !passed;
+        sentences.push(format!("{receiver}, idle cores {}: {sentence}\n", idle.name()));
+        all.push(
+            json!({"receiver": receiver, "idle_cores": idle.name(), "passed": passed, "runs": verdicts}),
+        );
+    }
+    print(flags.run.report.format, &all, &sentences.concat())?;
+    if failed { Err("self-test failed".into()) } else { Ok(()) }
 }
 
 /// A comparison, and where it goes.
@@ -188,6 +215,11 @@ impl Report {
     fn write(&self) -> Result<(), Failure> {
         let screen = self.comparison.screen(&self.output.page());
         self.output.write(&self.comparison.document(), &self.comparison, &screen)
+    }
+
+    /// Into its folder only.
+    fn save(&self) -> Result<(), Failure> {
+        self.output.save(&self.comparison.document(), &self.comparison)
     }
 }
 

@@ -32,9 +32,14 @@ impl Output {
 
     /// Writes the document and `json` into the folder, and prints `text` or the JSON.
     pub fn write(&self, document: &Document, json: &impl Serialize, text: &str) -> Result<(), Failure> {
-        let result = document.write(&self.folder, json);
-        result.map_err(|error| format!("--output {}: {error}", self.folder.display()))?;
+        self.save(document, json)?;
         print(self.format, json, text)
+    }
+
+    /// Writes them without printing anything.
+    pub fn save(&self, document: &Document, json: &impl Serialize) -> Result<(), Failure> {
+        let result = document.write(&self.folder, json);
+        Ok(result.map_err(|error| format!("--output {}: {error}", self.folder.display()))?)
     }
 
     /// The same with the whole document as text.
