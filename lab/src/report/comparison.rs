@@ -563,7 +563,7 @@ pub(super) fn is_virtual() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::engine::{Results, Turn, results_of};
 
@@ -743,6 +743,14 @@ mod tests {
         let without_vanilla = ["kernel-polling:epoll", "kernel-polling:uring"];
         let other = comparison(&without_vanilla, "kernel-polling", usual, 0.01, 12);
         assert_eq!(other.measured(), None);
+    }
+
+    /// The page of the usual comparison, with what other conditions gave.
+    pub(in crate::report) fn page() -> String {
+        let usual = || comparison(&NAMES, "kernel-polling", usual, 0.01, 12);
+        let mut report = usual();
+        report.add_variations(&[usual(), usual()]);
+        report.document().html()
     }
 
     #[test]

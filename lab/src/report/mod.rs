@@ -6,6 +6,8 @@ mod document;
 mod figures;
 mod files;
 mod html;
+#[cfg(test)]
+mod in_browser;
 mod last_result;
 mod markdown;
 mod model;
