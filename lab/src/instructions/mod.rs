@@ -31,6 +31,8 @@ pub struct Counting {
     pub policies: Vec<String>,
     /// Loads: `RATE:SECONDS`, where a rate of 0 is the closed loop on 16 connections.
     pub loads: Vec<String>,
+    /// How often everything is counted.
+    pub runs: u8,
 }
 
 impl Default for Counting {
@@ -40,7 +42,8 @@ impl Default for Counting {
             devices: owned(&DEVICES),
             drivers: owned(&["epoll", "uring"]),
             policies: owned(&["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"]),
-            loads: owned(&["6000:0.3", "0:0.3"]),
+            loads: owned(&["3000:0.3", "6000:0.3", "9000:0.3", "0:0.3"]),
+            runs: 1,
         }
     }
 }
@@ -48,6 +51,8 @@ impl Default for Counting {
 /// What a request cost the server's cores: the worker's, and under packing the one that receives.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
+    /// From 1.
+    pub run: u8,
     /// The emulated NIC.
     pub device: String,
     /// The server's I/O driver.
@@ -62,6 +67,12 @@ pub struct Row {
     pub user: f64,
     /// Instructions of the kernel a request.
     pub kernel: f64,
+    /// Of the kernel's, those in softirqs.
+    pub softirq: f64,
+    /// Of the kernel's, those in interrupts.
+    pub irq: f64,
+    /// Misses of the modelled caches a request: L1i, L1d, L2 and the last level.
+    pub misses: [f64; 4],
     /// Interrupts of the NIC a thousand requests.
     pub nic_interrupts: f64,
     /// Interrupts of any kind a thousand requests, with those of timers and of other cores.
@@ -80,9 +91,11 @@ pub struct Row {
 /// If QEMU can't be started, or a machine ended early.
 pub fn count(folder: &Path, counting: &Counting, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
-    for device in &counting.devices {
-        progress(device);
-        rows.extend(qemu::run(folder, device, counting)?);
+    for run in 1..=counting.runs {
+        for device in &counting.devices {
+            progress(device);
+            rows.extend(qemu::run(folder, device, counting, run)?);
+        }
     }
     Ok(rows)
 }

@@ -32,7 +32,7 @@ const CORES: u32 = 3;
 const ALL_CORES: u32 = 8;
 
 /// Runs the machine to its end.
-pub(super) fn run(folder: &Path, device: &str, counting: &Counting) -> Result<Vec<Row>, Error> {
+pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> Result<Vec<Row>, Error> {
     let output = tempfile::tempdir()?;
     let file = |name: &str| output.path().join(name).display().to_string();
     let command = qemu(folder);
@@ -48,7 +48,7 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting) -> Result<Ve
     let (rows, counts) = (text(read("rows")), text(read("counts")));
     let expected = counting.drivers.len() * counting.policies.len() * counting.loads.len();
     let rows: Option<Vec<Row>> =
-        rows.lines().enumerate().map(|(index, line)| row(device, line, &counts, index)).collect();
+        rows.lines().enumerate().map(|(index, line)| row(run, device, line, &counts, index)).collect();
     rows.filter(|rows| rows.len() == expected).ok_or_else(|| {
         let console = text(read("console"));
         // The script's end is one of the first process, at which the kernel panics at length.
@@ -94,7 +94,7 @@ fn kernel_command_line(counting: &Counting) -> String {
 }
 
 /// Reads a line of `guest.sh`: the case, the requests, and counters before and after. The plugin has written two lines for it.
-fn row(device: &str, line: &str, counts: &str, index: usize) -> Option<Row> {
+fn row(run: u8, device: &str, line: &str, counts: &str, index: usize) -> Option<Row> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (case, numbers) = words.split_at_checked(3)?;
     let numbers = parse(numbers)?;
@@ -104,19 +104,24 @@ fn row(device: &str, line: &str, counts: &str, index: usize) -> Option<Row> {
     let (started, ended) = (marks.next()??, marks.next()??);
     let difference =
         |before: &[u64], after: &[u64], at: usize| Some(after.get(at)?.checked_sub(*before.get(at)?)? as f64);
-    let executed = |at| difference(&started, &ended, at);
+    let executed = |at| Some(difference(&started, &ended, at)? / requests as f64);
     let counted = |at| difference(before, after, at);
     let each = 1.0 / requests as f64;
     let [driver, policy, load] = [case[0], case[1], case[2]].map(str::to_owned);
+    let (softirq, irq) = (executed(2)?, executed(3)?);
     Some(Row {
+        run,
         device: device.to_owned(),
         driver,
         policy,
         load,
         requests,
-        user: executed(0)? * each,
-        kernel: executed(1)? * each,
-        interrupts: executed(2)? * each * 1000.0,
+        user: executed(0)?,
+        kernel: executed(1)? + softirq + irq,
+        softirq,
+        irq,
+        misses: [executed(4)?, executed(5)?, executed(6)?, executed(7)?],
+        interrupts: executed(8)? * 1000.0,
         nic_interrupts: counted(0)? * each * 1000.0,
         packets_per_interrupt: (counted(1)? + counted(2)?) / counted(0)?.max(1.0),
         context_switches: counted(3)? * each * 1000.0,
@@ -133,9 +138,10 @@ mod tests {
 
     #[test]
     fn a_row_has_differences_by_request() {
-        let counts = "0 0 0\n9 9 9\n1000 5000 10\n21000 105000 40\n";
-        let row = row("igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", counts, 1).unwrap();
+        let counts = "0 0 0 0 0 0 0 0 0\n9 9 9 9 9 9 9 9 9\n1000 5000 0 9 1 2 3 4 10\n21000 102000 2000 1009 11 22 33 44 40\n";
+        let row = row(1, "igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", counts, 1).unwrap();
         assert_eq!((row.requests, row.user, row.kernel, row.interrupts), (10, 2000.0, 10_000.0, 3000.0));
+        assert_eq!((row.softirq, row.irq, row.misses), (200.0, 100.0, [1.0, 2.0, 3.0, 4.0]));
         assert_eq!(
             (row.nic_interrupts, row.packets_per_interrupt, row.context_switches),
             (2000.0, 1.0, 1000.0)
@@ -144,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_line_without_counts_is_none() {
-        assert_eq!(row("igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", "1 2 3\n", 0), None);
-        assert_eq!(row("igb", "epoll vanilla 0:1", "1 2 3\n1 2 3\n", 0), None);
+        assert_eq!(row(1, "igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", "1 2 3 4 5 6 7 8 9\n", 0), None);
+        assert_eq!(row(1, "igb", "epoll vanilla 0:1", "1 2 3 4 5 6 7 8 9\n1 2 3 4 5 6 7 8 9\n", 0), None);
     }
 }

@@ -23,55 +23,55 @@ impl InstructionReport {
         Self { kernel, counting, rows }
     }
 
-    /// The report as text.
+    /// The report as text: a line for each policy below one for its device, driver and load. Figures are those of the first
+    /// run; `again` is how much the instructions of the others differed.
     pub fn text(&self) -> String {
         let header = [
-            "device",
-            "driver",
-            "load",
-            "policy",
-            "instructions",
-            "ratio",
-            "user",
-            "kernel",
-            "NIC irqs",
-            "all irqs",
-            "packets/irq",
-            "switches",
+            "", "instr.", "again", "ratio", "user", "kernel", "softirq", "irq", "L1i", "L1d", "L2", "LLC",
+            "NIC irqs", "all irqs", "pkts/irq", "switches",
         ];
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_header(header);
+        let mut title = String::new();
         for row in self.sorted() {
-            let of_first = self.first_policy(row).map(|first| instructions(row) / instructions(first));
-            table.add_row([
-                row.device.clone(),
-                row.driver.clone(),
-                load_text(&row.load),
-                row.policy.clone(),
-                format!("{:.0}", instructions(row)),
+            let load = format!("{}, {}, {}", row.device, row.driver, load_text(&row.load));
+            if load != title {
+                table.add_row([&load]);
+                title = load;
+            }
+            let all = instructions(row);
+            let of_first = self.first_policy(row).map(|first| all / instructions(first));
+            let again = self.again(row).map(|other| instructions(other) / all - 1.0);
+            let again = again.max_by(|one, other| one.abs().total_cmp(&other.abs()));
+            let mut cells = vec![
+                format!("  {}", row.policy),
+                format!("{all:.0}"),
+                again.map_or(String::new(), |share| format!("{:+.1} %", share * 100.0)),
                 of_first.map_or(String::new(), |ratio| format!("{ratio:.2}")),
-                format!("{:.0}", row.user),
-                format!("{:.0}", row.kernel),
-                format!("{:.0}", row.nic_interrupts),
-                format!("{:.0}", row.interrupts),
+            ];
+            cells.extend([row.user, row.kernel, row.softirq, row.irq].map(|it| format!("{it:.0}")));
+            cells.extend(row.misses.map(|it| format!("{it:.1}")));
+            cells.extend([row.nic_interrupts, row.interrupts].map(|it| format!("{it:.0}")));
+            cells.extend([
                 format!("{:.1}", row.packets_per_interrupt),
                 format!("{:.0}", row.context_switches),
             ]);
+            table.add_row(cells);
         }
-        for column in table.column_iter_mut().skip(4) {
+        for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         format!(
-            "Linux {} in an emulated machine. Instructions are those of the server's cores a request, interrupts and context \
-             switches those a thousand requests; the ratio is to the first policy.\n{}\n",
+            "Linux {} in an emulated machine. Instructions and misses of modelled caches are those of the server's cores a \
+             request, interrupts and context switches those a thousand requests; the ratio is to the first policy.\n{}\n",
             self.kernel,
             table.trim_fmt()
         )
     }
 
-    /// The policies of one device, driver and load below each other.
+    /// The first run, the policies of one device, driver and load below each other.
     fn sorted(&self) -> Vec<&Row> {
-        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.run == 1).collect();
         let place = |names: &[String], name: &str| names.iter().position(|it| it == name);
         rows.sort_by_key(|row| {
             (
@@ -88,6 +88,13 @@ impl InstructionReport {
             (&it.device, &it.driver, &it.load) == (&row.device, &row.driver, &row.load)
                 && it.policy == self.counting.policies[0]
         })
+    }
+
+    /// The same in other runs.
+    fn again(&self, row: &Row) -> impl Iterator<Item = &Row> {
+        let case = |it: &Row| [&it.device, &it.driver, &it.load, &it.policy].map(String::clone);
+        let (run, asked) = (row.run, case(row));
+        self.rows.iter().filter(move |it| it.run != run && case(it) == asked)
     }
 }
 

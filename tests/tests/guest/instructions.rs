@@ -42,6 +42,10 @@ fn a_get_takes_as_many_instructions_as_it_did() {
     for &(driver, policy, user, kernel, tolerance) in FIGURES {
         let row = rows.iter().find(|row| row.driver == driver && row.policy == policy).unwrap();
         println!("(\"{driver}\", \"{policy}\", {:.1}, {:.1}, …),", row.user, row.kernel);
+        // Both are read off the kernel's own bookkeeping, which a new kernel may keep elsewhere.
+        let share = row.softirq / row.kernel;
+        assert!((0.1..0.9).contains(&share) && row.irq > 0.0, "count.c does not find softirqs: {row:?}");
+        assert!(row.misses[..3].iter().all(|&misses| misses > 0.0), "no caches: {row:?}");
         let (counted, expected) =
             if same_kernel { (row.user + row.kernel, user + kernel) } else { (row.user, user) };
         for (what, counted, expected) in [("user", row.user, user), ("all", counted, expected)] {

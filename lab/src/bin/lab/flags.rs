@@ -343,9 +343,12 @@ pub struct InstructionFlags {
     /// Policies, separated by commas; NAME:US sets gro-flush-timeout [default: vanilla,packing,suppression,kernel-polling,kernel-polling:200]
     #[arg(long, value_delimiter = ',', value_parser = word)]
     pub policies: Vec<String>,
-    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default: 6000:0.3,0:0.3]
+    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default: 3000:0.3,6000:0.3,9000:0.3,0:0.3]
     #[arg(long, value_delimiter = ',', value_parser = load)]
     pub loads: Vec<String>,
+    /// Count everything so many times; the table has the difference
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=10))]
+    pub runs: u8,
 }
 
 /// A name that the guest's shell takes for one word.

@@ -12,7 +12,7 @@ pub fn run(flags: &InstructionFlags) -> Result<(), Failure> {
         folder.ok_or("no machine to count on: run LULL_GUEST=$(tests/guest/prepare) lab instructions")?;
     let kernel = std::fs::read_to_string(folder.join("fetched"))
         .map_err(|error| format!("{}: {error}: tests/guest/prepare makes this folder", folder.display()))?;
-    let mut counting = Counting::default();
+    let mut counting = Counting { runs: flags.runs, ..Counting::default() };
     for (asked, used) in [
         (&flags.devices, &mut counting.devices),
         (&flags.drivers, &mut counting.drivers),
@@ -23,8 +23,9 @@ pub fn run(flags: &InstructionFlags) -> Result<(), Failure> {
             used.clone_from(asked);
         }
     }
-    let rows =
-        with_bar(counting.devices.len(), |progress| instructions::count(&folder, &counting, progress))?;
+    let rows = with_bar(counting.devices.len() * usize::from(counting.runs), |progress| {
+        instructions::count(&folder, &counting, progress)
+    })?;
     let report = InstructionReport::new(kernel.trim().to_owned(), counting, rows);
     print(flags.format, &report, &report.text())
 }
