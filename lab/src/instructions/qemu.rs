@@ -18,7 +18,7 @@ pub fn qemu(folder: &Path) -> Vec<String> {
         ("-L", "tools/usr/share/qemu"),
         ("-L", "tools/usr/share/seabios"),
         ("-kernel", "vmlinuz"),
-        ("-initrd", "initramfs.gz"),
+        ("-initrd", "initramfs"),
     ] {
         command.extend([flag.to_owned(), own(path)]);
     }
