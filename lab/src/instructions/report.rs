@@ -109,3 +109,42 @@ fn load_text(load: &str) -> String {
         None => load.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(run: u8, policy: &str, user: f64) -> Row {
+        Row {
+            run,
+            device: "igb".to_owned(),
+            driver: "epoll".to_owned(),
+            policy: policy.to_owned(),
+            load: "0:1".to_owned(),
+            requests: 10,
+            user,
+            kernel: 900.0,
+            softirq: 300.0,
+            irq: 50.0,
+            misses: [4.0, 3.0, 2.0, 1.0],
+            nic_interrupts: 500.0,
+            interrupts: 600.0,
+            packets_per_interrupt: 2.5,
+            context_switches: 70.0,
+        }
+    }
+
+    #[test]
+    fn a_second_run_is_printed_as_a_difference() {
+        let rows = vec![row(1, "vanilla", 100.0), row(1, "packing", 200.0), row(2, "vanilla", 120.0)];
+        let counting = Counting { devices: vec!["igb".to_owned()], runs: 2, ..Counting::default() };
+        let text = InstructionReport::new("7.3".to_owned(), counting, rows).text();
+        let lines: Vec<Vec<&str>> =
+            text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["igb,", "epoll,", "closed", "loop"]);
+        let figures = |line: &[&str]| line[1..].join(" ");
+        assert_eq!(figures(&lines[1]), "1000 +2.0 % 1.00 100 900 300 50 4.0 3.0 2.0 1.0 500 600 2.5 70");
+        assert_eq!(figures(&lines[2]), "1100 1.10 200 900 300 50 4.0 3.0 2.0 1.0 500 600 2.5 70");
+        assert_eq!(lines.len(), 3);
+    }
+}
