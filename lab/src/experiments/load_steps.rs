@@ -1,5 +1,5 @@
 //! What a server does when its load steps up or down: how long its latency takes to settle, and by how much it is beyond
-//! vanilla's meanwhile. [`Load::Steps`](crate::experiment::Load::Steps) measures it.
+//! vanilla's meanwhile. [`crate::experiment::Load::Steps`] measures it.
 
 use std::time::Duration;
 
