@@ -37,6 +37,7 @@
 //! | `ws` | `axum::ws`: WebSockets in axum's handlers |
 //! | `tls` | the module `tls`: TLS by rustls on any stream; `Serve::tls` for servers |
 //! | `tonic` | the module `tonic`: gRPC servers and client channels |
+//! | `quinn` | the module `quinn`: QUIC, with an endpoint on each worker; with `tls` |
 //! | `full` | all of these |
 //! | `tokio-context` | the module `tokio_context`: a thread with tokio's runtime, for crates that insist on it |
 //!
@@ -51,6 +52,8 @@ pub mod axum;
 pub mod hyper;
 #[cfg(feature = "io")]
 mod io;
+#[cfg(feature = "quinn")]
+pub mod quinn;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(feature = "tokio-context")]

@@ -14,6 +14,8 @@ use futures_rustls::rustls::server::{
 use futures_rustls::rustls::sign::CertifiedKey;
 use futures_rustls::rustls::{ServerConfig, SupportedProtocolVersion, version};
 
+#[cfg(feature = "quinn")]
+use super::error::quic_error;
 use super::error::{Error, file_error, setup_error};
 use super::files::{Certificates, read_authorities};
 use super::stream::Stream;
@@ -203,8 +205,37 @@ impl Acceptor {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
+    /// The configuration of a server of QUIC, which offers these protocols (ALPN). Certificates that are loaded later are used
+    /// there, too; other settings stay as they are now.
+    ///
+    /// # Errors
+    /// If rustls refuses the settings.
+    #[cfg(feature = "quinn")]
+    pub fn quic<P: AsRef<[u8]>>(
+        &self,
+        protocols: impl IntoIterator<Item = P>,
+    ) -> Result<quinn::ServerConfig, Error> {
+        let mut config = ServerConfig::clone(&self.current().config);
+        config.alpn_protocols = protocols.into_iter().map(|protocol| protocol.as_ref().to_owned()).collect();
+        config.cert_resolver = Arc::new(CurrentCertificate(self.clone()));
+        let config = quinn::crypto::rustls::QuicServerConfig::try_from(config);
+        Ok(quinn::ServerConfig::with_crypto(Arc::new(config.map_err(quic_error)?)))
+    }
+
     fn current(&self) -> Arc<LoadedAcceptor> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The certificates that an acceptor has by the time of the handshake.
+#[cfg(feature = "quinn")]
+#[derive(Debug)]
+struct CurrentCertificate(Acceptor);
+
+#[cfg(feature = "quinn")]
+impl ResolvesServerCert for CurrentCertificate {
+    fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.current().config.cert_resolver.resolve(client)
     }
 }
 

@@ -134,6 +134,21 @@ impl Connector {
         }
     }
 
+    /// The configuration of a client of QUIC, which offers these protocols (ALPN). The limit on the handshake has no effect there.
+    ///
+    /// # Errors
+    /// If rustls refuses the settings.
+    #[cfg(feature = "quinn")]
+    pub fn quic<P: AsRef<[u8]>>(
+        &self,
+        protocols: impl IntoIterator<Item = P>,
+    ) -> Result<quinn::ClientConfig, Error> {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.into_iter().map(|protocol| protocol.as_ref().to_owned()).collect();
+        let config = quinn::crypto::rustls::QuicClientConfig::try_from(config);
+        Ok(quinn::ClientConfig::new(Arc::new(config.map_err(super::error::quic_error)?)))
+    }
+
     /// Whether an application protocol is offered (ALPN).
     #[cfg(feature = "client")]
     pub(crate) fn offers_any(&self) -> bool {

@@ -51,6 +51,11 @@ pub(super) fn setup_error(error: futures_rustls::rustls::Error) -> Error {
     Error::Setup { source: error.into() }
 }
 
+#[cfg(feature = "quinn")]
+pub(super) fn quic_error(error: quinn::crypto::rustls::NoInitialCipherSuite) -> Error {
+    Error::Setup { source: error.into() }
+}
+
 /// Why a handshake with a server has failed: the inner error of what
 /// [`Connector::connect`](super::Connector::connect) returns.
 #[derive(Debug, thiserror::Error)]

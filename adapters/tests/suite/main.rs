@@ -11,6 +11,7 @@ mod grpc_tls;
 mod http_server;
 mod https_client;
 mod io;
+mod quic;
 mod real_clients;
 mod tls_streams;
 mod tokio_context;
