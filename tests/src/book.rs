@@ -31,6 +31,10 @@ mod adapters_axum {}
 mod adapters_tls {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/adapters/quinn.md")]
+mod adapters_quinn {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/adapters/databases.md")]
 mod adapters_databases {}
 
