@@ -36,6 +36,19 @@ struct Table {
     next_search: Duration,
 }
 
+/// The requests in progress of a connection ([`ConnectionLimit::run`]).
+#[cfg(feature = "quinn")]
+#[derive(Debug)]
+pub struct Requests(Arc<Activity>);
+
+#[cfg(feature = "quinn")]
+impl Requests {
+    /// Counts a request until the result is dropped.
+    pub fn begin(&self) -> impl Sized + 'static + use<> {
+        self.0.begin()
+    }
+}
+
 /// An open connection.
 #[derive(Debug)]
 struct Seat {
@@ -78,6 +91,20 @@ impl ConnectionLimit {
     /// How many idle connections were closed for new ones.
     pub fn closed(&self) -> u64 {
         self.0.closed.load(Ordering::Relaxed)
+    }
+
+    /// Counts a connection that is not served by this crate's servers, as one of QUIC, as long as the future runs that `serve`
+    /// returns. It is dropped if its place is taken away. `None` then, and if there is no place.
+    #[cfg(feature = "quinn")]
+    pub async fn run<F: Future>(&self, serve: impl FnOnce(Requests) -> F) -> Option<F::Output> {
+        let activity = Arc::new(Activity::new());
+        let mut place = self.admit(&activity)?;
+        let mut served = std::pin::pin!(serve(Requests(activity)));
+        std::future::poll_fn(|task| match place.poll_taken_away(task) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => served.as_mut().poll(task).map(Some),
+        })
+        .await
     }
 
     /// `None` if there is no place.

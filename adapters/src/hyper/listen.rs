@@ -20,6 +20,12 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// The client of an encrypted connection that is not served by this crate's servers, as one of QUIC.
+    #[cfg(feature = "quinn")]
+    pub fn encrypted(address: SocketAddr) -> Self {
+        Self { address: Some(address), napi: 0, encrypted: true }
+    }
+
     /// The client's address; `None` on a Unix domain socket, and if the connection has broken already.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address

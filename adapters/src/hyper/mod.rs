@@ -22,6 +22,8 @@ pub(crate) use self::client::NEEDS_TLS;
 #[cfg(feature = "client")]
 pub use self::client::{Client, Connecting, Connector, HttpClient, HttpStream};
 pub use self::connection_limit::ConnectionLimit;
+#[cfg(feature = "quinn")]
+pub use self::connection_limit::Requests;
 pub use self::file_body::FileBody;
 pub use self::listen::{Listen, MakeService, Peer};
 pub use self::rt::{Executor, Timer};
