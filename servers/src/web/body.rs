@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use adapters::hyper::{BoxError, FileBody};
 use bytes::Bytes;
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 
@@ -81,6 +81,47 @@ impl Body for ResponseBody {
                 SizeHint::with_exact(parts.iter().map(|part| part.size_hint().lower()).sum())
             }
             Self::Upstream(body) => body.size_hint(),
+        }
+    }
+}
+
+/// A request's body.
+#[derive(Debug)]
+pub enum ClientBody {
+    /// By HTTP/1 or HTTP/2.
+    Hyper(Incoming),
+    #[cfg(feature = "http3")]
+    Http3(Box<super::http3::Http3Body>),
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Hyper(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+            #[cfg(feature = "http3")]
+            Self::Http3(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Hyper(body) => body.is_end_stream(),
+            #[cfg(feature = "http3")]
+            Self::Http3(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Hyper(body) => body.size_hint(),
+            #[cfg(feature = "http3")]
+            Self::Http3(body) => body.size_hint(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A web server: static files and a reverse proxy, by HTTP/1.1 and HTTP/2, with and without TLS.
+//! A web server: static files and a reverse proxy, by HTTP/1.1 and HTTP/2, with and without TLS, and by HTTP/3 with the
+//! feature `http3`.
 //!
 //! ```
 //! use adapters::hyper::Client;
@@ -32,6 +33,8 @@ mod config;
 mod context;
 mod counters;
 mod error;
+#[cfg(feature = "http3")]
+mod http3;
 mod proxy;
 mod request_check;
 mod routing;

@@ -1,12 +1,15 @@
-//! Refuses requests that hyper accepts and RFC 9112 does not.
+//! Refuses requests that hyper accepts and RFC 9112 does not, and those that h3 accepts and RFC 9114 does not.
 
-use hyper::header::{HOST, TRANSFER_ENCODING};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Request, StatusCode, Version};
 
 /// The status that a request is refused with. Servers before and behind this one may understand it otherwise, so its
 /// connection has to be closed.
 pub fn refusal<B>(request: &Request<B>) -> Option<StatusCode> {
+    if request.version() == Version::HTTP_3 {
+        return (!is_well_formed(request.headers())).then_some(StatusCode::BAD_REQUEST);
+    }
     if request.version() != Version::HTTP_11 {
         // HTTP/1.0 has neither header, and HTTP/2 has `:authority` and frames.
         return None;
@@ -18,6 +21,14 @@ pub fn refusal<B>(request: &Request<B>) -> Option<StatusCode> {
         return Some(StatusCode::NOT_IMPLEMENTED);
     }
     None
+}
+
+/// Nothing about the connection, and at most one length (section 4.2).
+fn is_well_formed(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next().is_none_or(|length| length.as_bytes().iter().all(u8::is_ascii_digit));
+    let foreign = [CONNECTION, TRANSFER_ENCODING, UPGRADE];
+    length && lengths.next().is_none() && !foreign.iter().any(|name| headers.contains_key(name))
 }
 
 /// Exactly one, and it is valid or empty (section 3.2).
@@ -72,6 +83,20 @@ mod tests {
         assert_eq!(refused(Version::HTTP_11, &[("host", "a"), ("host", "a")]), Some(400));
         assert_eq!(refused(Version::HTTP_10, &[]), None);
         assert_eq!(refused(Version::HTTP_2, &[]), None);
+    }
+
+    #[test]
+    fn a_request_of_http_3_says_nothing_of_its_connection_and_has_one_length() {
+        assert_eq!(refused(Version::HTTP_3, &[("content-length", "5"), ("te", "trailers")]), None);
+        for headers in [
+            &[("content-length", "5"), ("content-length", "5")][..],
+            &[("content-length", "5,5")],
+            &[("transfer-encoding", "chunked")],
+            &[("connection", "close")],
+            &[("upgrade", "websocket")],
+        ] {
+            assert_eq!(refused(Version::HTTP_3, headers), Some(400), "{headers:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+#[cfg(feature = "http3")]
+use ::hyper::header::HeaderValue;
 use adapters::hyper::{self, Peer, serve};
 use adapters::tls::{Acceptor, AcceptorBuilder, Certificates};
 use futures_util::future::join_all;
@@ -14,6 +16,8 @@ use super::config::{Config, Limits};
 use super::context::{ServerContext, Site};
 use super::counters::Totals;
 use super::error::StartError;
+#[cfg(feature = "http3")]
+use super::http3::Http3;
 use super::service::connection_service;
 use super::static_files::Root;
 use crate::listen::bind;
@@ -21,8 +25,8 @@ use crate::listen::bind;
 /// What hyper keeps of a response for a stream of HTTP/2: a few of its frames.
 const STREAM_SEND_BUFFER: usize = 64 << 10;
 /// What a client of HTTP/2 may send of a request, and of all requests of its connection, before somebody reads it.
-const STREAM_WINDOW: u32 = 128 << 10;
-const CONNECTION_WINDOW: u32 = 384 << 10;
+pub(super) const STREAM_WINDOW: u32 = 128 << 10;
+pub(super) const CONNECTION_WINDOW: u32 = 384 << 10;
 
 /// A running web server. It continues to run when this is dropped; [`Server::shutdown`] ends it.
 #[derive(Debug)]
@@ -31,6 +35,8 @@ pub struct Server {
     acceptor: Option<Acceptor>,
     config: Config,
     servers: Vec<hyper::Server>,
+    #[cfg(feature = "http3")]
+    http3: Vec<Http3>,
     addresses: Vec<SocketAddr>,
     tls_addresses: Vec<SocketAddr>,
 }
@@ -64,9 +70,16 @@ impl Server {
     pub fn start_paused(config: &Config, inherited: Vec<std::net::TcpListener>) -> Result<Self, StartError> {
         let acceptor = acceptor(config)?;
         let context = Arc::new(ServerContext::new(config)?);
-        let (servers, addresses, tls_addresses) = (Vec::new(), Vec::new(), Vec::new());
-        let mut server =
-            Self { context, acceptor, config: config.clone(), servers, addresses, tls_addresses };
+        let mut server = Self {
+            context,
+            acceptor,
+            config: config.clone(),
+            servers: Vec::new(),
+            #[cfg(feature = "http3")]
+            http3: Vec::new(),
+            addresses: Vec::new(),
+            tls_addresses: Vec::new(),
+        };
         if !inherited.is_empty() {
             let failed = |source| StartError::Listen { address: "an inherited socket".to_owned(), source };
             inherited
@@ -97,6 +110,8 @@ impl Server {
         Self::check_access(&self.config)?;
         self.context.site().start(None).await?;
         self.servers.iter().for_each(hyper::Server::resume);
+        #[cfg(feature = "http3")]
+        self.http3.iter().for_each(Http3::resume);
         Ok(())
     }
 
@@ -136,10 +151,14 @@ impl Server {
 
     fn serve(&mut self, listener: TcpListener, encrypted: bool) -> io::Result<()> {
         let address = listener.local_addr()?;
+        #[cfg(feature = "http3")]
+        let alt_svc = self.serve_http3(address, encrypted)?;
+        #[cfg(not(feature = "http3"))]
+        let alt_svc = None;
         let context = Arc::clone(&self.context);
         let Limits { header_timeout, stall_timeout, header_size, streams, .. } = self.config.limits;
         let header_size = u32::try_from(header_size).unwrap_or(u32::MAX);
-        let server = serve(listener, move |peer: &Peer| connection_service(&context, peer))
+        let server = serve(listener, move |peer: &Peer| connection_service(&context, peer, alt_svc.as_ref()))
             .header_read_timeout(Some(header_timeout))
             .idle_timeout(Some(header_timeout))
             .stall_timeout(Some(stall_timeout))
@@ -163,6 +182,16 @@ impl Server {
         self.servers.push(server);
         if encrypted { &mut self.tls_addresses } else { &mut self.addresses }.push(address);
         Ok(())
+    }
+
+    /// Serves HTTP/3 beside an address with TLS, if it is asked for. Returns what the others are told about it.
+    #[cfg(feature = "http3")]
+    fn serve_http3(&mut self, address: SocketAddr, encrypted: bool) -> io::Result<Option<HeaderValue>> {
+        let wanted = encrypted && self.config.tls.as_ref().is_some_and(|tls| tls.http3);
+        let Some(acceptor) = self.acceptor.as_ref().filter(|_| wanted) else { return Ok(None) };
+        self.http3.push(Http3::start_paused(&self.context, acceptor, address, &self.config.limits)?);
+        let told = format!("h3=\":{}\"; ma=86400", address.port());
+        HeaderValue::try_from(told).map(Some).map_err(io::Error::other)
     }
 
     /// The addresses without TLS, with the ports that were taken.
@@ -192,11 +221,11 @@ impl Server {
     /// If it cannot be used, or has other addresses or limits of the listeners. Then the present one stays in use.
     pub async fn reload(&mut self, config: &Config) -> Result<(), StartError> {
         let listeners = |config: &Config| {
-            let tls = config.tls.as_ref().map(|tls| tls.listen.clone());
+            let tls = config.tls.as_ref().map(|tls| (tls.listen.clone(), tls.http3));
             (config.listen.clone(), tls, config.backlog)
         };
         if listeners(config) != listeners(&self.config) {
-            return Err(StartError::NeedsRestart("listen, tls.listen or backlog"));
+            return Err(StartError::NeedsRestart("listen, tls.listen, tls.http3 or backlog"));
         }
         let of_listeners = |limits: &Limits| {
             (
@@ -240,10 +269,17 @@ impl Server {
     /// [`Limits::shutdown_timeout`](super::Limits) is aborted.
     pub async fn shutdown(self) -> ShutdownReport {
         let limit = self.config.limits.shutdown_timeout;
+        let servers = join_all(self.servers.into_iter().map(|server| server.shutdown(limit)));
+        #[cfg(feature = "http3")]
+        let reports = {
+            let http3 = join_all(self.http3.into_iter().map(|server| server.shutdown(limit)));
+            let (servers, http3) = futures_util::future::join(servers, http3).await;
+            [servers, http3].concat()
+        };
+        #[cfg(not(feature = "http3"))]
+        let reports = servers.await;
         let mut total = ShutdownReport::default();
-        for report in join_all(self.servers.into_iter().map(|server| server.shutdown(limit))).await {
-            total += report;
-        }
+        reports.into_iter().for_each(|report| total += report);
         if let Some(log) = self.context.site().access_log.clone() {
             // A panic is in the log already.
             let _ = runtime::spawn_blocking(move || log.write_all()).await;

@@ -5,48 +5,58 @@ use std::sync::Arc;
 
 use adapters::hyper::Peer;
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALT_SVC, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::service::{Service, service_fn};
 use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::access_log::LogLine;
-use super::body::{ResponseBody, error_response, method_not_allowed};
+use super::body::{ClientBody, ResponseBody, error_response, method_not_allowed};
 use super::context::{ServerContext, Site};
 use super::proxy::ClientInfo;
 use super::request_check::refusal;
 use super::routing::Routing;
 use super::tracked_body::TrackedBody;
 
-/// The service of one connection.
+/// The service of one connection. `alt_svc` tells clients where HTTP/3 is served.
 pub fn connection_service(
     context: &Arc<ServerContext>,
     peer: &Peer,
+    alt_svc: Option<&HeaderValue>,
 ) -> impl Service<Request<Incoming>, Response = Response<TrackedBody>, Error = Infallible, Future: 'static>
 + 'static
 + use<> {
-    let site = context.site();
-    context.counters.worker().count_connection();
-    let connection = Arc::new(Connection { context: Arc::clone(context), site, peer: *peer });
-    service_fn(move |request| {
+    let connection = Arc::new(Connection::new(context, peer, alt_svc));
+    service_fn(move |request: Request<Incoming>| {
         let connection = Arc::clone(&connection);
-        async move { Ok(connection.handle(request).await) }
+        async move { Ok(connection.handle(request.map(ClientBody::Hyper)).await) }
     })
 }
 
-struct Connection {
+/// Answers the requests of one connection.
+pub struct Connection {
     context: Arc<ServerContext>,
     site: Arc<Site>,
     peer: Peer,
+    alt_svc: Option<HeaderValue>,
 }
 
 impl Connection {
-    async fn handle(&self, request: Request<Incoming>) -> Response<TrackedBody> {
+    pub fn new(context: &Arc<ServerContext>, peer: &Peer, alt_svc: Option<&HeaderValue>) -> Self {
+        context.counters.worker().count_connection();
+        let (site, context) = (context.site(), Arc::clone(context));
+        Self { context, site, peer: *peer, alt_svc: alt_svc.cloned() }
+    }
+
+    pub async fn handle(&self, request: Request<ClientBody>) -> Response<TrackedBody> {
         let log = self.site.access_log.as_ref();
         let mut line = log.map(|log| Box::new((Arc::clone(log), LogLine::of(&request, self.peer.address()))));
         let is_head = *request.method() == Method::HEAD;
         let mut response = self.respond(request).await;
         if is_head {
             response = without_body(response);
+        }
+        if let Some(alt_svc) = &self.alt_svc {
+            response.headers_mut().insert(ALT_SVC, alt_svc.clone());
         }
         self.context.counters.worker().count_response(response.status());
         if let Some(line) = &mut line {
@@ -55,7 +65,7 @@ impl Connection {
         response.map(|body| TrackedBody::new(body, Arc::clone(&self.context), line))
     }
 
-    async fn respond(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+    async fn respond(&self, request: Request<ClientBody>) -> Response<ResponseBody> {
         if let Some(status) = refusal(&request) {
             return closing(error_response(status), request.version());
         }

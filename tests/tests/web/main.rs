@@ -6,6 +6,7 @@ mod clients;
 mod frames;
 mod hostile;
 mod http2;
+mod http3;
 mod operating;
 mod reload;
 mod site;

@@ -136,8 +136,9 @@ impl Flags {
         match (&mut config.tls, given) {
             (Some(tls), Some((certificate, key))) => (tls.certificate, tls.key) = (certificate, key),
             (None, Some((certificate, key))) => {
-                let (names, require_tls13) = (Vec::new(), false);
-                config.tls = Some(TlsConfig { listen: Vec::new(), certificate, key, names, require_tls13 });
+                let (listen, names) = (Vec::new(), Vec::new());
+                let (require_tls13, http3) = (false, false);
+                config.tls = Some(TlsConfig { listen, certificate, key, names, require_tls13, http3 });
             }
             (_, None) => {}
         }

@@ -50,6 +50,9 @@ pub struct TlsConfig {
     /// Whether TLS 1.2 is refused. Default: false.
     #[serde(default)]
     pub require_tls13: bool,
+    /// Whether HTTP/3 is served, too: by QUIC, on the ports of `listen`. Needs the cargo feature `http3`. Default: false.
+    #[serde(default)]
+    pub http3: bool,
 }
 
 /// A certificate for one host name.
@@ -114,7 +117,7 @@ pub struct Limits {
     /// The head of a request, in bytes; beyond it is 431. At least 8k. Default: 32k.
     #[serde(deserialize_with = "size::deserialize")]
     pub header_size: u64,
-    /// Requests at the same time on one connection of HTTP/2. Default: 128.
+    /// Requests at the same time on one connection of HTTP/2 or HTTP/3. Default: 128.
     pub streams: u32,
     /// How long requests may go on at a shutdown. Default: 30 s.
     #[serde(with = "humantime_serde")]
@@ -227,6 +230,10 @@ impl Config {
                 "listen: no address to listen on",
             ),
             (tls.is_some_and(|tls| tls.listen.is_empty()), "tls.listen: no address to serve HTTPS on"),
+            (
+                cfg!(not(feature = "http3")) && tls.is_some_and(|tls| tls.http3),
+                "tls.http3: this program was built without HTTP/3 (cargo feature http3)",
+            ),
             (
                 self.files.is_none() && self.proxy.is_empty(),
                 "nothing to serve: give a folder ([files] root) or servers to forward to ([[proxy]])",

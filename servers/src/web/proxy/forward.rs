@@ -21,7 +21,7 @@ use super::pool::{Lease, WorkerPool};
 use super::request_body::{RequestBody, Upload};
 use super::route::{ClientInfo, ProxyRoute};
 use super::upgrade::{ExtendedConnect, UpgradeLimits, copy_upgraded};
-use crate::web::body::ResponseBody;
+use crate::web::body::{ClientBody, ResponseBody};
 
 /// How long an upstream may go on in silence after the client has closed its WebSocket over HTTP/2.
 const CLOSED_STREAM_LIMIT: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ impl ProxyRoute {
     /// Outside of a runtime.
     pub async fn forward(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<ClientBody>,
         client: ClientInfo,
         body_limit: u64,
     ) -> Response<ResponseBody> {
@@ -107,7 +107,7 @@ impl ProxyRoute {
     fn prepare(
         &self,
         head: &mut request::Parts,
-        body: &Incoming,
+        body: &ClientBody,
         upgrade: OnUpgrade,
         client: ClientInfo,
     ) -> Result<Prepared, Refusal> {

@@ -41,7 +41,7 @@ pub(super) fn forward_request(
     // They are dropped.
     headers.remove(TRAILER);
     frame_request(headers, body);
-    if head.version == Version::HTTP_2 {
+    if head.version >= Version::HTTP_2 {
         join(headers, &COOKIE, b"; ");
     }
     if let Some(address) = client.address {
@@ -274,6 +274,7 @@ fn append_forwarded_for(headers: &mut HeaderMap, address: IpAddr) {
 /// The entry in `Via`: the client's version, and a pseudonym (RFC 9110, section 7.6.3).
 fn via(version: Version) -> &'static str {
     match version {
+        Version::HTTP_3 => "3.0 lull",
         Version::HTTP_2 => "2.0 lull",
         Version::HTTP_10 => "1.0 lull",
         _ => "1.1 lull",

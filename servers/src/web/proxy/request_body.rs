@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use adapters::hyper::BoxError;
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
 use super::error::Refusal;
+use crate::web::body::ClientBody;
 
 /// How much of a body is read before an upstream is chosen, if it is there.
 const READ_AHEAD: usize = 64 << 10;
@@ -27,7 +28,7 @@ pub(super) enum RequestBody {
 impl RequestBody {
     /// Returns the body, and how much of it was sent if it has any.
     /// A body that is longer than `limit` bytes is broken off.
-    pub(super) fn new(incoming: Incoming, limit: u64) -> (Self, Option<Rc<Upload>>) {
+    pub(super) fn new(incoming: ClientBody, limit: u64) -> (Self, Option<Rc<Upload>>) {
         if incoming.is_end_stream() {
             return (Self::Empty, None);
         }
@@ -85,7 +86,7 @@ impl RequestBody {
 
 #[derive(Debug)]
 pub(super) struct StreamedBody {
-    incoming: Incoming,
+    incoming: ClientBody,
     /// What was read before an upstream was chosen.
     ahead: VecDeque<Bytes>,
     /// How many more bytes may come.
@@ -103,7 +104,7 @@ impl StreamedBody {
                     Ok(data) => break Poll::Ready(Some(Ok(data))),
                     Err(_trailers) => {}
                 },
-                Poll::Ready(Some(Err(error))) => break Poll::Ready(Some(Err(error.into()))),
+                Poll::Ready(Some(Err(error))) => break Poll::Ready(Some(Err(error))),
                 Poll::Ready(None) => break Poll::Ready(None),
                 Poll::Pending => break Poll::Pending,
             }

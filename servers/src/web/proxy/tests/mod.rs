@@ -19,6 +19,7 @@ use hyper::{Request, Response};
 use net::{TcpListener, TcpStream};
 
 use super::{ClientInfo, ProxyRoute, UpstreamStatus};
+use crate::web::body::ClientBody;
 use crate::web::config::ProxyConfig;
 
 /// The longest body that the proxy takes, in bytes.
@@ -43,8 +44,9 @@ impl Proxy {
         let server = serve(listener, move |peer: &Peer| {
             let client = ClientInfo { address: peer.address(), encrypted: false };
             let route = Arc::clone(&served);
-            service_fn(move |request| {
+            service_fn(move |request: Request<Incoming>| {
                 let route = Arc::clone(&route);
+                let request = request.map(ClientBody::Hyper);
                 async move { Ok::<_, Infallible>(route.forward(request, client, BODY_LIMIT).await) }
             })
         })

@@ -1,0 +1,290 @@
+//! HTTP/3: the same requests by QUIC.
+
+use std::fmt;
+use std::future::{pending, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use adapters::hyper::{BoxError, Peer, Requests};
+use adapters::quinn::serve_paused;
+use adapters::tls::Acceptor;
+use bytes::{Buf, Bytes};
+use h3::error::Code;
+use h3::server::{RequestResolver, RequestStream, builder};
+use h3_quinn::quinn::{IdleTimeout, Incoming, TransportConfig, VarInt};
+use hyper::Response;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{CONTENT_LENGTH, DATE, HeaderValue};
+use net::ShutdownReport;
+use runtime::task::JoinSet;
+use tokio::sync::watch;
+
+use super::body::ClientBody;
+use super::config::Limits;
+use super::context::ServerContext;
+use super::server::{CONNECTION_WINDOW, STREAM_WINDOW};
+use super::service::Connection;
+
+/// Streams of one direction that a client may have open: HTTP/3 needs three.
+const ONE_WAY_STREAMS: u32 = 16;
+/// What a connection may have of responses that its client has not acknowledged.
+const SEND_WINDOW: u64 = 1 << 20;
+/// How long a client may take to close its connection after the last response.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// The endpoints of one address.
+#[derive(Debug)]
+pub struct Http3 {
+    server: adapters::quinn::Server,
+    stopping: watch::Sender<bool>,
+}
+
+impl Http3 {
+    /// Binds the endpoints. Clients wait until [`resume`](Self::resume).
+    pub fn start_paused(
+        context: &Arc<ServerContext>,
+        acceptor: &Acceptor,
+        address: SocketAddr,
+        limits: &Limits,
+    ) -> io::Result<Self> {
+        let mut config = acceptor.quic(["h3"]).map_err(io::Error::other)?;
+        config.transport_config(Arc::new(transport(limits)));
+        let (stopping, stopped) = watch::channel(false);
+        let (context, limits) = (Arc::clone(context), limits.clone());
+        let server = serve_paused(config, address, move |incoming| {
+            let peer = Peer::encrypted(incoming.remote_address());
+            let client = Client {
+                context: Arc::clone(&context),
+                limits: limits.clone(),
+                stopped: stopped.clone(),
+                peer,
+            };
+            async move {
+                let places = client.context.connections.clone();
+                // From half of the limit on clients have to show that their addresses are theirs: forged ones would take places.
+                if places.open() >= client.limits.connections / 2 && incoming.may_retry() {
+                    let _ = incoming.retry();
+                    return;
+                }
+                match places.run(|requests| client.serve(incoming, requests)).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => tracing::debug!(?peer, error, "a connection of HTTP/3 has failed"),
+                    None => tracing::debug!(?peer, "a connection of HTTP/3 is closed: there are too many"),
+                }
+            }
+        })?;
+        Ok(Self { server, stopping })
+    }
+
+    pub fn resume(&self) {
+        self.server.resume();
+    }
+
+    pub async fn shutdown(self, limit: Duration) -> ShutdownReport {
+        self.stopping.send_replace(true);
+        self.server.shutdown(limit).await
+    }
+}
+
+fn transport(limits: &Limits) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY_STREAMS))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
+        .send_window(SEND_WINDOW)
+        .datagram_receive_buffer_size(None)
+        // A client that has gone is found by its silence. One that waits for a slow response need not send anything.
+        .max_idle_timeout(IdleTimeout::try_from(limits.header_timeout).ok())
+        .keep_alive_interval(Some(limits.header_timeout / 3));
+    transport
+}
+
+/// A client that connects.
+struct Client {
+    context: Arc<ServerContext>,
+    limits: Limits,
+    stopped: watch::Receiver<bool>,
+    peer: Peer,
+}
+
+impl Client {
+    async fn serve(self, incoming: Incoming, in_progress: Requests) -> Result<(), BoxError> {
+        let Self { context, limits, mut stopped, peer } = self;
+        let limit = limits.header_timeout;
+        let quic = runtime::timeout(limit, incoming.into_future()).await??;
+        let mut http = builder()
+            .max_field_section_size(limits.header_size)
+            .build::<_, Bytes>(h3_quinn::Connection::new(quic.clone()))
+            .await?;
+        let connection = Rc::new(Connection::new(&context, &peer, None));
+        let mut requests = JoinSet::new();
+        let mut idle = runtime::sleep(limit);
+        let mut stop = pin!(async {
+            if stopped.wait_for(|stopped| *stopped).await.is_err() {
+                // The server was dropped, not shut down.
+                pending::<()>().await;
+            }
+        });
+        let mut is_stopping = false;
+        loop {
+            let mut accept = pin!(http.accept());
+            let accepted = poll_fn(|task| {
+                while let Poll::Ready(Some(_)) = requests.poll_join_next(task) {
+                    idle.reset(runtime::time::now() + limit);
+                }
+                is_stopping = is_stopping || stop.as_mut().poll(task).is_ready();
+                if requests.is_empty() && (is_stopping || Pin::new(&mut idle).poll(task).is_ready()) {
+                    return Poll::Ready(Ok(None));
+                }
+                accept.as_mut().poll(task)
+            });
+            // None as well if the client will not send more.
+            let Some(resolver) = accepted.await? else { break };
+            if is_stopping {
+                // Dropped, it is refused.
+                continue;
+            }
+            let (connection, limits, request) = (Rc::clone(&connection), limits.clone(), in_progress.begin());
+            requests.spawn(async move {
+                let _in_progress = request;
+                if let Err(error) = answer(resolver, &connection, &limits).await {
+                    tracing::debug!(?peer, error, "a request of HTTP/3 has failed");
+                }
+            });
+        }
+        // What was sent last may be on its way, so the client has to close first.
+        http.shutdown(0).await?;
+        let _ = runtime::timeout(LINGER, quic.closed()).await;
+        Ok(())
+    }
+}
+
+async fn answer(
+    resolver: RequestResolver<h3_quinn::Connection, Bytes>,
+    connection: &Connection,
+    limits: &Limits,
+) -> Result<(), BoxError> {
+    let head = runtime::timeout(limits.header_timeout, resolver.resolve_request());
+    let (request, stream) = head.await??;
+    let (mut send, receive) = stream.split();
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let body = ClientBody::Http3(Box::new(Http3Body::new(receive, length).await));
+    let (mut head, mut body) = connection.handle(request.map(|()| body)).await.into_parts();
+    // As hyper adds them.
+    head.headers.entry(DATE).or_insert_with(|| date(SystemTime::now()));
+    if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+        head.headers.entry(CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    let stall = limits.stall_timeout;
+    let sent = async {
+        runtime::timeout(stall, send.send_response(Response::from_parts(head, ()))).await??;
+        while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
+            // Trailers of an upstream are not sent.
+            if let Ok(data) = frame?.into_data()
+                && !data.is_empty()
+            {
+                runtime::timeout(stall, send.send_data(data)).await??;
+            }
+        }
+        Ok(runtime::timeout(stall, send.finish()).await??)
+    };
+    let sent: Result<(), BoxError> = sent.await;
+    if sent.is_err() {
+        // A response that was broken off must not look complete.
+        send.stop_stream(Code::H3_INTERNAL_ERROR);
+    }
+    sent
+}
+
+fn date(now: SystemTime) -> HeaderValue {
+    HeaderValue::try_from(httpdate::fmt_http_date(now)).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// The body of a request.
+pub struct Http3Body {
+    stream: RequestStream<h3_quinn::RecvStream, Bytes>,
+    /// What came with the head.
+    ahead: Option<Result<Bytes, BoxError>>,
+    /// How much of the length that the client has named is to come.
+    left: Option<u64>,
+    has_ended: bool,
+}
+
+impl Http3Body {
+    async fn new(stream: RequestStream<h3_quinn::RecvStream, Bytes>, length: Option<u64>) -> Self {
+        let mut body = Self { stream, ahead: None, left: length, has_ended: false };
+        // Tells whether there is a body at all.
+        poll_fn(|task| {
+            if let Poll::Ready(Some(part)) = body.poll_part(task) {
+                body.ahead = Some(part);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        body
+    }
+
+    fn poll_part(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let received = ready!(self.stream.poll_recv_data(task));
+        let part = received.map(|part| part.map(|mut part| part.copy_to_bytes(part.remaining())));
+        Poll::Ready(match part {
+            Ok(Some(part)) => match self.left.map(|left| left.checked_sub(part.len() as u64)) {
+                Some(None) => Some(Err("the body is longer than its content-length".into())),
+                left => {
+                    self.left = left.flatten();
+                    Some(Ok(part))
+                }
+            },
+            Ok(None) => {
+                self.has_ended = true;
+                let is_short = self.left.is_some_and(|left| left > 0);
+                is_short.then(|| Err("the body is shorter than its content-length".into()))
+            }
+            Err(error) => Some(Err(error.into())),
+        })
+    }
+}
+
+impl Body for Http3Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(part) = self.ahead.take() {
+            return Poll::Ready(Some(part.map(Frame::data)));
+        }
+        self.poll_part(task).map(|part| part.map(|part| part.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ahead.is_none() && (self.has_ended || self.left == Some(0))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let ahead = self.ahead.as_ref().and_then(|part| part.as_ref().ok()).map_or(0, Bytes::len) as u64;
+        match self.left {
+            Some(left) => SizeHint::with_exact(ahead + left),
+            None if self.has_ended => SizeHint::with_exact(ahead),
+            None => SizeHint::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Http3Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http3Body").field("left", &self.left).finish_non_exhaustive()
+    }
+}
