@@ -19,6 +19,7 @@ pub mod kill_at_call;
 pub mod load;
 pub mod poll_trace;
 mod processes;
+pub mod random;
 mod requirements;
 pub mod seccomp;
 pub mod soak;

@@ -3,6 +3,7 @@
 mod authority;
 mod browser;
 mod clients;
+mod differential;
 mod frames;
 mod hostile;
 mod http2;
@@ -13,4 +14,5 @@ mod site;
 mod slow;
 mod smuggling;
 mod static_files;
+mod strict;
 mod tls;
