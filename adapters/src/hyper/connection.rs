@@ -125,10 +125,8 @@ where
     M: MakeService,
 {
     let streams = context.stall_limit.map(|_| Streams::default());
-    let stalls = context
-        .stall_limit
-        .zip(streams.clone())
-        .map(|(limit, streams)| StallLimit::new(limit, streams, Rc::clone(&usage)));
+    let stalls =
+        context.stall_limit.zip(streams.clone()).map(|(limit, streams)| StallLimit::new(limit, streams));
     let service = WatchedService::new(context.make.make(peer), Arc::clone(&activity), streams);
     let (lender, borrowed) = lend(stream);
     let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));

@@ -36,8 +36,6 @@ pub(super) struct HttpSocket<K> {
 pub(super) struct SocketUsage {
     /// Reads that had bytes.
     pub(super) reads: Cell<u64>,
-    /// A write waits for the peer.
-    pub(super) is_blocked: Cell<bool>,
 }
 
 impl SocketUsage {
@@ -63,7 +61,6 @@ impl<K> HttpSocket<K> {
 
     /// Ends a write that has waited for too long.
     fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        self.usage.is_blocked.set(written.is_pending());
         if written.is_ready() {
             if self.stalled.is_some() {
                 self.stalled = None;

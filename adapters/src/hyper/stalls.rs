@@ -14,7 +14,6 @@ use runtime::{AbortHandle, Sleep};
 use slab::Slab;
 
 use super::activity::{Activity, clock};
-use super::http_socket::SocketUsage;
 
 /// Who has to act next for a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +36,8 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn set(&self, awaited: Awaited) {
-        // A stream that asks for room again was waiting since its first request for it.
-        if self.awaited.replace(awaited) != Awaited::OtherStreams || awaited != Awaited::OtherStreams {
+        // A stream that waited for room has used up that time: else a client that takes nothing could hold it twice as long.
+        if self.awaited.replace(awaited) != Awaited::OtherStreams {
             self.since.set(clock());
         }
     }
@@ -47,15 +46,9 @@ impl Stream {
         *self.task.borrow_mut() = Some(task);
     }
 
-    /// When the client has had enough time, if it is awaited: twice as much while it may be busy with other streams. If the socket is
-    /// blocked for the limit, the connection ends before.
-    fn deadline(&self, limit: Duration, socket: &SocketUsage) -> Option<Duration> {
-        let limit = match self.awaited.get() {
-            Awaited::Server => return None,
-            Awaited::Client if !socket.is_blocked.get() => limit,
-            Awaited::Client | Awaited::OtherStreams => 2 * limit,
-        };
-        Some(self.since.get() + limit)
+    /// When the client has had enough time, if it is awaited.
+    fn deadline(&self, limit: Duration) -> Option<Duration> {
+        (self.awaited.get() != Awaited::Server).then(|| self.since.get() + limit)
     }
 }
 
@@ -91,14 +84,13 @@ impl Drop for OpenStream {
 pub(super) struct StallLimit {
     limit: Duration,
     streams: Streams,
-    socket: Rc<SocketUsage>,
     /// None while the connection is idle.
     sleep: Option<Sleep>,
 }
 
 impl StallLimit {
-    pub(super) fn new(limit: Duration, streams: Streams, socket: Rc<SocketUsage>) -> Self {
-        Self { limit, streams, socket, sleep: None }
+    pub(super) fn new(limit: Duration, streams: Streams) -> Self {
+        Self { limit, streams, sleep: None }
     }
 
     /// Resets streams that stall. Ready when the connection has to end: no request is in progress, and the client takes nothing of
@@ -118,7 +110,7 @@ impl StallLimit {
             let mut next: Option<Duration> = None;
             let mut stalled = Vec::new();
             for (_, stream) in &*self.streams.0.borrow() {
-                match stream.deadline(self.limit, &self.socket) {
+                match stream.deadline(self.limit) {
                     Some(deadline) if deadline <= now => stalled.push(Rc::clone(stream)),
                     deadline => next = next.into_iter().chain(deadline).min(),
                 }
@@ -139,5 +131,51 @@ impl StallLimit {
                 self.sleep = Some(runtime::sleep(deadline.saturating_sub(now)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Streams whose tasks never end, as hyper's while it waits for a window.
+    fn open(streams: &Streams, awaited: Awaited) -> (OpenStream, runtime::JoinHandle<()>) {
+        let (open, task) = (streams.add(), runtime::spawn(std::future::pending()));
+        open.stream.set_task(task.abort_handle());
+        open.stream.set(awaited);
+        (open, task)
+    }
+
+    #[runtime::test(driver = "epoll")]
+    async fn a_stream_has_one_period_whatever_its_client_makes_it_wait_for() {
+        runtime::time::pause();
+        let (streams, activity) = (Streams::default(), Activity::new());
+        let mut stalls = StallLimit::new(LIMIT, streams.clone());
+        let mut look = || {
+            assert!(stalls.poll(&mut Context::from_waker(Waker::noop()), &activity).is_pending());
+        };
+        let (holds_room, first) = open(&streams, Awaited::Client);
+        let (waits, second) = open(&streams, Awaited::OtherStreams);
+        let (_served, third) = open(&streams, Awaited::Server);
+        look();
+        runtime::time::advance(LIMIT * 9 / 10).await;
+        // It takes something, which leaves room for the second one, of which it takes nothing.
+        holds_room.stream.set(Awaited::Client);
+        waits.stream.set(Awaited::OtherStreams);
+        waits.stream.set(Awaited::Client);
+        look();
+        runtime::time::advance(LIMIT / 10).await;
+        look();
+        runtime::yield_now().await;
+        assert_eq!([&first, &second, &third].map(runtime::JoinHandle::is_finished), [false, true, false]);
+        drop(waits);
+        runtime::time::advance(LIMIT * 9 / 10).await;
+        look();
+        runtime::yield_now().await;
+        assert!(first.is_finished() && !third.is_finished());
     }
 }
