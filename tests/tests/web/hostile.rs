@@ -1,5 +1,6 @@
 //! Clients that try to take the server away from others. Beside each attack a client that behaves well gets all its answers.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +27,24 @@ fn attack(address: SocketAddr, sent: &[u8]) -> TcpStream {
     socket.connect(&address.into()).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // Fails where the server has closed the connection already.
+    stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    // Fails where the server has closed the connection already, or reads no more.
     let _ = stream.write_all(sent);
     stream
 }
 
 /// Gets a path over and over while an attack lasts, on a new connection each time.
 fn beside<T>(server: &Web, path: &str, expected: &str, attack: impl FnOnce() -> T) -> T {
+    timed_beside(server, path, expected, attack).0
+}
+
+/// As [`beside`], with how long the answers took.
+fn timed_beside<T>(
+    server: &Web,
+    path: &str,
+    expected: &str,
+    attack: impl FnOnce() -> T,
+) -> (T, Vec<Duration>) {
     /// Set also if the attack panics.
     struct SetOnDrop<'a>(&'a AtomicBool);
     impl Drop for SetOnDrop<'_> {
@@ -43,19 +55,20 @@ fn beside<T>(server: &Web, path: &str, expected: &str, attack: impl FnOnce() -> 
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            let mut answered = 0;
-            while !is_over.load(Ordering::Relaxed) || answered < 20 {
+            let mut times = Vec::new();
+            while !is_over.load(Ordering::Relaxed) || times.len() < 20 {
+                let start = Instant::now();
                 let answer = server.get(path, &[]);
-                assert_eq!((answer.status(), answer.text()), (200, expected), "request {answered}");
-                answered += 1;
+                times.push(start.elapsed());
+                assert_eq!((answer.status(), answer.text()), (200, expected), "request {}", times.len());
                 std::thread::sleep(Duration::from_millis(10));
             }
+            times
         });
         let over = SetOnDrop(&is_over);
         let result = attack();
         drop(over);
-        client.join().unwrap();
-        result
+        (result, client.join().unwrap())
     })
 }
 
@@ -281,4 +294,92 @@ fn forged_trailers_reach_no_upstream() {
         received.contains("x-forwarded-for: 127.0.0.2\r\n") && !received.contains("forged"),
         "{received}"
     );
+}
+
+/// What clients send on one connection after the other, and don't read the answers to. The last of them, with half a handshake,
+/// goes to the address with TLS.
+fn floods() -> Vec<(&'static str, Vec<u8>)> {
+    /// `POST http://a/up`.
+    const POST: &[u8] = b"\x83\x86\x04\x03/up\x01\x01a";
+    const PRIORITY: u8 = 2;
+    let many = |count: usize, frame: Vec<u8>| [PREFACE, &frame.repeat(count)].concat();
+    let on_streams = |count: u32, frames: &dyn Fn(u32) -> Vec<u8>| {
+        [PREFACE, &(0..count).flat_map(|number| frames(2 * number + 1)).collect::<Vec<_>>()].concat()
+    };
+    let update = |stream, by: u32| frame(WINDOW_UPDATE, 0, stream, &by.to_be_bytes());
+    let begin = |stream| frame(HEADERS, END_HEADERS, stream, POST);
+    let field = [&b"\x00\x04name\x7f\x81\x01"[..], &[b'v'; 256]].concat();
+    let mut unread = requests("/large", 0x7fff_ffff, 100);
+    unread.splice(PREFACE.len()..PREFACE.len(), update(0, 0x7fff_0000));
+    let mut dribble = requests("/large", 1, 100);
+    dribble.extend((0..2000).flat_map(|number| update(2 * (number % 100) + 1, 1)));
+    let chunked = "POST /up HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n";
+    vec![
+        (
+            "requests that are reset at once (CVE-2023-44487)",
+            on_streams(200, &|stream| {
+                let headers = frame(HEADERS, END_STREAM | END_HEADERS, stream, GET_FILE);
+                [headers, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
+            }),
+        ),
+        ("pings (CVE-2019-9512)", many(2000, frame(PING, 0, 0, b"12345678"))),
+        ("settings (CVE-2019-9515)", many(2000, frame(SETTINGS, 0, 0, b""))),
+        ("priorities (CVE-2019-9513)", many(2000, frame(PRIORITY, 0, 1, b"\0\0\0\x03\x10"))),
+        (
+            "headers that never end (CVE-2024-27316)",
+            [
+                PREFACE,
+                &frame(HEADERS, 0, 1, GET_FILE),
+                &frame(CONTINUATION, 0, 1, &field.repeat(10)).repeat(50),
+            ]
+            .concat(),
+        ),
+        ("empty data (CVE-2019-9518)", [PREFACE, &begin(1), &frame(DATA, 0, 1, b"").repeat(2000)].concat()),
+        ("windows that open by a byte (CVE-2019-9511)", dribble),
+        ("windows that stay shut", requests("/large", 0, 100)),
+        ("responses that nobody reads", unread),
+        ("uploads that never begin", on_streams(100, &begin)),
+        ("nothing", Vec::new()),
+        ("half a head", b"GET /file HTTP/1.1\r\nhost: a\r\nx: ".to_vec()),
+        ("half a body", b"POST /up HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\nx".to_vec()),
+        ("trailers that never end", [chunked, &"x: y\r\n".repeat(5000)].concat().into_bytes()),
+        ("a response that nobody reads", b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n".to_vec()),
+        ("half a handshake", b"\x16\x03\x01\x02".to_vec()),
+    ]
+}
+
+/// How many connections a flood holds.
+const HELD: usize = 25;
+
+#[test]
+fn floods_leave_others_their_answers_and_take_bounded_memory() {
+    let lasting = Duration::from_millis(150);
+    let (site, upstream) = (Site::new().with("file", "file").with("large", vec![b'x'; 10 << 20]), upstream());
+    let authority = Authority::new();
+    let (chain, key) = authority.certify("server", "localhost");
+    let tls =
+        format!("[tls]\nlisten = ['127.0.0.1:0']\ncertificate = '{}'\nkey = '{}'", text(&chain), text(&key));
+    let proxy = format!("[[proxy]]\npath = '/up'\nupstreams = ['http://{}']", upstream.address);
+    let server = site.serve_configured("", &format!("{tls}\n{proxy}"));
+    let encrypted: SocketAddr = server.urls[1].strip_prefix("https://").unwrap().parse().unwrap();
+    server.get("/file", &[]);
+    let before = resident(&server);
+    for (name, sent) in floods() {
+        let address = if name == "half a handshake" { encrypted } else { server.address() };
+        let ((opened, most), times) = timed_beside(&server, "/file", "file", || {
+            let (begun, mut held, mut most, mut opened) = (Instant::now(), VecDeque::new(), 0, 0);
+            while begun.elapsed() < lasting {
+                held.push_back(attack(address, &sent));
+                if held.len() > HELD {
+                    held.pop_front();
+                }
+                opened += 1;
+                most = most.max(resident(&server).saturating_sub(before));
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            (opened, most)
+        });
+        println!("{name}: {} requests answered beside {opened} connections, {most} KiB more", times.len());
+        assert!(most < 64 << 10, "{name}: {most} KiB more");
+    }
 }

@@ -167,26 +167,6 @@ fn a_body_that_never_comes_does_not_hold_the_connection() {
 }
 
 #[test]
-fn slow_clients_do_not_keep_a_good_one_from_its_answer() {
-    let site = Site::new().with("file", "file").with("large", vec![b'x'; 48 << 20]);
-    let server = site.serve(&[]);
-    let mut slow: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
-    for (index, stream) in slow.iter_mut().enumerate() {
-        let request: &[u8] = match index % 4 {
-            0 => b"",
-            1 => b"GET /file HTTP/1.1\r\nhost: a\r\nx: ",
-            2 => b"POST /file HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n",
-            // Nothing is read of it.
-            _ => b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n",
-        };
-        stream.write_all(request).unwrap();
-    }
-    for _ in 0..10 {
-        assert_eq!(server.get("/file", &[]).text(), "file");
-    }
-}
-
-#[test]
 fn connections_beyond_the_limit_are_closed_at_once_and_later_ones_are_served_again() {
     let site = Site::new().with("file", "file").with("large", vec![b'x'; 48 << 20]);
     let config = site.configure("", "[limits]\nconnections = 4");
