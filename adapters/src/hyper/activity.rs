@@ -9,6 +9,16 @@ use std::time::{Duration, Instant};
 /// only, of which a client may have hundreds. A part that is given while there is room may exceed it.
 const ROOM: usize = 384 << 10;
 
+/// What all connections of HTTP/2 may have beside one part each. Beyond it a connection gets another part when its client has taken
+/// all others.
+static SHARED_ROOM: SharedRoom = SharedRoom { taken: AtomicUsize::new(0), max: 256 << 20 };
+
+#[derive(Debug)]
+struct SharedRoom {
+    taken: AtomicUsize,
+    max: usize,
+}
+
 /// Shared by the tasks of a connection, the parts of its responses, and the table that finds idle connections. Only the
 /// connection's worker changes it, except that the last parts of a connection may be dropped elsewhere.
 #[derive(Debug)]
@@ -25,6 +35,9 @@ pub(super) struct Activity {
     has_tunnel: AtomicBool,
     /// Streams that wait for room.
     waiting: Mutex<Vec<Waker>>,
+    /// Whether there were some since the last wake-up.
+    has_waiting: AtomicBool,
+    shared: &'static SharedRoom,
 }
 
 /// The time of a process: since its first connection.
@@ -48,6 +61,8 @@ impl Activity {
             idle_since: AtomicU64::new(nanoseconds()),
             has_tunnel: AtomicBool::new(false),
             waiting: Mutex::default(),
+            has_waiting: AtomicBool::new(false),
+            shared: &SHARED_ROOM,
         }
     }
 
@@ -98,7 +113,10 @@ impl Activity {
 
     /// Ready if another part of a response may be given.
     pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
-        let has_room = || self.unsent.load(Ordering::SeqCst) < ROOM;
+        let has_room = || match self.unsent.load(Ordering::SeqCst) {
+            0 => true,
+            unsent => unsent < ROOM && self.shared.taken.load(Ordering::Relaxed) < self.shared.max,
+        };
         if has_room() {
             return Poll::Ready(());
         }
@@ -108,16 +126,22 @@ impl Activity {
             waiting.push(context.waker().clone());
         }
         drop(waiting);
+        self.has_waiting.store(true, Ordering::SeqCst);
         // Room may have come before the waker was there.
         if has_room() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Counts bytes as unsent until the result is dropped.
-    pub(super) fn give(self: &Arc<Self>, length: usize) -> Unsent {
-        if self.unsent.fetch_add(length, Ordering::SeqCst) == 0 {
+    /// Counts bytes as unsent until the result is dropped. `shares`: they take room that all connections share.
+    pub(super) fn give(self: &Arc<Self>, length: usize, shares: bool) -> Unsent {
+        let is_first = self.unsent.fetch_add(length, Ordering::SeqCst) == 0;
+        if is_first {
             self.progress.store(nanoseconds(), Ordering::Relaxed);
         }
-        Unsent { activity: Arc::clone(self), length }
+        let shared = if shares && !is_first { length } else { 0 };
+        if shared > 0 {
+            self.shared.taken.fetch_add(shared, Ordering::Relaxed);
+        }
+        Unsent { activity: Arc::clone(self), length, shared }
     }
 }
 
@@ -144,18 +168,27 @@ impl Drop for InProgress {
 pub(super) struct Unsent {
     activity: Arc<Activity>,
     length: usize,
+    /// How many of them take shared room.
+    shared: usize,
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
         let activity = &*self.activity;
+        if self.shared > 0 {
+            activity.shared.taken.fetch_sub(self.shared, Ordering::Relaxed);
+        }
         let before = activity.unsent.fetch_sub(self.length, Ordering::SeqCst);
         activity.progress.store(nanoseconds(), Ordering::Relaxed);
         if before == self.length {
             activity.set_idle();
         }
-        // Half of it, so that all who wait are woken a few times for a megabyte, not for each part.
-        if before > ROOM / 2 && before - self.length <= ROOM / 2 {
+        // Half of it, so that all who wait are woken a few times for a megabyte, not for each part. All of it for those for whom the
+        // shared room was not enough.
+        let is_half_free = before > ROOM / 2 && before - self.length <= ROOM / 2;
+        let is_free = before == self.length && activity.has_waiting.load(Ordering::SeqCst);
+        if is_half_free || is_free {
+            activity.has_waiting.store(false, Ordering::SeqCst);
             let woken = std::mem::take(&mut *activity.waiting());
             woken.into_iter().for_each(Waker::wake);
         }
@@ -179,7 +212,7 @@ mod tests {
         let activity = Arc::new(Activity::new());
         let begun = activity.idle_since().unwrap();
         let (first, second) = (activity.begin(), activity.begin());
-        let unsent = activity.give(10);
+        let unsent = activity.give(10, true);
         assert!(activity.idle_since().is_none());
         drop((first, second));
         assert!(activity.idle_since().is_none(), "10 bytes wait for the client");
@@ -194,7 +227,7 @@ mod tests {
         let activity = Arc::new(Activity::new());
         let waker = Waker::from(Arc::new(Sleeper));
         let context = Context::from_waker(&waker);
-        let parts: Vec<_> = (0..4).map(|_| activity.give(ROOM / 4)).collect();
+        let parts: Vec<_> = (0..4).map(|_| activity.give(ROOM / 4, true)).collect();
         assert!(activity.poll_room(&context).is_pending() && activity.poll_room(&context).is_pending());
         assert_eq!(activity.waiting().len(), 1);
         let mut parts = parts.into_iter();
@@ -203,5 +236,22 @@ mod tests {
         drop(parts.next());
         assert_eq!(activity.waiting().len(), 0);
         assert!(activity.poll_room(&context).is_ready());
+    }
+
+    #[test]
+    fn without_shared_room_a_connection_has_one_part_and_another_when_that_is_taken() {
+        let shared: &'static SharedRoom =
+            Box::leak(Box::new(SharedRoom { taken: AtomicUsize::new(0), max: 100 }));
+        let [first, second] = [(); 2].map(|()| Arc::new(Activity { shared, ..Activity::new() }));
+        let waker = Waker::from(Arc::new(Sleeper));
+        let context = Context::from_waker(&waker);
+        let parts = [first.give(70, true), first.give(70, true), first.give(70, true)];
+        assert!(first.poll_room(&context).is_pending());
+        let only = second.give(70, true);
+        assert!(second.poll_room(&context).is_pending() && second.waiting().len() == 1);
+        drop(only);
+        assert!(second.waiting().is_empty() && second.poll_room(&context).is_ready());
+        drop(parts);
+        assert_eq!(shared.taken.load(Ordering::Relaxed), 0);
     }
 }

@@ -133,7 +133,10 @@ impl<B: Body> Body for WatchedBody<B> {
         let polled = this.body.poll_frame(context);
         watch.set(if polled.is_pending() { Awaited::Server } else { Awaited::Client });
         polled.map_ok(|frame| {
-            frame.map_data(|data| WatchedData { unsent: activity.give(data.remaining()), data })
+            frame.map_data(|data| WatchedData {
+                unsent: activity.give(data.remaining(), watch.is_http2),
+                data,
+            })
         })
     }
 
