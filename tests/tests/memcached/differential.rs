@@ -5,11 +5,12 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serial_test::parallel;
 use tests::KillOnDrop;
 use tests::memcached::{Memcached, free_port, wait_until};
+use tests::random::{Random, seeds};
 
 use crate::clients::comparable;
 
@@ -58,100 +59,81 @@ const DIFFERENCES_OF_OLDER: &[(&str, &str, &str)] = &[
     ("md", " x", "the flag x (remove the value) is unknown"),
 ];
 
-/// xorshift64.
-struct Random(u64);
+/// Random commands.
+struct Commands(Random);
 
-impl Random {
-    fn new(seed: u64) -> Self {
-        // Neighbouring seeds begin with unlike numbers, and none with 0.
-        let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            random.below(2);
-        }
-        random
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % limit
-    }
-
-    fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
-        choices[self.below(choices.len())]
-    }
-
+impl Commands {
     fn key(&mut self) -> String {
-        match self.below(60) {
+        match self.0.below(60) {
             0 => "k".repeat(250),
             1 => "K".repeat(251),
-            _ => self.of(&["a", "b", "c", "d"]).to_owned(),
+            _ => self.0.of(&["a", "b", "c", "d"]).to_owned(),
         }
     }
 
     fn value(&mut self) -> String {
         let texts = ["", "0", "5", "99", "007", "abc", " 1", "18446744073709551615", "18446744073709551616"];
-        match self.below(40) {
+        match self.0.below(40) {
             0 => "v".repeat(40_000),
-            1..10 => "v".repeat(self.below(300)),
-            _ => self.of(&texts).to_owned(),
+            1..10 => "v".repeat(self.0.below(300)),
+            _ => self.0.of(&texts).to_owned(),
         }
     }
 
     fn expiry(&mut self) -> &'static str {
-        self.of(&["0", "0", "0", "1000", "100000", "-1", "2592000", "2592001", "99999999999", "x"])
+        self.0.of(&["0", "0", "0", "1000", "100000", "-1", "2592000", "2592001", "99999999999", "x"])
     }
 
     /// A CAS unique: `{cas}` is the last that the server has shown.
     fn cas(&mut self) -> &'static str {
-        self.of(&["{cas}", "{cas}", "{cas}", "1", "0", "18446744073709551615", "x"])
+        self.0.of(&["{cas}", "{cas}", "{cas}", "1", "0", "18446744073709551615", "x"])
     }
 
     fn text_command(&mut self) -> String {
-        if self.below(200) == 0 {
+        if self.0.below(200) == 0 {
             // Near the largest. Not for other keys: memcached keeps it in chunks, which `incr` refuses before it compares.
-            let length = 1_048_400 + self.below(200);
+            let length = 1_048_400 + self.0.below(200);
             return format!("set large 7 0 {length}\r\n{}\r\nget large\r\n", "v".repeat(length));
         }
         let key = self.key();
-        match self.below(18) {
+        match self.0.below(18) {
             0..3 => {
-                let verb = self.of(&["get", "gets"]);
-                let more = if self.below(3) == 0 { format!(" {} nosuch", self.key()) } else { String::new() };
+                let verb = self.0.of(&["get", "gets"]);
+                let more =
+                    if self.0.below(3) == 0 { format!(" {} nosuch", self.key()) } else { String::new() };
                 format!("{verb} {key}{more}\r\n")
             }
             3 => {
-                let (verb, expiry) = (self.of(&["gat", "gats"]), self.of(&["0", "1000", "-1", "x"]));
+                let (verb, expiry) = (self.0.of(&["gat", "gats"]), self.0.of(&["0", "1000", "-1", "x"]));
                 format!("{verb} {expiry} {key}\r\n")
             }
             4..9 => {
-                let verb = self.of(&["set", "set", "add", "replace", "append", "prepend", "cas"]);
+                let verb = self.0.of(&["set", "set", "add", "replace", "append", "prepend", "cas"]);
                 let (value, expiry) = (self.value(), self.expiry());
-                let flags = self.of(&["0", "0", "7", "4294967295", "-1", "x"]);
+                let flags = self.0.of(&["0", "0", "7", "4294967295", "-1", "x"]);
                 let cas = if verb == "cas" { format!(" {}", self.cas()) } else { String::new() };
-                let noreply = if self.below(5) == 0 { " noreply" } else { "" };
+                let noreply = if self.0.below(5) == 0 { " noreply" } else { "" };
                 format!("{verb} {key} {flags} {expiry} {}{cas}{noreply}\r\n{value}\r\n", value.len())
             }
             9 => {
-                let noreply = self.of(&["", "", " 0", " noreply", " 5"]);
+                let noreply = self.0.of(&["", "", " 0", " noreply", " 5"]);
                 format!("delete {key}{noreply}\r\n")
             }
             10 | 11 => {
-                let verb = self.of(&["incr", "decr"]);
+                let verb = self.0.of(&["incr", "decr"]);
                 let amount =
-                    self.of(&["0", "1", "5", "18446744073709551615", "18446744073709551616", "-1", "x"]);
-                let noreply = self.of(&["", "", "", " noreply"]);
+                    self.0.of(&["0", "1", "5", "18446744073709551615", "18446744073709551616", "-1", "x"]);
+                let noreply = self.0.of(&["", "", "", " noreply"]);
                 format!("{verb} {key} {amount}{noreply}\r\n")
             }
-            12 => format!("touch {key} {}\r\n", self.of(&["0", "1000", "-1", "x"])),
-            13 => self.of(&["flush_all\r\n", "bogus\r\n", "verbosity 0\r\n"]).to_owned(),
+            12 => format!("touch {key} {}\r\n", self.0.of(&["0", "1000", "-1", "x"])),
+            13 => self.0.of(&["flush_all\r\n", "bogus\r\n", "verbosity 0\r\n"]).to_owned(),
             _ => self.meta_command(&key),
         }
     }
 
     fn meta_command(&mut self, key: &str) -> String {
-        let verb = self.of(&["mg", "mg", "ms", "ms", "md", "ma", "me"]);
+        let verb = self.0.of(&["mg", "mg", "ms", "ms", "md", "ma", "me"]);
         let value = self.value();
         let letters = match verb {
             "mg" => "vtcfskhOqNRTEuC",
@@ -162,18 +144,18 @@ impl Random {
         };
         let mut flags = String::new();
         let mut left: Vec<char> = letters.chars().collect();
-        for _ in 0..self.below(5).min(left.len()) {
-            let letter = left.swap_remove(self.below(left.len()));
+        for _ in 0..self.0.below(5).min(left.len()) {
+            let letter = left.swap_remove(self.0.below(left.len()));
             let argument = match letter {
-                'T' | 'N' => self.of(&["0", "1000", "100000", "-1", "x"]),
-                'R' => self.of(&["0", "500", "5000"]),
+                'T' | 'N' => self.0.of(&["0", "1000", "100000", "-1", "x"]),
+                'R' => self.0.of(&["0", "500", "5000"]),
                 'C' => self.cas(),
-                'E' => self.of(&["0", "77", "1000000"]),
-                'F' => self.of(&["0", "9", "x"]),
-                'O' => self.of(&["1", "opaque", "1234567890123456789012345678901234567890"]),
-                'M' if verb == "ms" => self.of(&["S", "E", "A", "P", "R", "x"]),
-                'M' => self.of(&["I", "D", "+", "-", "x"]),
-                'J' | 'D' => self.of(&["0", "7", "18446744073709551615", "x"]),
+                'E' => self.0.of(&["0", "77", "1000000"]),
+                'F' => self.0.of(&["0", "9", "x"]),
+                'O' => self.0.of(&["1", "opaque", "1234567890123456789012345678901234567890"]),
+                'M' if verb == "ms" => self.0.of(&["S", "E", "A", "P", "R", "x"]),
+                'M' => self.0.of(&["I", "D", "+", "-", "x"]),
+                'J' | 'D' => self.0.of(&["0", "7", "18446744073709551615", "x"]),
                 _ => "",
             };
             flags.push_str(&format!(" {letter}{argument}"));
@@ -190,19 +172,20 @@ impl Random {
         const STORES: [u8; 6] = [0x01, 0x02, 0x03, 0x11, 0x12, 0x13];
         const OTHERS: [u8; 16] =
             [0x04, 0x14, 0x05, 0x06, 0x15, 0x16, 0x0e, 0x0f, 0x19, 0x1a, 0x1c, 0x1d, 0x1e, 0x05, 0x06, 0x04];
-        let opcode = match self.below(4) {
-            0 => GETS[self.below(4)],
-            1 => STORES[self.below(6)],
-            _ => OTHERS[self.below(16)],
+        let opcode = match self.0.below(4) {
+            0 => GETS[self.0.below(4)],
+            1 => STORES[self.0.below(6)],
+            _ => OTHERS[self.0.below(16)],
         };
-        let expiry = [0u32, 1000, 100_000][self.below(3)].to_be_bytes();
+        let expiry = [0u32, 1000, 100_000][self.0.below(3)].to_be_bytes();
         let amounts = [0u64, 1, 5, u64::MAX];
         let (extras, value) = match opcode {
             0x01..=0x03 | 0x11..=0x13 => ([[0, 0, 0, 5], expiry].concat(), self.value()),
             0x0e | 0x0f | 0x19 | 0x1a => (Vec::new(), self.value()),
             0x05 | 0x06 | 0x15 | 0x16 => {
-                let numbers = [amounts[self.below(4)].to_be_bytes(), amounts[self.below(4)].to_be_bytes()];
-                let expiry = if self.below(3) == 0 { [0xff; 4] } else { expiry };
+                let numbers =
+                    [amounts[self.0.below(4)].to_be_bytes(), amounts[self.0.below(4)].to_be_bytes()];
+                let expiry = if self.0.below(3) == 0 { [0xff; 4] } else { expiry };
                 ([&numbers.concat()[..], &expiry].concat(), String::new())
             }
             0x1c..=0x1e => (expiry.to_vec(), String::new()),
@@ -211,10 +194,10 @@ impl Random {
         let key = self.key();
         let mut packet = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
         packet.extend_from_slice(&((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
-        packet.extend_from_slice(&[1, 2, 3, self.below(256) as u8]);
+        packet.extend_from_slice(&[1, 2, 3, self.0.below(256) as u8]);
         packet.extend_from_slice(&[0; 8]);
         packet.extend_from_slice(&[&extras, key.as_bytes(), value.as_bytes()].concat());
-        (packet, self.below(4) == 0)
+        (packet, self.0.below(4) == 0)
     }
 }
 
@@ -334,20 +317,12 @@ fn start_installed() -> Option<(KillOnDrop, SocketAddr, bool)> {
     Some((child, address, is_older))
 }
 
-fn number_of(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().expect(variable))
-}
-
 /// Runs sequences against both servers. `ask` makes a command, asks both, and returns it with the answers.
-fn compare(ask: impl Fn(&mut Random, bool, &mut [Side; 2]) -> Option<(String, [Vec<u8>; 2])>) {
+fn compare(ask: impl Fn(&mut Commands, bool, &mut [Side; 2]) -> Option<(String, [Vec<u8>; 2])>) {
     let Some((_child, address, is_older)) = start_installed() else { return };
     let server = Memcached::start(&["-t", "1"]);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let first = number_of("LULL_SEED").unwrap_or(now % 1_000_000_000);
-    let count = number_of("LULL_SEQUENCES").unwrap_or(SEQUENCES);
-    println!("{count} sequences from LULL_SEED={first} on");
-    for seed in first..first + count {
-        let mut random = Random::new(seed);
+    for seed in seeds(SEQUENCES) {
+        let mut random = Commands(Random::new(seed));
         let mut sides = [server.address, address].map(Side::connect);
         sides.iter_mut().for_each(|side| assert_eq!(side.ask_text("flush_all\r\n"), b"OK\r\nMN\r\n"));
         // The protocol is that of a connection's first byte.
