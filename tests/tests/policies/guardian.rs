@@ -301,7 +301,7 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
 #[test]
 #[isolated(root)]
 #[serial]
-fn a_guardian_that_hangs_does_not_keep_its_server_from_ending() {
+fn a_guardian_that_is_stopped_keeps_its_server_neither_from_serving_nor_from_ending() {
     let testbed = enter(1);
     let (mut server, port) = unprivileged_server();
     let guardian = child_of(server.child.id()).unwrap();
@@ -311,6 +311,14 @@ fn a_guardian_that_hangs_does_not_keep_its_server_from_ending() {
     load.on();
     // The law asks for other values, and gets no answer.
     wait_until("the guardian has a request", || has_unread_input(guardian));
+    // The queue keeps its values, and the log says why.
+    wait_until("the supervisor gives up", || {
+        let log = server.standard_error();
+        log.contains("keeps its values") && log.contains("the guardian hangs or was stopped")
+    });
+    wait_until("so does the worker", || server.standard_error().contains("the supervisor does not answer"));
+    assert!(!is_deferred(), "{:?}", napi());
+    assert_eq!(server.talk(b"mn\r\n"), b"MN\r\n");
     assert!(load.end() > 0);
     server.signal(Signal::TERM);
     let end = Instant::now() + Duration::from_secs(20);
