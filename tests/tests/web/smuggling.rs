@@ -259,7 +259,8 @@ const HEADS: &[Case] = &[
     ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", Refused),
 ];
 
-/// Requests that RFC 9112 has a server refuse, or close the connection after, and hyper does not. None of them is read as two.
+/// Requests that RFC 9112 has a server refuse, or close the connection after, and hyper does not. None of them is read as two by
+/// itself, but the head of the next request is lost, so that its body is read as a request.
 const KNOWN: &[(&str, &str)] = &[(
     "a bare LF at the end",
     "hyper takes what follows for trailers, up to the next empty line, and its parser stops at the LF without an error",
