@@ -29,6 +29,7 @@
 
 mod access_log;
 mod body;
+mod chunked_end;
 mod config;
 mod context;
 mod counters;

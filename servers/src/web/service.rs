@@ -11,6 +11,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::access_log::LogLine;
 use super::body::{ClientBody, ResponseBody, error_response, method_not_allowed};
+use super::chunked_end::ChunkedEnd;
 use super::context::{ServerContext, Site};
 use super::proxy::ClientInfo;
 use super::request_check::refusal;
@@ -51,7 +52,12 @@ impl Connection {
         let log = self.site.access_log.as_ref();
         let mut line = log.map(|log| Box::new((Arc::clone(log), LogLine::of(&request, self.peer.address()))));
         let is_head = *request.method() == Method::HEAD;
-        let mut response = self.respond(request).await;
+        let end = ChunkedEnd::of(&request);
+        let mut response = self.respond(request, end.clone()).await;
+        // No request follows an upgrade.
+        if end.is_some_and(|end| !end.is_certain()) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response = closing(response);
+        }
         if is_head {
             response = without_body(response);
         }
@@ -65,9 +71,10 @@ impl Connection {
         response.map(|body| TrackedBody::new(body, Arc::clone(&self.context), line))
     }
 
-    async fn respond(&self, request: Request<ClientBody>) -> Response<ResponseBody> {
+    async fn respond(&self, request: Request<ClientBody>, end: Option<ChunkedEnd>) -> Response<ResponseBody> {
         if let Some(status) = refusal(&request) {
-            return closing(error_response(status), request.version());
+            let response = error_response(status);
+            return if request.version() <= Version::HTTP_11 { closing(response) } else { response };
         }
         let path = request.uri().path();
         if self.site.stats.as_deref().is_some_and(|stats| stats == path) {
@@ -79,7 +86,7 @@ impl Connection {
                 let client = ClientInfo { address: self.peer.address(), encrypted: self.peer.is_encrypted() };
                 let body_limit = self.site.limits.body_size;
                 // Boxed, so that the requests for files don't move its state about.
-                Box::pin(route.forward(request, client, body_limit)).await
+                Box::pin(route.forward(request, client, body_limit, end)).await
             }
             (Routing::Files, Some(files)) => files.respond(&request, &self.peer).await,
             (Routing::Files, None) => error_response(StatusCode::NOT_FOUND),
@@ -111,10 +118,8 @@ fn without_body(response: Response<ResponseBody>) -> Response<ResponseBody> {
     Response::from_parts(parts, ResponseBody::empty())
 }
 
-/// Has the connection closed after a response; HTTP/2 has no header for that.
-fn closing(mut response: Response<ResponseBody>, version: Version) -> Response<ResponseBody> {
-    if version <= Version::HTTP_11 {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
+/// Closes the connection after a response of HTTP/1.
+fn closing(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }

@@ -18,11 +18,21 @@ pub enum Grammar {
     Permitted,
 }
 
+/// What may follow a request on its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    Request,
+    /// Also after trailers: the server reads nothing behind them.
+    Nothing,
+    /// Nothing, and the request may not have ended: its trailers are not written as the standard has it.
+    Unknown,
+}
+
 /// What is at the beginning of some bytes.
 #[derive(Debug)]
 pub enum Read {
-    /// A request, how many bytes it has, and whether the connection ends with it.
-    Whole(Request, usize, bool),
+    /// A request, how many bytes it has, and what follows it.
+    Whole(Request, usize, Next),
     /// The beginning of one; its head, if that is there.
     Part(Option<Request>),
     /// None, and why. What follows means nothing. The request whose body is wrong, if the head is right.
@@ -94,7 +104,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    fn chunks(&mut self) -> Result<Vec<u8>, Stop> {
+    fn chunks(&mut self) -> Result<(Vec<u8>, Next), Stop> {
         let mut body = Vec::new();
         loop {
             let line = self.line(false)?;
@@ -109,16 +119,32 @@ impl<'a> Bytes<'a> {
             let size = std::str::from_utf8(&line[..digits]).unwrap_or_default();
             let size = usize::from_str_radix(size, 16).map_err(|_| Some("a size beyond 64 bits"))?;
             if size == 0 {
-                let trailers = self.fields()?;
-                return match self.grammar == Grammar::Canonical && !trailers.is_empty() {
-                    true => Err(Some("trailers")),
-                    false => Ok(body),
-                };
+                return self.trailers().map(|next| (body, next));
             }
             body.extend_from_slice(self.take(size)?);
             if self.take(2)? != b"\r\n" {
                 return Err(Some("a chunk that is longer than its size"));
             }
+        }
+    }
+}
+
+impl Bytes<'_> {
+    fn trailers(&mut self) -> Result<Next, Stop> {
+        if self.all[self.position..].starts_with(b"\r\n") {
+            self.position += 2;
+            return Ok(Next::Request);
+        }
+        let begin = self.position;
+        let fields = self.fields();
+        // From the end of the line before.
+        let mut pairs = self.all[begin - 1..self.position].windows(2);
+        let has_bare_lf = pairs.any(|two| two[1] == b'\n' && two[0] != b'\r');
+        match fields {
+            Ok(_) if self.grammar == Grammar::Canonical => Err(Some("trailers")),
+            Ok(_) if !has_bare_lf => Ok(Next::Nothing),
+            Err(problem) if problem.is_none() || self.grammar == Grammar::Canonical => Err(problem),
+            Ok(_) | Err(_) => Ok(Next::Unknown),
         }
     }
 }
@@ -144,18 +170,18 @@ fn head(bytes: &mut Bytes<'_>) -> Result<(Request, bool), Stop> {
     Ok((Request { method: text(method), target: text(target), fields, body: Vec::new() }, is_1_1))
 }
 
-/// Reads the body, and returns whether the connection ends with it.
-fn body(bytes: &mut Bytes<'_>, request: &mut Request, is_1_1: bool) -> Result<bool, Stop> {
+/// Reads the body, and returns what follows it.
+fn body(bytes: &mut Bytes<'_>, request: &mut Request, is_1_1: bool) -> Result<Next, Stop> {
     let codings: Vec<&str> = request.values("transfer-encoding").collect();
     let mut lengths: Vec<&str> = request.values("content-length").collect();
     if bytes.grammar == Grammar::Permitted {
         lengths.dedup();
     }
-    let (body, has_both) = match (&codings[..], &lengths[..]) {
-        ([], []) => (Vec::new(), false),
+    let ((body, next), has_both) = match (&codings[..], &lengths[..]) {
+        ([], []) => ((Vec::new(), Next::Request), false),
         ([], [length]) if !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit()) => {
             let length = length.parse().map_err(|_| Some("a length beyond 64 bits"))?;
-            (bytes.take(length)?.to_vec(), false)
+            ((bytes.take(length)?.to_vec(), Next::Request), false)
         }
         ([coding], []) if coding.eq_ignore_ascii_case("chunked") => (bytes.chunks()?, false),
         // The coding counts, but whoever has sent this is not to be trusted.
@@ -169,7 +195,8 @@ fn body(bytes: &mut Bytes<'_>, request: &mut Request, is_1_1: bool) -> Result<bo
     let options = request.values("connection").flat_map(|value| value.split(',')).map(str::trim);
     let options: Vec<String> = options.map(str::to_ascii_lowercase).collect();
     let has = |option: &str| options.iter().any(|it| it == option);
-    Ok(has_both || has("close") || !is_1_1 && (!has("keep-alive") || has_codings))
+    let closes = has_both || has("close") || !is_1_1 && (!has("keep-alive") || has_codings);
+    Ok(if closes && next == Next::Request { Next::Nothing } else { next })
 }
 
 /// Reads a request.
@@ -187,7 +214,7 @@ pub fn read(all: &[u8], grammar: Grammar) -> Read {
     drop(hosts);
     let begun = bytes.position;
     match body(&mut bytes, &mut request, is_1_1) {
-        Ok(closes) => Read::Whole(request, bytes.position, closes),
+        Ok(next) => Read::Whole(request, bytes.position, next),
         Err(stop) => {
             // What there is of it, chunks and all.
             request.body = all[begun..].to_vec();

@@ -22,6 +22,7 @@ use super::request_body::{RequestBody, Upload};
 use super::route::{ClientInfo, ProxyRoute};
 use super::upgrade::{ExtendedConnect, UpgradeLimits, copy_upgraded};
 use crate::web::body::{ClientBody, ResponseBody};
+use crate::web::chunked_end::ChunkedEnd;
 
 /// How long an upstream may go on in silence after the client has closed its WebSocket over HTTP/2.
 const CLOSED_STREAM_LIMIT: Duration = Duration::from_secs(10);
@@ -60,6 +61,8 @@ impl ProxyRoute {
     /// health checks fail or it has too many requests, 504 if it takes too long, 413 if its body is longer than `body_limit` bytes, 400 or 405 for
     /// requests that are not forwarded.
     ///
+    /// `end` is certain as soon as the end of a chunked request was read, unless trailers were before it.
+    ///
     /// # Panics
     /// Outside of a runtime.
     pub async fn forward(
@@ -67,6 +70,7 @@ impl ProxyRoute {
         mut request: Request<ClientBody>,
         client: ClientInfo,
         body_limit: u64,
+        end: Option<ChunkedEnd>,
     ) -> Response<ResponseBody> {
         // The future of an upgrade is an extension of the request.
         let upgrade = hyper::upgrade::on(&mut request);
@@ -78,7 +82,7 @@ impl ProxyRoute {
         match self.prepare(&mut head, &body, upgrade, client) {
             Ok(Prepared::Answer(response)) => response,
             Ok(Prepared::Forward { upgrade, connect, host }) => {
-                let (mut body, upload) = RequestBody::new(body, body_limit);
+                let (mut body, upload) = RequestBody::new(body, body_limit, end);
                 // No upstream waits for a client that sends nothing.
                 if let Err(refusal) = body.read_ahead(self.config.response_timeout).await {
                     return refusal.response();

@@ -13,6 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::error::Refusal;
 use crate::web::body::ClientBody;
+use crate::web::chunked_end::ChunkedEnd;
 
 /// How much of a body is read before an upstream is chosen, if it is there.
 const READ_AHEAD: usize = 64 << 10;
@@ -28,7 +29,7 @@ pub(super) enum RequestBody {
 impl RequestBody {
     /// Returns the body, and how much of it was sent if it has any.
     /// A body that is longer than `limit` bytes is broken off.
-    pub(super) fn new(incoming: ClientBody, limit: u64) -> (Self, Option<Rc<Upload>>) {
+    pub(super) fn new(incoming: ClientBody, limit: u64, end: Option<ChunkedEnd>) -> (Self, Option<Rc<Upload>>) {
         if incoming.is_end_stream() {
             return (Self::Empty, None);
         }
@@ -42,6 +43,7 @@ impl RequestBody {
                 incoming,
                 ahead: VecDeque::new(),
                 left: limit,
+                end,
                 upload: Rc::clone(&upload),
             }),
             Some(upload),
@@ -91,6 +93,8 @@ pub(super) struct StreamedBody {
     ahead: VecDeque<Bytes>,
     /// How many more bytes may come.
     left: u64,
+    /// None also after trailers.
+    end: Option<ChunkedEnd>,
     upload: Rc<Upload>,
 }
 
@@ -102,10 +106,13 @@ impl StreamedBody {
             match Pin::new(&mut self.incoming).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => break Poll::Ready(Some(Ok(data))),
-                    Err(_trailers) => {}
+                    Err(_trailers) => self.end = None,
                 },
                 Poll::Ready(Some(Err(error))) => break Poll::Ready(Some(Err(error))),
-                Poll::Ready(None) => break Poll::Ready(None),
+                Poll::Ready(None) => {
+                    self.end.iter().for_each(ChunkedEnd::set_certain);
+                    break Poll::Ready(None);
+                }
                 Poll::Pending => break Poll::Pending,
             }
         };

@@ -47,7 +47,7 @@ impl Proxy {
             service_fn(move |request: Request<Incoming>| {
                 let route = Arc::clone(&route);
                 let request = request.map(ClientBody::Hyper);
-                async move { Ok::<_, Infallible>(route.forward(request, client, BODY_LIMIT).await) }
+                async move { Ok::<_, Infallible>(route.forward(request, client, BODY_LIMIT, None).await) }
             })
         })
         .start()
