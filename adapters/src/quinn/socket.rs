@@ -78,7 +78,7 @@ impl Socket {
 
     fn local(&self) -> io::Result<&LocalSocket> {
         if self.local.get().is_none() {
-            let fd = Rc::new(AsyncFd::new(Arc::clone(&self.socket), SourceKind::Other)?);
+            let fd = Rc::new(AsyncFd::new(Arc::clone(&self.socket), SourceKind::Datagrams)?);
             let handed_over = self.group.as_ref().and_then(Member::handed_over).map(RefCell::new);
             let local = Local::new(LocalSocket { fd, handed_over }, &self.home);
             // Nobody else sets it: it is the worker's.
@@ -96,11 +96,7 @@ impl AsyncUdpSocket for Socket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let send = |socket: &Arc<std::net::UdpSocket>| self.state.send((&**socket).into(), transmit);
         match self.local.get().and_then(|local| local.get().ok()) {
-            Some(local) => {
-                local.fd.try_io(Direction::Write, send)?;
-                local.fd.record_sent(transmit.contents.len());
-                Ok(())
-            }
+            Some(local) => local.fd.try_io(Direction::Write, send),
             None => send(&self.socket),
         }
     }
@@ -121,8 +117,9 @@ impl AsyncUdpSocket for Socket {
             let receive =
                 |socket: &Arc<std::net::UdpSocket>| self.state.recv((&**socket).into(), buffers, metas);
             let count = ready!(local.fd.poll_io(Direction::Read, context, receive))?;
-            let bytes = metas.iter().take(count).map(|meta| meta.len).sum();
-            local.fd.record_read(bytes, bytes);
+            let received = metas.iter().take(count);
+            let datagrams = received.clone().map(|meta| meta.len.div_ceil(meta.stride.max(1))).sum();
+            local.fd.record_datagrams(datagrams, received.map(|meta| meta.len).sum());
             if count < buffers.len() {
                 // It has found no more. The next datagram is an event.
                 local.fd.clear_ready(Direction::Read);

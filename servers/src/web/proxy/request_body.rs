@@ -29,7 +29,11 @@ pub(super) enum RequestBody {
 impl RequestBody {
     /// Returns the body, and how much of it was sent if it has any.
     /// A body that is longer than `limit` bytes is broken off.
-    pub(super) fn new(incoming: ClientBody, limit: u64, end: Option<ChunkedEnd>) -> (Self, Option<Rc<Upload>>) {
+    pub(super) fn new(
+        incoming: ClientBody,
+        limit: u64,
+        end: Option<ChunkedEnd>,
+    ) -> (Self, Option<Rc<Upload>>) {
         if incoming.is_end_stream() {
             return (Self::Empty, None);
         }
