@@ -20,8 +20,12 @@ const STEP: Duration = Duration::from_millis(10);
 /// events was not a sleep.
 const EVENT_TIME: Duration = Duration::from_nanos(1_500);
 /// After a turn with so many events a wait may take long without a sleep, because a ring sends the turn's replies in it, or the
-/// queue's kernel thread has the core. So the kernel is asked whether it slept, by two system calls.
+/// queue's kernel thread has the core...
 const LONG_TURN: u32 = 3;
+/// ...for at most this for each request that comes, and for each reply...
+const LONGEST_EVENT: Duration = Duration::from_micros(8);
+/// ...so after one such turn of so many the kernel is asked whether the wait slept, by two system calls that take a microsecond.
+const ASKED: u32 = 8;
 /// For how long nobody may poll the queue when a worker stops polling.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
 /// A worker that was away from its queue for longer than this, in nanoseconds, was paused: by a long task, or by the hypervisor.
@@ -93,8 +97,7 @@ pub(crate) struct QueueControl {
     last: Cell<Reading>,
     next_step: Cell<u64>,
     waits: Cell<Waits>,
-    /// How often the thread had gone to sleep before this wait, if that is asked.
-    sleeps_before: Cell<Option<u64>>,
+    long_turns: Cell<LongTurns>,
     /// Events of the queue per second, in the last step.
     rate: Cell<f64>,
     backlog: Cell<Backlog>,
@@ -132,7 +135,7 @@ struct Waits {
     /// Events of the queue.
     events: u64,
     /// Waits that have put the worker to sleep, and the sum of their lengths.
-    sleeps: u32,
+    sleeps: f64,
     slept: Duration,
     /// As in [`Epoch`].
     delay: Duration,
@@ -140,6 +143,35 @@ struct Waits {
     overslept: (Duration, u64),
     /// When the last wait ended, on the monotonic clock, and how many events of the queue it brought.
     last: (u64, u32),
+}
+
+/// Which share of the waits after long turns has slept.
+#[derive(Debug, Clone, Copy)]
+struct LongTurns {
+    turns: u32,
+    /// How often the thread had gone to sleep before this wait, if that is asked.
+    sleeps_before: Option<u64>,
+    /// Smoothed: between 0 and 1.
+    slept: f64,
+}
+
+impl Default for LongTurns {
+    fn default() -> Self {
+        Self { turns: 0, sleeps_before: None, slept: 0.5 }
+    }
+}
+
+impl LongTurns {
+    fn begin_wait(self) -> Self {
+        let turns = self.turns.wrapping_add(1);
+        Self { turns, sleeps_before: turns.is_multiple_of(ASKED).then(voluntary_switches), ..self }
+    }
+
+    fn end_wait(self) -> Self {
+        let Some(before) = self.sleeps_before else { return self };
+        let slept = if voluntary_switches() != before { 1.0 } else { 0.0 };
+        Self { sleeps_before: None, slept: self.slept + (slept - self.slept) / 8.0, ..self }
+    }
 }
 
 impl QueueControl {
@@ -165,7 +197,7 @@ impl QueueControl {
             last: Cell::new(Reading { time: now, received_bytes: 0, sent_bytes: 0, threads: None }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
             waits: Cell::new(Waits { last: (now, 0), ..Waits::default() }),
-            sleeps_before: Cell::new(None),
+            long_turns: Cell::new(LongTurns::default()),
             rate: Cell::new(0.0),
             backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
         };
@@ -198,9 +230,10 @@ impl QueueControl {
     /// Called before each wait.
     pub(crate) fn begin_wait(&self) {
         let waits = self.waits.take();
-        let asks = waits.last.1 >= LONG_TURN && self.in_effect().mode != QueueMode::Timed;
+        if waits.last.1 >= LONG_TURN && self.in_effect().mode != QueueMode::Timed {
+            self.long_turns.set(self.long_turns.get().begin_wait());
+        }
         self.waits.set(waits);
-        self.sleeps_before.set(asks.then(voluntary_switches));
     }
 
     /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it. `parked`: whether it could sleep.
@@ -221,7 +254,7 @@ impl QueueControl {
         let in_effect = self.in_effect();
         if in_effect.mode == QueueMode::Timed {
             let (overslept, sleeps) = outcome.overslept;
-            waits.sleeps += sleeps;
+            waits.sleeps += f64::from(sleeps);
             waits.overslept.0 += overslept;
             waits.overslept.1 += u64::from(sleeps);
             if sleeps > 0 {
@@ -238,17 +271,20 @@ impl QueueControl {
             self.backlog.set(backlog);
         } else {
             let receiving = EVENT_TIME * u32::try_from(outcome.events).unwrap_or(u32::MAX);
-            let slept = match self.sleeps_before.take() {
-                Some(before) => voluntary_switches() != before,
-                None => parked && waited > self.law.borrow().costs().block + receiving,
+            let may_sleep = parked && waited > self.law.borrow().costs().block + receiving;
+            let busy_at_most = LONGEST_EVENT * last_events.saturating_add(events);
+            let slept = if may_sleep && last_events >= LONG_TURN && waited < busy_at_most {
+                self.long_turns.set(self.long_turns.get().end_wait());
+                self.long_turns.get().slept
+            } else {
+                f64::from(u8::from(may_sleep))
             };
-            if slept {
-                waits.sleeps += 1;
-                waits.slept += waited;
-                // The first one has ended the sleep; the others came while the worker woke up.
-                waits.wakes += if events > 0 { f64::from(1 + events) / 2.0 } else { 0.0 };
-            } else if (turn + waited).as_nanos() <= PAUSE.into() {
-                waits.delay += (turn + waited) / 2 * events;
+            waits.sleeps += slept;
+            waits.slept += waited.mul_f64(slept);
+            // The first one has ended the sleep; the others came while the worker woke up.
+            waits.wakes += if events > 0 { slept * f64::from(1 + events) / 2.0 } else { 0.0 };
+            if (turn + waited).as_nanos() <= PAUSE.into() {
+                waits.delay += ((turn + waited) / 2 * events).mul_f64(1.0 - slept);
             }
         }
         self.waits.set(waits);
@@ -332,14 +368,14 @@ impl QueueControl {
         let data = data_packets(events, reading.received_bytes - last.received_bytes);
         // In timed mode nothing interrupts.
         let is_timed = self.in_effect().mode == QueueMode::Timed;
-        let (interrupts, interrupting) = if is_timed { (0, 0) } else { (waits.sleeps, data) };
+        let (interrupts, interrupting) = if is_timed { (0, 0) } else { (waits.sleeps as u32, data) };
         let packets = data + acknowledgements(reading.sent_bytes - last.sent_bytes);
         let (cpu, waiting) = match (last.threads, reading.threads) {
             // Without acknowledgements: one interrupt takes many, and few are sent where segments are merged (GRO).
             (Some(before), Some(after)) => after.since(&before, interrupts, interrupting),
             _ => (duration.saturating_sub(waits.slept) + INTERRUPT * interrupts, Duration::ZERO),
         };
-        let sleeps = waits.sleeps.into();
+        let sleeps = waits.sleeps as u64;
         let Waits { mut delay, wakes, overslept, .. } = waits;
         if let Some((before, after)) = last.threads.zip(reading.threads).filter(|_| !is_timed) {
             delay += after.receiving_since(&before, events) * u32::try_from(events).unwrap_or(u32::MAX);
