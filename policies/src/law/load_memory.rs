@@ -34,8 +34,10 @@ pub(super) struct KnownLoad {
     /// so, but polling may let it.
     refused_saturated: bool,
     next_pause: Duration,
-    /// The interval that exceeded a bound last, and for how long it is not chosen.
-    barred: Option<(Duration, Duration)>,
+    /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
+    barred_from: Option<(Duration, Duration)>,
+    /// The interval that took too much CPU time, and for how long it and shorter ones are not chosen.
+    barred_to: Option<(Duration, Duration)>,
 }
 
 impl KnownLoad {
@@ -73,19 +75,27 @@ impl KnownLoad {
         self.interval = None;
     }
 
-    /// This interval exceeded a bound.
-    pub(super) fn bar(&mut self, interval: Duration) {
-        self.barred = Some((interval, MOST_AGE));
+    /// With this interval events wait for too long.
+    pub(super) fn bar_from(&mut self, interval: Duration) {
+        self.barred_from = Some((interval, MOST_AGE));
+    }
+
+    /// With this interval events take too much CPU time.
+    pub(super) fn bar_to(&mut self, interval: Duration) {
+        self.barred_to = Some((interval, MOST_AGE));
     }
 
     pub(super) fn is_barred(&self, interval: Duration) -> bool {
-        self.barred.is_some_and(|(barred, _)| barred == interval)
+        self.barred_from.is_some_and(|(from, _)| interval >= from)
+            || self.barred_to.is_some_and(|(to, _)| interval <= to)
     }
 
     fn pass(&mut self, time: Duration) {
         self.refused = self.refused.saturating_sub(time);
         self.age = self.age.saturating_add(time);
-        self.barred = self.barred.and_then(|(interval, left)| Some((interval, left.checked_sub(time)?)));
+        for barred in [&mut self.barred_from, &mut self.barred_to] {
+            *barred = barred.and_then(|(interval, left)| Some((interval, left.checked_sub(time)?)));
+        }
     }
 
     /// Polling pays with this interval.
@@ -162,12 +172,18 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_exceeded_a_bound_is_barred_at_its_load_for_forty_seconds() {
+    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_for_forty_seconds() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
-        memory.at(50_000.0).bar(interval);
+        memory.at(50_000.0).bar_from(interval);
         let is_barred = |memory: &LoadMemory, rate| memory.known(rate).is_barred(interval);
         assert!(is_barred(&memory, 50_000.0) && !is_barred(&memory, 100_000.0));
-        assert!(!memory.known(50_000.0).is_barred(interval * 2));
+        assert!(
+            memory.known(50_000.0).is_barred(interval * 2) && !memory.known(50_000.0).is_barred(interval / 2)
+        );
+        memory.at(60_000.0).bar_to(interval);
+        assert!(
+            memory.known(60_000.0).is_barred(interval / 2) && !memory.known(60_000.0).is_barred(interval * 2)
+        );
         memory.pass(MOST_AGE);
         memory.pass(Duration::from_millis(1));
         assert!(!is_barred(&memory, 50_000.0));

@@ -85,6 +85,9 @@ pub struct PollingLaw {
     has_failed: bool,
     /// Plain interrupts before the present trial, until it was judged.
     before_trial: Option<Measured>,
+    /// The rate of plain interrupts before a trial in which the load seemed to step. If interrupts have that rate again, it was polling
+    /// that has changed it: clients wait for replies.
+    doubted: Option<f64>,
 }
 
 /// What becomes of the mode in effect.
@@ -114,6 +117,7 @@ impl PollingLaw {
             peak_rate: 0.0,
             has_failed: false,
             before_trial: None,
+            doubted: None,
         }
     }
 
@@ -266,6 +270,7 @@ impl PollingLaw {
             None => Choice::Stay(Reason::CannotPay),
             Some(interval) => {
                 self.before_trial = Some(plain);
+                self.doubted = self.doubted.filter(|rate| !is_other_load(plain.rate / rate));
                 Choice::Poll(interval, Reason::Tries)
             }
         }
@@ -277,7 +282,9 @@ impl PollingLaw {
         let late = self.costs.timer_latency.as_secs_f64();
         let idle = (1.0 - plain.busy).max(0.3);
         let bound = self.delay_bound(plain);
-        let fits = |interval: &Duration| idle * (interval.as_secs_f64() + late) / 2.0 <= bound;
+        let fits = |interval: &Duration| {
+            idle * (interval.as_secs_f64() + late) / 2.0 <= bound && !self.is_barred(*interval)
+        };
         let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();
         let saved = wakes.min(plain.cost * plain.rate / 2.0);
         let granted = plain.cost * plain.rate * (self.budgets.cpu.share() + PREDICTION_ERROR);
@@ -334,10 +341,15 @@ impl PollingLaw {
         let present = self.present;
         if let Some(before) = self.before_trial.take() {
             // Clients that wait for the replies of a saturated server ask more often while the queue is polled: it is the same load.
-            if before.busy > SATURATED || !is_other_load(present.rate / before.rate) {
+            let is_same = !is_other_load(present.rate / before.rate)
+                || (before.busy > SATURATED && present.rate > before.rate);
+            if is_same || self.doubted.is_some() {
+                self.doubted = None;
                 self.memory.at(present.rate).set_plain(before);
                 return self.compare(&before);
             }
+            self.doubted = Some(before.rate);
+            return Choice::Plain(Reason::Measures);
         }
         let load = self.memory.at(present.rate);
         match load.fresh_plain() {
@@ -393,8 +405,10 @@ impl PollingLaw {
                 Choice::Stay(Reason::Pays(comparison))
             }
             Some(next) => {
-                if is_costly || is_late {
-                    self.memory.each_at(rates, |load| load.bar(now));
+                if is_late {
+                    self.memory.each_at(rates, |load| load.bar_from(now));
+                } else if is_costly {
+                    self.memory.each_at(rates, |load| load.bar_to(now));
                 }
                 Choice::Poll(next, Reason::Tries)
             }

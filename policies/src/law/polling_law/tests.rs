@@ -18,6 +18,8 @@ struct Server {
     changes: Vec<(Duration, QueueSettings)>,
     /// What polling takes in addition, for each event.
     poll_cost: f64,
+    /// The rate of clients that wait for replies while the queue is polled, as a share of that under interrupts.
+    polled_rate: f64,
 }
 
 impl Server {
@@ -29,7 +31,7 @@ impl Server {
         let latency = LatencyBudget::new(micros(latency_us)).unwrap();
         let budgets = Budgets { latency, cpu: CpuBudget::new(cpu_percent).unwrap() };
         let law = PollingLaw::new(budgets, COSTS, limits);
-        Self { law, time: Duration::ZERO, changes: Vec::new(), poll_cost: 0.0 }
+        Self { law, time: Duration::ZERO, changes: Vec::new(), poll_cost: 0.0, polled_rate: 1.0 }
     }
 
     /// What 10 ms at a rate are like with the settings in effect.
@@ -71,6 +73,7 @@ impl Server {
     fn run(&mut self, rate: f64, time: Duration) -> &mut Self {
         let end = self.time + time;
         while self.time < end {
+            let rate = if self.law.settings().polls() { rate * self.polled_rate } else { rate };
             let epoch = self.epoch(rate);
             self.time += epoch.duration;
             if let Some(settings) = self.law.step(&epoch) {
@@ -222,6 +225,15 @@ fn a_step_of_the_load_during_a_trial_is_not_taken_for_what_polling_does() {
     server.run(130_000.0, Duration::from_millis(300));
     let plain = server.law.memory.known(130_000.0).plain.unwrap();
     assert!(plain.rate > 110_000.0, "{plain:?}");
+}
+
+#[test]
+fn clients_that_wait_for_replies_do_not_make_the_mode_flip() {
+    for (rate, polled_rate) in [(27_000.0, 0.3), (40_000.0, 0.5), (30_000.0, 1.8)] {
+        let mut server = Server { polled_rate, ..Server::new(50, 0) };
+        server.run(rate, Duration::from_secs(5));
+        assert!(server.changes.len() <= 12, "{rate}: {:?}", server.changes);
+    }
 }
 
 #[test]
