@@ -188,6 +188,14 @@ fn read(path: &Path) -> Result<Saved, Error> {
     })
 }
 
+/// A condition of an experiment. Reports from before there were others had the receiver `fifo`.
+fn condition(experiment: &Value, field: &str) -> Value {
+    match (&experiment[field], field) {
+        (Value::Null, "receiver") => "fifo".into(),
+        (value, _) => value.clone(),
+    }
+}
+
 /// Why figures with a unit of two reports can't be compared.
 fn differences(before: &Saved, after: &Saved) -> Vec<String> {
     let mut differences = Vec::new();
@@ -210,7 +218,7 @@ fn differences(before: &Saved, after: &Saved) -> Vec<String> {
         ("requests", "requests"),
         ("references", "references, of whose capacity rates are shares"),
     ] {
-        differ(what, &before.experiment[field], &after.experiment[field]);
+        differ(what, &condition(&before.experiment, field), &condition(&after.experiment, field));
     }
     differences
 }

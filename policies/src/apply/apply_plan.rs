@@ -14,6 +14,7 @@ use crate::host::net_namespace::NetNamespace;
 use crate::host::{Cpus, interface_by_index, wait_for_queues};
 use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, Originals, restore_where};
 use crate::knob::{Knob, Value};
+use crate::plan::planner::QUEUES_TAKEN;
 use crate::plan::{Plan, Settings, Step};
 use crate::policy::Policy;
 use crate::signals;
@@ -291,6 +292,8 @@ impl Guard {
             undo.write(&self.directory)?;
         }
         plan.steps.insert(0, step);
+        let taken = self.plan.notes.iter().filter(|note| note.starts_with(QUEUES_TAKEN));
+        plan.notes.extend(taken.cloned());
         self.plan = plan;
         Ok(())
     }

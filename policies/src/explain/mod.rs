@@ -385,8 +385,11 @@ impl FindingList {
                 remedy,
             );
         }
+        let contexts = receiving.rss.as_ref().and_then(|rss| rss.contexts).unwrap_or(0) as usize;
+        let rules = receiving.ntuple_rules.unwrap_or(0) as usize;
         let without = receiving.queues_without_entry(interface);
-        if !without.is_empty() {
+        // Rules and contexts may lead to those queues.
+        if !without.is_empty() && contexts + rules == 0 {
             let queues: Vec<String> = without.iter().map(|queue| format!("rx-{queue}")).collect();
             self.add_problem(
                 Severity::Degrades,
@@ -394,8 +397,6 @@ impl FindingList {
                 format!("ethtool -X {name} default"),
             );
         }
-        let contexts = receiving.rss.as_ref().and_then(|rss| rss.contexts).unwrap_or(0) as usize;
-        let rules = receiving.ntuple_rules.unwrap_or(0) as usize;
         if contexts + rules > 0 {
             self.add_ok(format!(
                 "{} and {} choose queues beside the RSS table (ethtool -n, -x); policies leave them.",

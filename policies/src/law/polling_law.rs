@@ -22,7 +22,7 @@ const FEW_EVENTS: u64 = 32;
 /// ...but not longer than this. A queue with so few events is not polled.
 const LONGEST_WINDOW: Duration = Duration::from_millis(100);
 /// How long a choice is measured before the next one, in two windows at least, so that one disturbed window does not decide. Three
-/// choices follow a step of the load within 200 ms.
+/// choices follow a step of the load within 200 ms where the core is not saturated.
 const DWELL: Duration = Duration::from_millis(30);
 /// The same where the core is saturated: clients that wait for their replies fall into step there, and what an event takes
 /// falls by 15 % in the first 100 ms.

@@ -1,7 +1,7 @@
 //! Works out the steps that give an interface a policy. Reads the host, changes nothing.
 
 mod placement;
-mod planner;
+pub(crate) mod planner;
 mod ring;
 mod settings;
 

@@ -14,6 +14,9 @@ use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::{Policy, Processing, WorkerWait};
 
+/// How the note begins which says that a device has fewer queues than it had. It stays when the steps are planned again.
+pub(crate) const QUEUES_TAKEN: &str = "a worker polls one queue, so";
+
 impl Plan {
     /// Plans a policy for an interface. Reads the host, changes nothing.
     pub fn new(policy: Policy, interface: &Interface, settings: &Settings) -> Self {
@@ -208,7 +211,7 @@ impl Planner<'_> {
                 if self.policy.busy_polls() && wanted < channels.count {
                     let (name, count) = (&interface.name, channels.count);
                     self.notes.push(format!(
-                        "a worker polls one queue, so {name} has {wanted} of its {count} queues until the policy ends; \
+                        "{QUEUES_TAKEN} {name} has {wanted} of its {count} queues until the policy ends; \
                          --channels {count} keeps all"
                     ));
                 }

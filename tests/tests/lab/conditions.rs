@@ -23,7 +23,7 @@ fn array(value: &Value) -> &[Value] {
 fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_each_condition() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(tests::own_program("lab"))
-        .args(["--quick", "--rounds", "1", "--rates", "500", "--format", "json"])
+        .args(["--quick", "--rounds", "2", "--rates", "500", "--format", "json"])
         .args(["--contenders", "suspend20,defer20,napibusy,busypoll50"])
         .args(["--receiver", "rps,thread"])
         .args(["--output", folder.path().to_str().unwrap()])
@@ -54,11 +54,8 @@ fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_e
     }
     let receivers: Vec<&str> =
         array(&report["variations"]).iter().filter_map(|it| it["receiver"].as_str()).collect();
-    // The machine may have disturbed the only round of the second.
-    assert!(
-        array(&report["results"]["loads"]).is_empty()
-            || ["rps", "thread"].starts_with(&receivers) && !receivers.is_empty()
-    );
+    // The machine may have disturbed the rounds of the second.
+    assert!(["rps", "thread"].starts_with(&receivers) && !receivers.is_empty(), "{report}");
     assert_eq!(report["experiment"]["receiver"], "rps");
 }
 

@@ -256,7 +256,7 @@ pub struct SelfTestFlags {
     /// Time that one of the servers computes more for each request (microseconds)
     #[arg(long, default_value_t = 5, value_name = "US", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub work: u8,
-    /// Repeat it so many times under each receiver; it passes if 19 of 20 runs do
+    /// Repeat it so many times under each receiver; it passes if 19 of 20 find the equal servers equal, and the work
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub runs: u8,
     #[command(flatten)]
