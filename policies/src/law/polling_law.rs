@@ -59,8 +59,8 @@ const BATCH: f64 = 64.0;
 /// let costs = MachineCosts { block: micros(3), timer_latency: micros(5), wake_latency: micros(4) };
 /// let limits = LawLimits { timer: PollTimer::Worker, ..LawLimits::default() };
 /// let mut law = PollingLaw::new(Budgets::default(), costs, limits);
-/// // A core that interrupts keep busy for 95 % of the time, for 100 ms. A request waits for 50 µs.
-/// for _ in 0..10 {
+/// // A core that interrupts keep busy for 95 % of the time, for 150 ms. A request waits for 50 µs.
+/// for _ in 0..15 {
 ///     let duration = Duration::from_millis(10);
 ///     let cpu = Duration::from_micros(9_500);
 ///     let delay = micros(50) * 2_000;
