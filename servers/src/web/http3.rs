@@ -15,11 +15,11 @@ use adapters::quinn::serve_paused;
 use adapters::tls::Acceptor;
 use bytes::{Buf, Bytes};
 use h3::error::Code;
-use h3::server::{RequestResolver, RequestStream, builder};
+use h3::server::{RequestStream, builder};
 use h3_quinn::quinn::{IdleTimeout, Incoming, TransportConfig, VarInt};
-use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_LENGTH, DATE, HeaderValue};
+use hyper::{Request, Response};
 use net::ShutdownReport;
 use runtime::task::JoinSet;
 use tokio::sync::watch;
@@ -118,12 +118,19 @@ impl Client {
     async fn serve(self, incoming: Incoming, in_progress: Requests) -> Result<(), BoxError> {
         let Self { context, limits, mut stopped, peer } = self;
         let limit = limits.header_timeout;
-        let quic = runtime::timeout(limit, incoming.into_future()).await??;
-        let mut http = builder()
-            .max_field_section_size(limits.header_size)
-            .build::<_, Bytes>(h3_quinn::Connection::new(quic.clone()))
-            .await?;
+        let connected: Result<_, BoxError> = runtime::timeout(limit, async {
+            let quic = incoming.await?;
+            // Waits until the client lets the server open its streams.
+            let mut http = builder();
+            http.max_field_section_size(limits.header_size);
+            let http = http.build::<_, Bytes>(h3_quinn::Connection::new(quic.clone())).await?;
+            Ok((quic, http))
+        })
+        .await?;
+        let (quic, mut http) = connected?;
         let connection = Rc::new(Connection::new(&context, &peer, None));
+        // Streams whose heads are to come, and those of requests. The first don't keep a connection: any client can open them.
+        let mut heads = JoinSet::new();
         let mut requests = JoinSet::new();
         let mut idle = runtime::sleep(limit);
         let mut stop = pin!(async {
@@ -139,8 +146,20 @@ impl Client {
                 while let Poll::Ready(Some(_)) = requests.poll_join_next(task) {
                     idle.reset(runtime::time::now() + limit);
                 }
+                while let Poll::Ready(Some(head)) = heads.poll_join_next(task) {
+                    let Ok(Ok((request, stream))) = head else { continue };
+                    let (connection, limits) = (Rc::clone(&connection), limits.clone());
+                    let in_progress = in_progress.begin();
+                    requests.spawn(async move {
+                        let _in_progress = in_progress;
+                        if let Err(error) = answer(request, stream, &connection, limits.stall_timeout).await {
+                            tracing::debug!(?peer, error, "a request of HTTP/3 has failed");
+                        }
+                    });
+                }
                 is_stopping = is_stopping || stop.as_mut().poll(task).is_ready();
-                if requests.is_empty() && (is_stopping || Pin::new(&mut idle).poll(task).is_ready()) {
+                let is_done = is_stopping && heads.is_empty();
+                if requests.is_empty() && (is_done || Pin::new(&mut idle).poll(task).is_ready()) {
                     return Poll::Ready(Ok(None));
                 }
                 accept.as_mut().poll(task)
@@ -151,12 +170,10 @@ impl Client {
                 // Dropped, it is refused.
                 continue;
             }
-            let (connection, limits, request) = (Rc::clone(&connection), limits.clone(), in_progress.begin());
-            requests.spawn(async move {
-                let _in_progress = request;
-                if let Err(error) = answer(resolver, &connection, &limits).await {
-                    tracing::debug!(?peer, error, "a request of HTTP/3 has failed");
-                }
+            heads.spawn(async move {
+                let head: Result<_, BoxError> =
+                    async { Ok(runtime::timeout(limit, resolver.resolve_request()).await??) }.await;
+                head.inspect_err(|error| tracing::debug!(?peer, error, "a head of HTTP/3 has not arrived"))
             });
         }
         // What was sent last may be on its way, so the client has to close first.
@@ -167,12 +184,11 @@ impl Client {
 }
 
 async fn answer(
-    resolver: RequestResolver<h3_quinn::Connection, Bytes>,
+    request: Request<()>,
+    stream: RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
     connection: &Connection,
-    limits: &Limits,
+    stall: Duration,
 ) -> Result<(), BoxError> {
-    let head = runtime::timeout(limits.header_timeout, resolver.resolve_request());
-    let (request, stream) = head.await??;
     let (mut send, receive) = stream.split();
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let body = ClientBody::Http3(Box::new(Http3Body::new(receive, length).await));
@@ -182,7 +198,6 @@ async fn answer(
     if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
         head.headers.entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }
-    let stall = limits.stall_timeout;
     let sent = async {
         runtime::timeout(stall, send.send_response(Response::from_parts(head, ()))).await??;
         while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {

@@ -114,7 +114,9 @@ async def main(port, authority):
         await proxied(client)
         await refused(client)
         assert (await client.request("GET", "/short"))[0] == 200
-        # Two may be open. This one has been idle for longest when the third comes.
+        # Two may be open. This one has been idle for longest when the third comes: a head that has begun is no request.
+        client._quic.send_stream_data(client._quic.get_next_available_stream_id(), b"\x01")
+        client.transmit()
         async with open_connection() as second:
             busy = second.begin("POST", "/api/echo", end_stream=False)
             second.http.send_data(busy, b"first ", end_stream=False)
