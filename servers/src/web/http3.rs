@@ -16,6 +16,7 @@ use adapters::quinn::serve_paused;
 use adapters::tls::Acceptor;
 use bytes::{Buf, Bytes};
 use h3::error::Code;
+use h3::quic::SendStream;
 use h3::server::{RequestStream, builder};
 use h3_quinn::quinn::{IdleTimeout, Incoming, TransportConfig, VarInt};
 use hyper::body::{Body, Frame, SizeHint};
@@ -147,8 +148,12 @@ impl Client {
                 pending::<()>().await;
             }
         });
-        let mut is_stopping = false;
+        let (mut is_stopping, mut is_told) = (false, false);
         loop {
+            if is_stopping && !is_told {
+                is_told = true;
+                go_away(&mut http).await?;
+            }
             let mut accept = pin!(http.accept());
             let accepted = poll_fn(|task| {
                 while let Poll::Ready(Some(_)) = requests.poll_join_next(task) {
@@ -165,7 +170,10 @@ impl Client {
                         }
                     });
                 }
-                is_stopping = is_stopping || stop.as_mut().poll(task).is_ready();
+                if !is_stopping && stop.as_mut().poll(task).is_ready() {
+                    is_stopping = true;
+                    return Poll::Ready(Ok(None));
+                }
                 let is_done = is_stopping && heads.is_empty();
                 if requests.is_empty() && (is_done || Pin::new(&mut idle).poll(task).is_ready()) {
                     return Poll::Ready(Ok(None));
@@ -173,9 +181,15 @@ impl Client {
                 accept.as_mut().poll(task)
             });
             // None as well if the client will not send more.
-            let Some(resolver) = accepted.await? else { break };
+            let Some(mut resolver) = accepted.await? else {
+                if is_stopping && !is_told {
+                    continue;
+                }
+                break;
+            };
             if is_stopping {
-                // Dropped, it is refused.
+                // The one that h3 lets pass. Dropped, it would end as a response without a head.
+                resolver.frame_stream.reset(Code::H3_REQUEST_REJECTED.value());
                 continue;
             }
             heads.spawn(async move {
@@ -185,10 +199,16 @@ impl Client {
             });
         }
         // What was sent last may be on its way, so the client has to close first.
-        http.shutdown(0).await?;
+        go_away(&mut http).await?;
         let _ = runtime::timeout(LINGER, quic.closed()).await;
         Ok(())
     }
+}
+
+/// From now on h3 rejects streams, but the next.
+async fn go_away(http: &mut h3::server::Connection<h3_quinn::Connection, Bytes>) -> Result<(), BoxError> {
+    // Of 0 more h3 makes the last request's id. Clients would take that request for not processed (RFC 9114, section 5.2).
+    Ok(runtime::timeout(LINGER, http.shutdown(1)).await??)
 }
 
 async fn answer(

@@ -172,6 +172,11 @@ impl Web {
         self.log.read()
     }
 
+    /// The id of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal.
     ///
     /// # Panics

@@ -87,7 +87,7 @@ fn python() -> Option<PathBuf> {
 }
 
 #[test]
-fn aioquic_gets_files_and_what_is_proxied_within_the_limits_of_http_2() {
+fn aioquic_gets_files_and_what_is_proxied_within_the_limits_of_http_2_until_the_server_stops() {
     let Some(python) = python() else { return };
     let site = Site::new().with("short", "short").with("long", pattern(300_000));
     let authority = Authority::new();
@@ -95,7 +95,9 @@ fn aioquic_gets_files_and_what_is_proxied_within_the_limits_of_http_2() {
     let (_, port) = server.urls[1].rsplit_once(':').unwrap();
     let script = site.beside("client.py");
     std::fs::write(&script, include_str!("http3_client.py")).unwrap();
-    let printed = succeed(Command::new(python).args([text(&script), port, text(&authority.path())]));
+    let (authority, process) = (authority.path(), server.id().to_string());
+    let arguments = [text(&script), port, text(&authority), &process];
+    let printed = succeed(Command::new(python).args(arguments));
     assert_eq!(printed.trim(), "all as expected");
 }
 

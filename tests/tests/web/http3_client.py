@@ -1,15 +1,20 @@
-"""HTTP/3 by aioquic, against a server with the site of http3.rs: http3_client.py PORT AUTHORITY"""
+"""HTTP/3 by aioquic, against a server with the site of http3.rs: http3_client.py PORT AUTHORITY PROCESS"""
 
 import asyncio
 import hashlib
+import os
+import signal
 import sys
 
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
-from aioquic.h3.connection import H3Connection
+from aioquic.h3.connection import ErrorCode, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.events import ConnectionTerminated, StreamReset
+from aioquic.quic.events import ConnectionTerminated, StreamDataReceived, StreamReset
+
+# Frame, length, stream: aioquic does not tell its users.
+GOAWAY_OF_THE_SECOND = bytes([7, 1, 4])
 
 
 class Client(QuicConnectionProtocol):
@@ -17,8 +22,11 @@ class Client(QuicConnectionProtocol):
         super().__init__(*arguments, **named)
         self.http = H3Connection(self._quic)
         self.streams = {}
+        self.control = b""
 
     def quic_event_received(self, event):
+        if isinstance(event, StreamDataReceived) and event.stream_id == 3:
+            self.control += event.data
         if isinstance(event, StreamReset) and event.stream_id in self.streams:
             self.end(event.stream_id, ConnectionResetError(event.error_code))
         if isinstance(event, ConnectionTerminated):
@@ -102,7 +110,7 @@ async def refused(client):
         assert status == 400, (length, status)
 
 
-async def main(port, authority):
+async def main(port, authority, server):
     configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], server_name="localhost")
     configuration.load_verify_locations(authority)
 
@@ -125,10 +133,25 @@ async def main(port, authority):
             async with open_connection() as third:
                 assert (await third.request("GET", "/short"))[0] == 200
                 await asyncio.wait_for(client.wait_closed(), 10)
+            # The server stops: requests in progress are answered, later ones are refused.
+            os.kill(server, signal.SIGTERM)
+            for _ in range(1000):
+                if second.control.endswith(GOAWAY_OF_THE_SECOND):
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                raise AssertionError(second.control)
+            for _ in range(2):
+                try:
+                    answered = await second.request("GET", "/short")
+                except ConnectionResetError as error:
+                    assert error.args == (ErrorCode.H3_REQUEST_REJECTED,), error
+                else:
+                    raise AssertionError(answered)
             second.http.send_data(busy, b"last", end_stream=True)
             status, _, echoed = await second.answer(busy)
             assert (status, echoed) == (200, b"first last"), (status, echoed)
     print("all as expected")
 
 
-asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+asyncio.run(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
