@@ -217,7 +217,8 @@ async fn answer(
     connection: &Connection,
     stall: Duration,
 ) -> Result<(), BoxError> {
-    let (mut send, receive) = stream.split();
+    let (send, receive) = stream.split();
+    let mut sending = Sending { stream: send, is_complete: false };
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let body = ClientBody::Http3(Box::new(Http3Body::new(receive, length).await));
     let (mut head, mut body) = connection.handle(request.map(|()| body)).await.into_parts();
@@ -226,24 +227,33 @@ async fn answer(
     if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
         head.headers.entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }
-    let sent = async {
-        runtime::timeout(stall, send.send_response(Response::from_parts(head, ()))).await??;
-        while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
-            // Trailers of an upstream are not sent.
-            if let Ok(data) = frame?.into_data()
-                && !data.is_empty()
-            {
-                runtime::timeout(stall, send.send_data(data)).await??;
-            }
+    let send = &mut sending.stream;
+    runtime::timeout(stall, send.send_response(Response::from_parts(head, ()))).await??;
+    while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
+        // Trailers of an upstream are not sent.
+        if let Ok(data) = frame?.into_data()
+            && !data.is_empty()
+        {
+            runtime::timeout(stall, send.send_data(data)).await??;
         }
-        Ok(runtime::timeout(stall, send.finish()).await??)
-    };
-    let sent: Result<(), BoxError> = sent.await;
-    if sent.is_err() {
-        // A response that was broken off must not look complete.
-        send.stop_stream(Code::H3_INTERNAL_ERROR);
     }
-    sent
+    runtime::timeout(stall, send.finish()).await??;
+    sending.is_complete = true;
+    Ok(())
+}
+
+/// A response, which must not look complete when it is broken off by an error, by a panic, or as its task is dropped.
+struct Sending {
+    stream: RequestStream<h3_quinn::SendStream<Bytes>, Bytes>,
+    is_complete: bool,
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.stream.stop_stream(Code::H3_INTERNAL_ERROR);
+        }
+    }
 }
 
 fn date(now: SystemTime) -> HeaderValue {
