@@ -38,6 +38,8 @@ const ONE_WAY_STREAMS: u32 = 16;
 const SHARED_SEND_WINDOW: u64 = 256 << 20;
 /// At least for a few packets in flight, at most for 80 Mbit/s over 100 ms.
 const SEND_WINDOW: RangeInclusive<u64> = 64 << 10..=1 << 20;
+/// What a client has to take of a response within its time, as a body may be one part of any length.
+const PART: usize = 16 << 10;
 /// How long a client may take to close its connection after the last response.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -231,10 +233,10 @@ async fn answer(
     runtime::timeout(stall, send.send_response(Response::from_parts(head, ()))).await??;
     while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
         // Trailers of an upstream are not sent.
-        if let Ok(data) = frame?.into_data()
-            && !data.is_empty()
-        {
-            runtime::timeout(stall, send.send_data(data)).await??;
+        let Ok(mut data) = frame?.into_data() else { continue };
+        while !data.is_empty() {
+            let part = data.split_to(data.len().min(PART));
+            runtime::timeout(stall, send.send_data(part)).await??;
         }
     }
     runtime::timeout(stall, send.finish()).await??;
