@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ::quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, VarInt};
-use net::{ShutdownReport, UdpSocket};
+use net::{BindOptions, ShutdownReport, UdpSocket};
 use runtime::JoinHandle;
 use runtime::task::JoinSet;
 use tokio::sync::watch;
@@ -24,7 +24,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 
 /// Serves QUIC on every worker of the runtime, each with an endpoint of its own on the same address (`SO_REUSEPORT`).
 /// `handler` is called for each connection, on its worker: await the [`Incoming`] to accept it. Its future need not be
-/// `Send`. A connection stays on its worker when the client's address changes.
+/// `Send`. A connection stays on its worker when the client's address changes. `[::]` takes IPv6 only: serve `0.0.0.0`, too.
 ///
 /// # Errors
 /// `AddrInUse` if another socket has the address, or the error of another system call.
@@ -58,7 +58,7 @@ where
     let (state, observed) = watch::channel(State::Paused);
     let mut server =
         Server { endpoints: Vec::new(), accepting: Vec::new(), state, open: Arc::new(AtomicUsize::new(0)) };
-    let sockets = UdpSocket::bind_group(address, workers)?;
+    let sockets = UdpSocket::bind_group(address, &BindOptions::new().only_v6(true), workers)?;
     // One worker has nobody to hand datagrams over to.
     let members = Member::new(if workers > 1 { workers } else { 0 });
     let mut members = members.into_iter();

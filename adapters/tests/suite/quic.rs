@@ -85,6 +85,17 @@ async fn connections_are_served_on_every_worker() {
 }
 
 #[runtime::test(workers = 2)]
+async fn all_addresses_of_ipv6_and_of_ipv4_are_served_on_one_port() {
+    let authority = Authority::new();
+    let serve_on = |address: SocketAddr| serve(acceptor(&authority).quic(PROTOCOLS).unwrap(), address, echo);
+    let six = serve_on("[::]:0".parse().unwrap()).unwrap();
+    let port = six.local_addr().unwrap().port();
+    let four = serve_on(([0, 0, 0, 0], port).into()).unwrap();
+    shut_down(six).await;
+    shut_down(four).await;
+}
+
+#[runtime::test(workers = 2)]
 async fn a_stream_goes_on_while_its_clients_address_changes() {
     let authority = Authority::new();
     let server = serve(acceptor(&authority).quic(PROTOCOLS).unwrap(), local(), echo).unwrap();

@@ -62,9 +62,13 @@ impl UdpSocket {
     /// # Panics
     /// Outside of a runtime, or for no sockets.
     #[doc(alias = "SO_REUSEPORT")]
-    pub fn bind_group(address: SocketAddr, sockets: usize) -> io::Result<Vec<std::net::UdpSocket>> {
+    pub fn bind_group(
+        address: SocketAddr,
+        options: &BindOptions,
+        sockets: usize,
+    ) -> io::Result<Vec<std::net::UdpSocket>> {
         assert!(sockets > 0, "a group has sockets");
-        let (sockets, _) = steered_group(Self::bind(address)?, sockets)?;
+        let (sockets, _) = steered_group(Self::bind_with(address, options)?, sockets)?;
         Ok(sockets.into_iter().map(Into::into).collect())
     }
 
