@@ -3,7 +3,7 @@
 //! The socket's readiness stays on its worker. quinn asks for it only in the tasks that [`Runtime`] spawns there. Sending
 //! without waiting is a system call, and works on every thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::ManuallyDrop;
@@ -68,6 +68,8 @@ pub(super) struct Socket {
 struct LocalSocket {
     fd: Rc<AsyncFd<Arc<std::net::UdpSocket>>>,
     handed_over: Option<RefCell<HandedOver>>,
+    /// Which of the two is received from first: either may never be empty.
+    own_first: Cell<bool>,
 }
 
 impl Socket {
@@ -80,11 +82,40 @@ impl Socket {
         if self.local.get().is_none() {
             let fd = Rc::new(AsyncFd::new(Arc::clone(&self.socket), SourceKind::Datagrams)?);
             let handed_over = self.group.as_ref().and_then(Member::handed_over).map(RefCell::new);
-            let local = Local::new(LocalSocket { fd, handed_over }, &self.home);
+            let local = Local::new(LocalSocket { fd, handed_over, own_first: Cell::new(true) }, &self.home);
             // Nobody else sets it: it is the worker's.
             let _ = self.local.set(local);
         }
         self.local.get().ok_or_else(elsewhere)?.get()
+    }
+
+    /// Receives from the socket, and hands over what other workers have to receive.
+    fn poll_own(
+        &self,
+        local: &LocalSocket,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let receive =
+                |socket: &Arc<std::net::UdpSocket>| self.state.recv((&**socket).into(), buffers, metas);
+            let count = ready!(local.fd.poll_io(Direction::Read, context, receive))?;
+            let received = metas.iter().take(count);
+            let datagrams = received.clone().map(|meta| meta.len.div_ceil(meta.stride.max(1))).sum();
+            local.fd.record_datagrams(datagrams, received.map(|meta| meta.len).sum());
+            if count < buffers.len() {
+                // It has found no more. The next datagram is an event.
+                local.fd.clear_ready(Direction::Read);
+            }
+            let Some(group) = &self.group else { return Poll::Ready(Ok(count)) };
+            for (buffer, meta) in buffers.iter_mut().zip(&mut *metas).take(count) {
+                group.hand_over(buffer, meta);
+            }
+            if metas.iter().take(count).any(|meta| meta.len > 0) {
+                return Poll::Ready(Ok(count));
+            }
+        }
     }
 }
 
@@ -108,30 +139,18 @@ impl AsyncUdpSocket for Socket {
         metas: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let local = self.local()?;
-        if let Some(handed_over) = &local.handed_over
-            && let Poll::Ready(count) = handed_over.borrow_mut().poll_receive(context, buffers, metas)
-        {
+        let Some(handed_over) = &local.handed_over else {
+            return self.poll_own(local, context, buffers, metas);
+        };
+        let own_first = local.own_first.get();
+        local.own_first.set(!own_first);
+        if own_first && let Poll::Ready(received) = self.poll_own(local, context, buffers, metas) {
+            return Poll::Ready(received);
+        }
+        if let Poll::Ready(count) = handed_over.borrow_mut().poll_receive(context, buffers, metas) {
             return Poll::Ready(Ok(count));
         }
-        loop {
-            let receive =
-                |socket: &Arc<std::net::UdpSocket>| self.state.recv((&**socket).into(), buffers, metas);
-            let count = ready!(local.fd.poll_io(Direction::Read, context, receive))?;
-            let received = metas.iter().take(count);
-            let datagrams = received.clone().map(|meta| meta.len.div_ceil(meta.stride.max(1))).sum();
-            local.fd.record_datagrams(datagrams, received.map(|meta| meta.len).sum());
-            if count < buffers.len() {
-                // It has found no more. The next datagram is an event.
-                local.fd.clear_ready(Direction::Read);
-            }
-            let Some(group) = &self.group else { return Poll::Ready(Ok(count)) };
-            for (buffer, meta) in buffers.iter_mut().zip(&mut *metas).take(count) {
-                group.hand_over(buffer, meta);
-            }
-            if metas.iter().take(count).any(|meta| meta.len > 0) {
-                return Poll::Ready(Ok(count));
-            }
-        }
+        if own_first { Poll::Pending } else { self.poll_own(local, context, buffers, metas) }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
