@@ -177,7 +177,7 @@ impl UdpSocket {
     /// As [`UdpSocket::recv_from`].
     pub async fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.io(Direction::Read, |socket| udp_message::receive(socket, buffer)).await?;
-        self.fd.record_datagrams(1, received.length);
+        self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
 
@@ -187,7 +187,7 @@ impl UdpSocket {
     /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
     pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
-        self.fd.record_datagrams(1, received.length);
+        self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
 
@@ -229,7 +229,7 @@ impl UdpSocket {
     #[doc(alias = "recvmmsg")]
     pub async fn recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         let count = self.fd.io(Direction::Read, |socket| batch.receive(socket)).await?;
-        self.fd.record_datagrams(count, batch.bytes());
+        self.fd.record_datagrams(batch.datagrams(), batch.bytes());
         Ok(count)
     }
 
@@ -239,7 +239,7 @@ impl UdpSocket {
     /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
     pub fn try_recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         let count = self.fd.try_io(Direction::Read, |socket| batch.receive(socket))?;
-        self.fd.record_datagrams(count, batch.bytes());
+        self.fd.record_datagrams(batch.datagrams(), batch.bytes());
         Ok(count)
     }
 

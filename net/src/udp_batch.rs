@@ -56,6 +56,11 @@ impl RecvBatch {
         self.received.iter().zip(buffers).map(|(info, buffer)| (info, &buffer[..info.length]))
     }
 
+    /// How many datagrams the last call has received, each of those that came together counted.
+    pub(crate) fn datagrams(&self) -> usize {
+        self.received.iter().map(DatagramInfo::count).sum()
+    }
+
     /// How many bytes the last call has received.
     pub(crate) fn bytes(&self) -> usize {
         self.received.iter().map(|info| info.length).sum()

@@ -70,6 +70,11 @@ impl DatagramInfo {
         bytes.chunks(self.segment_size.map_or(self.length.max(1), |size| size.get().into()))
     }
 
+    /// How many datagrams were received: an empty one is one.
+    pub(crate) fn count(&self) -> usize {
+        self.segment_size.map_or(1, |size| self.length.div_ceil(size.get().into()).max(1))
+    }
+
     /// Of a received message: its length and flags, and what of the control buffer was filled.
     pub(crate) fn new(
         (length, flags): (usize, libc::c_int),
@@ -291,6 +296,14 @@ mod tests {
             segment_size: None,
             control_truncated: false,
         }
+    }
+
+    #[test]
+    fn a_message_of_several_datagrams_counts_each() {
+        let count = |length, segment| {
+            DatagramInfo { length, segment_size: NonZeroU16::new(segment), ..info() }.count()
+        };
+        assert_eq!([count(25, 0), count(0, 0), count(25, 10), count(20, 10)], [1, 1, 3, 2]);
     }
 
     #[test]
