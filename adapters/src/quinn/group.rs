@@ -1,6 +1,7 @@
 //! The endpoints of a server, one for each worker, which hand datagrams over to each other.
 //!
-//! The kernel spreads datagrams over the sockets by their senders' addresses. A client's address may change (RFC 9000,
+//! The kernel spreads datagrams over the sockets by their receive queues if the runtime aligns workers with them, otherwise
+//! by a hash of their addresses; network cards choose the queue by such a hash. A client's address may change (RFC 9000,
 //! section 9), and its datagrams then come to another worker. So which worker has a connection is a keyed hash of its
 //! ids: each endpoint draws ids until one is its own. Nobody else can tell by them which connections belong together, as
 //! section 5.1 asks for.
