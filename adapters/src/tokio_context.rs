@@ -24,17 +24,21 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
 
 use futures_channel::oneshot;
 use runtime::JoinHandle;
 use tokio::runtime::{Builder, Handle};
+use tokio::sync::Mutex;
 
 thread_local! {
     /// The context that this worker is in. A thread leaves tokio's contexts in the reverse order only, so it enters one at a time.
     static CURRENT: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
 }
+
+/// Of two that start at the same time each would be on some of the workers.
+static STARTING: Mutex<()> = Mutex::const_new(());
 
 fn current() -> Option<Arc<Shared>> {
     CURRENT.with_borrow(Weak::upgrade)
@@ -49,6 +53,7 @@ fn current() -> Option<Arc<Shared>> {
 /// # Panics
 /// Outside of a runtime of Lull.
 pub async fn start() -> io::Result<TokioContext> {
+    let _starting = STARTING.lock().await;
     if let Some(shared) = current() {
         return Ok(TokioContext(shared));
     }
@@ -62,18 +67,14 @@ pub async fn start() -> io::Result<TokioContext> {
         tokio.shutdown_background();
     };
     thread::Builder::new().name("tokio".to_owned()).spawn(run)?;
-    let shared = Arc::new(Shared { handle, _stop: stop, workers: Mutex::default() });
+    let shared = Arc::new(Shared { handle, _stop: stop, workers: std::sync::Mutex::default() });
     for worker in 0..runtime::workers() {
         let (enter, entered) = oneshot::channel();
         let (handle, weak) = (shared.handle.clone(), Arc::downgrade(&shared));
         // The context is the thread's: while this task waits, it is there for all others of the worker.
         let entering = runtime::spawn_on(worker, move || async move {
-            // Another worker's task may have started one at the same time.
-            let other = current();
-            let _guard = other.is_none().then(|| {
-                CURRENT.set(weak);
-                handle.enter()
-            });
+            CURRENT.set(weak);
+            let _guard = handle.enter();
             let _ = enter.send(());
             std::future::pending::<()>().await;
         });
@@ -92,7 +93,7 @@ pub struct TokioContext(Arc<Shared>);
 struct Shared {
     handle: Handle,
     _stop: oneshot::Sender<()>,
-    workers: Mutex<Vec<JoinHandle<()>>>,
+    workers: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl TokioContext {

@@ -44,6 +44,22 @@ async fn tokios_timers_tasks_and_sockets_work_on_each_worker_and_end_with_the_co
 }
 
 #[runtime::test(workers = 2)]
+async fn two_workers_that_start_a_context_at_the_same_time_share_it() {
+    use adapters::tokio_context::start;
+    for _ in 0..10 {
+        let there = runtime::spawn_on(1, || async { start().await.unwrap() });
+        let (here, there) = (start().await.unwrap(), there.await.unwrap());
+        let threads =
+            [&here, &there].map(|context| context.handle().spawn(async { std::thread::current().id() }));
+        let [first, second] = threads;
+        assert_eq!(first.await.unwrap(), second.await.unwrap());
+        drop((here, there));
+        runtime::sleep(Duration::from_millis(20)).await;
+        assert!(tokio::runtime::Handle::try_current().is_err());
+    }
+}
+
+#[runtime::test(workers = 2)]
 async fn reqwest_gets_pages_of_an_axum_application_from_each_worker() {
     let _tokio = adapters::tokio_context::start().await.unwrap();
     let listener = listener();
