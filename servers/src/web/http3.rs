@@ -29,12 +29,15 @@ use tokio::sync::watch;
 use super::body::ClientBody;
 use super::config::Limits;
 use super::context::ServerContext;
+use super::http3_frames::{Checked, CheckedConnection};
 use super::server::{CONNECTION_WINDOW, STREAM_WINDOW};
 use super::service::Connection;
 
 /// Streams of one direction that a client may have open: HTTP/3 needs three.
 const ONE_WAY_STREAMS: u32 = 16;
-/// What a connection may have of responses that its client has not acknowledged, by how many are open: a share of this.
+/// A longer frame of a head, in header sizes, closes its connection. A shorter one is answered by h3, with status 431.
+const LONGEST_FRAME: u64 = 2;
+/// A connection may have its share of this, by how many are open, of responses that its client has not acknowledged.
 const SHARED_SEND_WINDOW: u64 = 256 << 20;
 /// At least for a few packets in flight, at most for 80 Mbit/s over 100 ms.
 const SEND_WINDOW: RangeInclusive<u64> = 64 << 10..=1 << 20;
@@ -134,7 +137,8 @@ impl Client {
             // Waits until the client lets the server open its streams.
             let mut http = builder();
             http.max_field_section_size(limits.header_size);
-            let http = http.build::<_, Bytes>(h3_quinn::Connection::new(quic.clone())).await?;
+            let http =
+                http.build(CheckedConnection::new(quic.clone(), limits.header_size * LONGEST_FRAME)).await?;
             Ok((quic, http))
         })
         .await?;
@@ -208,14 +212,14 @@ impl Client {
 }
 
 /// From now on h3 rejects streams, but the next.
-async fn go_away(http: &mut h3::server::Connection<h3_quinn::Connection, Bytes>) -> Result<(), BoxError> {
+async fn go_away(http: &mut h3::server::Connection<CheckedConnection, Bytes>) -> Result<(), BoxError> {
     // Of 0 more h3 makes the last request's id. Clients would take that request for not processed (RFC 9114, section 5.2).
     Ok(runtime::timeout(LINGER, http.shutdown(1)).await??)
 }
 
 async fn answer(
     request: Request<()>,
-    stream: RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
+    stream: RequestStream<Checked<h3_quinn::BidiStream<Bytes>>, Bytes>,
     connection: &Connection,
     stall: Duration,
 ) -> Result<(), BoxError> {
@@ -264,7 +268,7 @@ fn date(now: SystemTime) -> HeaderValue {
 
 /// The body of a request.
 pub struct Http3Body {
-    stream: RequestStream<h3_quinn::RecvStream, Bytes>,
+    stream: RequestStream<Checked<h3_quinn::RecvStream>, Bytes>,
     /// What came with the head.
     ahead: Option<Result<Bytes, BoxError>>,
     /// How much of the length that the client has named is to come.
@@ -273,7 +277,7 @@ pub struct Http3Body {
 }
 
 impl Http3Body {
-    async fn new(stream: RequestStream<h3_quinn::RecvStream, Bytes>, length: Option<u64>) -> Self {
+    async fn new(stream: RequestStream<Checked<h3_quinn::RecvStream>, Bytes>, length: Option<u64>) -> Self {
         let mut body = Self { stream, ahead: None, left: length, has_ended: false };
         // Tells whether there is a body at all.
         poll_fn(|task| {

@@ -36,6 +36,8 @@ mod counters;
 mod error;
 #[cfg(feature = "http3")]
 mod http3;
+#[cfg(feature = "http3")]
+mod http3_frames;
 mod proxy;
 mod request_check;
 mod routing;

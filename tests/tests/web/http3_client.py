@@ -30,6 +30,7 @@ class Client(QuicConnectionProtocol):
         if isinstance(event, StreamReset) and event.stream_id in self.streams:
             self.end(event.stream_id, ConnectionResetError(event.error_code))
         if isinstance(event, ConnectionTerminated):
+            self.closed_by = event.error_code
             for stream in list(self.streams):
                 self.end(stream, ConnectionAbortedError(event.reason_phrase))
         for received in self.http.handle_event(event):
@@ -98,7 +99,7 @@ async def proxied(client):
 
 async def refused(client):
     assert (await client.request("POST", "/api/echo", (), b"x" * 200_001))[0] == 413
-    assert (await client.request("GET", "/short", [(b"a", b"x" * 20_000)]))[0] == 431
+    assert (await client.request("GET", "/short", [(b"a", b"x" * 12_000)]))[0] == 431
     assert (await client.request("GET", "/short", [(b"transfer-encoding", b"chunked")]))[0] == 400
     assert (await client.request("POST", "/api/echo", [(b"content-length", b"2,2")], b"ab"))[0] == 400
     # Of another length than it says, a body never arrives as if it were complete.
@@ -110,6 +111,17 @@ async def refused(client):
         assert status == 400, (length, status)
 
 
+async def closed_for_a_long_frame(client, on_control):
+    # An unknown frame on the control stream, or a head.
+    kind, stream = b"\x01", client._quic.get_next_available_stream_id()
+    if on_control:
+        kind, stream = b"\x21", client.http._local_control_stream_id
+    client._quic.send_stream_data(stream, kind + (0xC0 << 56 | 1 << 40).to_bytes(8, "big"))
+    client.transmit()
+    await asyncio.wait_for(client.wait_closed(), 30)
+    assert client.closed_by == ErrorCode.H3_EXCESSIVE_LOAD, client.closed_by
+
+
 async def main(port, authority, server):
     configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], server_name="localhost")
     configuration.load_verify_locations(authority)
@@ -117,6 +129,9 @@ async def main(port, authority, server):
     def open_connection():
         return connect("127.0.0.1", port, configuration=configuration, create_protocol=Client)
 
+    for on_control in (False, True):
+        async with open_connection() as client:
+            await closed_for_a_long_frame(client, on_control)
     async with open_connection() as client:
         await files(client)
         await proxied(client)
