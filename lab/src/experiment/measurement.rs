@@ -166,7 +166,9 @@ pub(super) fn fleet_turn(
         let all = delta.rx_packets.total().max(1) as f64;
         turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
     }
-    turn.invalid = turn.invalid.or_else(|| invalid(&fleet));
+    // With two cores what attaches has the fleet's, which is no disturbance.
+    let attaching = turn.figures.get(&Figure::AttachCpu).copied().unwrap_or(0.0) / 100.0;
+    turn.invalid = turn.invalid.or_else(|| invalid(&fleet, attaching));
     turn.latencies = fleet.latencies.clone();
     turn.windows.clone_from(&fleet.windows);
     if turn.detail.is_null() {
@@ -178,8 +180,8 @@ pub(super) fn fleet_turn(
     turn
 }
 
-/// Why the fleet's measurement is not valid, if it is not.
-fn invalid(fleet: &FleetMeasurement) -> Option<String> {
+/// Why the fleet's measurement is not valid, if it is not. `attaching`: the share of a core that what attaches to the server has taken.
+fn invalid(fleet: &FleetMeasurement, attaching: f64) -> Option<String> {
     let FleetMeasurement { errors, misses, send_lag, requests, paused, seconds, .. } = fleet;
     if *requests == 0 {
         return Some("no request was sent".to_owned());
@@ -187,7 +189,7 @@ fn invalid(fleet: &FleetMeasurement) -> Option<String> {
     if *errors + *misses > 0 {
         return Some(format!("{errors} replies reported errors, and {misses} values were missing"));
     }
-    if *paused > (*paused + *seconds) * MOST_PAUSED {
+    if *paused > (*paused + *seconds) * (MOST_PAUSED + attaching) {
         let share = *paused / (*paused + *seconds) * 100.0;
         return Some(format!("the fleet's core was paused for {share:.0} % of the time"));
     }
@@ -209,8 +211,8 @@ mod tests {
             seconds: 1.0 - paused,
             ..FleetMeasurement::default()
         };
-        assert_eq!(invalid(&fleet(0.019)), None);
-        let reason = invalid(&fleet(0.03)).unwrap();
+        assert_eq!(invalid(&fleet(0.019), 0.0), None);
+        let reason = invalid(&fleet(0.03), 0.0).unwrap();
         assert_eq!(reason, "the fleet's core was paused for 3 % of the time");
     }
 }

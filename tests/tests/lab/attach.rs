@@ -26,9 +26,10 @@ fn is_measured(name: &str, arguments: &[&str]) {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
     let attached = format!("{name}, attached, budget 1000 µs");
     // Empty where the machine disturbed the round.
-    let rows = || array(&report["results"]["loads"]).iter().flat_map(|load| array(&load["rows"]));
-    let has_reference = rows().any(|row| row["contender"] == name && row["turns"] != 0);
-    for row in rows() {
+    let loads = array(&report["results"]["loads"]);
+    for (load, row) in loads.iter().flat_map(|load| array(&load["rows"]).iter().map(move |row| (load, row))) {
+        let mut others = array(&load["rows"]).iter();
+        let has_reference = others.any(|row| row["contender"] == name && row["turns"] != 0);
         let is_attached = row["contender"] == attached;
         assert!(is_attached || row["contender"] == name, "{row}");
         // A server of which no turn was valid has none.
