@@ -13,9 +13,8 @@ const MISS: &[u8] = b"END\r\n";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let (Some(on), Some(address)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: udp_misses lull|tokio ADDRESS".into());
-    };
+    let Some(on) = arguments.next() else { return miss_once() };
+    let address = arguments.next().ok_or("usage: udp_misses [lull|tokio ADDRESS]")?;
     let address: SocketAddr = address.parse()?;
     match on.as_str() {
         "lull" => {
@@ -36,6 +35,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         other => return Err(format!("{other} is neither lull nor tokio").into()),
     }
     Ok(())
+}
+
+/// Without arguments: one request over loopback.
+fn miss_once() -> Result<(), Box<dyn std::error::Error>> {
+    runtime::Builder::new().workers(1).build()?.block_on(async {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = net::UdpSocket::bind(any)?;
+        let address = socket.local_addr()?;
+        let _serving = socket.serve(on_lull)?;
+        let client = net::UdpSocket::bind(any)?;
+        client.send_to(&[0; FRAME_HEADER], address).await?;
+        let mut buffer = [0; 64];
+        let (length, _) = client.recv_from(&mut buffer).await?;
+        println!("the reply is {:?}", String::from_utf8_lossy(&buffer[FRAME_HEADER..length]));
+        Ok(())
+    })
 }
 
 async fn on_lull(socket: net::UdpSocket) {
