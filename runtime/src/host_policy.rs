@@ -92,8 +92,9 @@ pub(crate) fn adaptable_queues(guard: &Guard) -> Vec<u32> {
 /// Starts the thread that keeps the policy applied, moves workers after their interrupts, and writes the
 /// status file for `policies watch`.
 pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHooks) -> io::Result<Supervisor> {
-    let mut file = None;
     let journals = state.config.journals.clone();
+    let ifindex = guard.plan().ifindex;
+    let mut file = Some((ifindex, StatusFile::new(&journals, ifindex)));
     let queues = guard.plan().queues.clone();
     let affinity = state.config.affinity;
     let has_polling_threads = guard.plan().policy.has_polling_threads();
