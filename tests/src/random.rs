@@ -26,7 +26,7 @@ impl Random {
         (self.0 >> 20) as usize % limit
     }
 
-    /// One of some.
+    /// One of `choices`, each equally likely.
     pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }

@@ -29,7 +29,7 @@ struct Local<T: 'static> {
 }
 
 impl<T> Local<T> {
-    /// On its worker.
+    /// Binds the value to the calling thread, which has to be the worker of `home`.
     fn new(value: T, home: &Runtime) -> Self {
         Self { value: Some(SendWrapper::new(value)), home: home.clone() }
     }

@@ -155,7 +155,7 @@ async fn handles_are_used_and_dropped_on_other_threads() {
     runtime::spawn_on(1, move || use_twice(there, address)).await.unwrap();
     let handle = runtime::Handle::current();
     runtime::spawn_blocking(move || {
-        // A thread that is no worker.
+        // On a non-worker thread.
         std::thread::spawn(move || handle.block_on(use_twice(outside, address))).join().unwrap();
     })
     .await

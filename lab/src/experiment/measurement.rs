@@ -84,7 +84,7 @@ fn host_turn(
     let elsewhere = receiver != cores.server && receiver != cores.client;
     let used = match model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
-        // A softirq that interrupts an idle core is no thread's.
+        // No thread is charged for a softirq that interrupts an idle core.
         Receiver::Rps => {
             let awake = |core| {
                 let idle = time(core).map_or(0.0, |time| (time.idle + time.steal).as_secs_f64());
@@ -166,7 +166,7 @@ pub(super) fn fleet_turn(
         let all = delta.rx_packets.total().max(1) as f64;
         turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
     }
-    // With two cores what attaches has the fleet's, which is no disturbance.
+    // On two cores `policies attach` shares the fleet's core. Its CPU time is not a disturbance.
     let attaching = turn.figures.get(&Figure::AttachCpu).copied().unwrap_or(0.0) / 100.0;
     turn.invalid = turn.invalid.or_else(|| invalid(&fleet, attaching));
     turn.latencies = fleet.latencies.clone();

@@ -19,12 +19,13 @@ const STEP: Duration = Duration::from_millis(10);
 /// What the kernel takes at most to receive and report one event within a wait. A wait that took no longer than its
 /// events was not a sleep.
 const EVENT_TIME: Duration = Duration::from_nanos(1_500);
-/// After a turn with so many events a wait may take long without a sleep, because a ring sends the turn's replies in it, or the
-/// queue's kernel thread has the core...
+/// After a turn with this many events or more, the length of a wait doesn't tell whether it slept: the ring sends the turn's replies
+/// within the wait, and the queue's kernel thread may preempt it.
 const LONG_TURN: u32 = 3;
-/// ...for at most this for each request that comes, and for each reply...
+/// What receiving one request, or sending one reply, takes at most. A longer wait has slept.
 const LONGEST_EVENT: Duration = Duration::from_micros(8);
-/// ...so after one such turn of so many the kernel is asked whether the wait slept, by two system calls that take a microsecond.
+/// After one of this many long turns, the kernel's count of sleeps tells whether the wait slept (`ru_nvcsw`). Two system calls read
+/// it, in about a microsecond.
 const ASKED: u32 = 8;
 /// For how long nobody may poll the queue when a worker stops polling.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);

@@ -59,7 +59,7 @@ const DIFFERENCES_OF_OLDER: &[(&str, &str, &str)] = &[
     ("md", " x", "the flag x (remove the value) is unknown"),
 ];
 
-/// Random commands.
+/// Makes commands of memcached's protocol from a seed.
 struct Commands(Random);
 
 impl Commands {

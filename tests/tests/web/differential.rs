@@ -454,7 +454,7 @@ fn random_bytes_are_the_same_requests_to_an_upstream() {
     assert!(count < SEQUENCES || forwarded as u64 > count, "too few reach the upstream to compare");
 }
 
-/// A request whose body is a request to whoever does not read its head.
+/// A request whose body looks like another request if its head is skipped.
 const NEXT: &str =
     "POST /next HTTP/1.1\r\nhost: a\r\ncontent-length: 35\r\n\r\nGET /never HTTP/1.1\r\nhost: abcd\r\n\r\n";
 

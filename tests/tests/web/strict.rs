@@ -184,7 +184,7 @@ fn body(bytes: &mut Bytes<'_>, request: &mut Request, is_1_1: bool) -> Result<Ne
             ((bytes.take(length)?.to_vec(), Next::Request), false)
         }
         ([coding], []) if coding.eq_ignore_ascii_case("chunked") => (bytes.chunks()?, false),
-        // The coding counts, but whoever has sent this is not to be trusted.
+        // Transfer-Encoding overrides Content-Length; the sender may be smuggling (RFC 9112, section 6.3).
         ([coding], _) if coding.eq_ignore_ascii_case("chunked") && bytes.grammar == Grammar::Permitted => {
             (bytes.chunks()?, true)
         }
@@ -199,7 +199,7 @@ fn body(bytes: &mut Bytes<'_>, request: &mut Request, is_1_1: bool) -> Result<Ne
     Ok(if closes && next == Next::Request { Next::Nothing } else { next })
 }
 
-/// Reads a request.
+/// Reads the first request of `all`, and says what follows it.
 pub fn read(all: &[u8], grammar: Grammar) -> Read {
     let mut bytes = Bytes { all, position: 0, grammar };
     let (mut request, is_1_1) = match head(&mut bytes) {

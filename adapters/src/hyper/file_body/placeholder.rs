@@ -18,8 +18,8 @@ pub(super) const SLOT: usize = 256 << 10;
 const SLOTS: usize = 4096;
 
 struct Region {
-    /// Address space only: no page of it is ever touched. It is readable nevertheless, as whoever has a body's bytes may read them in
-    /// safe code. All of it would be the kernel's page of zeros, which takes no memory but page tables (2 MiB).
+    /// Reserved address space. Nothing here touches its pages. It is mapped readable, because safe code that gets a body's bytes may read
+    /// them. All of it would be the kernel's page of zeros, which takes no memory but page tables (2 MiB).
     bytes: Mmap,
     /// What each part stands for.
     files: Mutex<Slab<FilePart>>,
