@@ -43,6 +43,7 @@
 //! worker.
 
 mod group;
+mod home;
 mod rt;
 mod serve;
 mod socket;
@@ -54,7 +55,7 @@ use std::sync::Arc;
 use ::quinn::{Endpoint, EndpointConfig};
 use net::UdpSocket;
 
-pub use self::rt::Runtime;
+pub use self::home::Runtime;
 pub use self::serve::{Server, serve, serve_paused};
 
 /// An endpoint for clients on this worker, bound to a local address, such as `[::]:0`.

@@ -7,42 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use ::quinn::{AsyncTimer, AsyncUdpSocket};
-use runtime::Handle;
 
+use super::home::Runtime;
 use super::socket::Socket;
-
-/// One worker, as quinn's [`Runtime`](::quinn::Runtime): the endpoint that is made with it, and its connections, run there,
-/// wherever their handles are used.
-#[derive(Debug, Clone)]
-pub struct Runtime {
-    handle: Handle,
-    worker: usize,
-}
-
-impl Runtime {
-    /// The worker of the calling task.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
-    pub fn current() -> Self {
-        Self::of_worker(runtime::current_worker())
-    }
-
-    /// A worker of the current runtime.
-    pub(super) fn of_worker(worker: usize) -> Self {
-        Self { handle: Handle::current(), worker }
-    }
-
-    /// Spawns a task on the worker.
-    #[track_caller]
-    pub(super) fn spawn_with<F, Fut>(&self, make: F) -> runtime::JoinHandle<Fut::Output>
-    where
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output: Send + 'static> + 'static,
-    {
-        self.handle.spawn_on(self.worker, make)
-    }
-}
 
 impl ::quinn::Runtime for Runtime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {

@@ -16,7 +16,7 @@ use runtime::task::JoinSet;
 use tokio::sync::watch;
 
 use super::group::Member;
-use super::rt::Runtime;
+use super::home::Runtime;
 use super::socket::Socket;
 
 /// How long a shutdown waits until clients know that their connections are closed.

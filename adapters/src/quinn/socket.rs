@@ -19,7 +19,7 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use send_wrapper::SendWrapper;
 
 use super::group::{HandedOver, Member};
-use super::rt::Runtime;
+use super::home::Runtime;
 
 /// A value that stays on its worker. Dropped on another thread, it is sent there.
 struct Local<T: 'static> {

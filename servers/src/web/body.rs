@@ -91,7 +91,7 @@ pub enum ClientBody {
     /// By HTTP/1 or HTTP/2.
     Hyper(Incoming),
     #[cfg(feature = "http3")]
-    Http3(Box<super::http3::Http3Body>),
+    Http3(Box<super::http3_body::Http3Body>),
 }
 
 impl Body for ClientBody {

@@ -1,6 +1,5 @@
 //! HTTP/3: the same requests by QUIC.
 
-use std::fmt;
 use std::future::{pending, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -8,18 +7,18 @@ use std::ops::RangeInclusive;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use adapters::hyper::{BoxError, Peer, Requests};
 use adapters::quinn::serve_paused;
 use adapters::tls::Acceptor;
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use h3::error::Code;
 use h3::quic::SendStream;
 use h3::server::{RequestStream, builder};
 use h3_quinn::quinn::{IdleTimeout, Incoming, TransportConfig, VarInt};
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::Body;
 use hyper::header::{CONTENT_LENGTH, DATE, HeaderValue};
 use hyper::{Request, Response};
 use net::ShutdownReport;
@@ -29,8 +28,8 @@ use tokio::sync::watch;
 use super::body::ClientBody;
 use super::config::Limits;
 use super::context::ServerContext;
+use super::http3_body::Http3Body;
 use super::http3_frames::{Checked, CheckedConnection};
-use super::server::{CONNECTION_WINDOW, STREAM_WINDOW};
 use super::service::Connection;
 
 /// Streams of one direction that a client may have open: HTTP/3 needs three.
@@ -105,8 +104,8 @@ fn transport(limits: &Limits) -> TransportConfig {
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams))
         .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY_STREAMS))
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
+        .stream_receive_window(VarInt::from_u32(Limits::STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(Limits::CONNECTION_WINDOW))
         .send_window(*SEND_WINDOW.start())
         .datagram_receive_buffer_size(None)
         // A client that has gone is found by its silence. One that waits for a slow response need not send anything.
@@ -264,88 +263,6 @@ impl Drop for Sending {
 
 fn date(now: SystemTime) -> HeaderValue {
     HeaderValue::try_from(httpdate::fmt_http_date(now)).unwrap_or(HeaderValue::from_static(""))
-}
-
-/// The body of a request.
-pub struct Http3Body {
-    stream: RequestStream<Checked<h3_quinn::RecvStream>, Bytes>,
-    /// What came with the head.
-    ahead: Option<Result<Bytes, BoxError>>,
-    /// How much of the length that the client has named is to come.
-    left: Option<u64>,
-    has_ended: bool,
-}
-
-impl Http3Body {
-    async fn new(stream: RequestStream<Checked<h3_quinn::RecvStream>, Bytes>, length: Option<u64>) -> Self {
-        let mut body = Self { stream, ahead: None, left: length, has_ended: false };
-        // Tells whether there is a body at all.
-        poll_fn(|task| {
-            if let Poll::Ready(Some(part)) = body.poll_part(task) {
-                body.ahead = Some(part);
-            }
-            Poll::Ready(())
-        })
-        .await;
-        body
-    }
-
-    fn poll_part(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
-        if self.has_ended {
-            return Poll::Ready(None);
-        }
-        let received = ready!(self.stream.poll_recv_data(task));
-        let part = received.map(|part| part.map(|mut part| part.copy_to_bytes(part.remaining())));
-        Poll::Ready(match part {
-            Ok(Some(part)) => match self.left.map(|left| left.checked_sub(part.len() as u64)) {
-                Some(None) => Some(Err("the body is longer than its content-length".into())),
-                left => {
-                    self.left = left.flatten();
-                    Some(Ok(part))
-                }
-            },
-            Ok(None) => {
-                self.has_ended = true;
-                let is_short = self.left.is_some_and(|left| left > 0);
-                is_short.then(|| Err("the body is shorter than its content-length".into()))
-            }
-            Err(error) => Some(Err(error.into())),
-        })
-    }
-}
-
-impl Body for Http3Body {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(part) = self.ahead.take() {
-            return Poll::Ready(Some(part.map(Frame::data)));
-        }
-        self.poll_part(task).map(|part| part.map(|part| part.map(Frame::data)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.ahead.is_none() && (self.has_ended || self.left == Some(0))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let ahead = self.ahead.as_ref().and_then(|part| part.as_ref().ok()).map_or(0, Bytes::len) as u64;
-        match self.left {
-            Some(left) => SizeHint::with_exact(ahead + left),
-            None if self.has_ended => SizeHint::with_exact(ahead),
-            None => SizeHint::new(),
-        }
-    }
-}
-
-impl fmt::Debug for Http3Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http3Body").field("left", &self.left).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

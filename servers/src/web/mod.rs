@@ -37,6 +37,8 @@ mod error;
 #[cfg(feature = "http3")]
 mod http3;
 #[cfg(feature = "http3")]
+mod http3_body;
+#[cfg(feature = "http3")]
 mod http3_frames;
 mod proxy;
 mod request_check;

@@ -24,9 +24,6 @@ use crate::listen::bind;
 
 /// What hyper keeps of a response for a stream of HTTP/2: a few of its frames.
 const STREAM_SEND_BUFFER: usize = 64 << 10;
-/// What a client of HTTP/2 may send of a request, and of all requests of its connection, before somebody reads it.
-pub(super) const STREAM_WINDOW: u32 = 128 << 10;
-pub(super) const CONNECTION_WINDOW: u32 = 384 << 10;
 
 /// A running web server. It continues to run when this is dropped; [`Server::shutdown`] ends it.
 #[derive(Debug)]
@@ -170,8 +167,8 @@ impl Server {
                     .max_concurrent_streams(streams)
                     .max_header_list_size(header_size)
                     .max_send_buf_size(STREAM_SEND_BUFFER)
-                    .initial_stream_window_size(STREAM_WINDOW)
-                    .initial_connection_window_size(CONNECTION_WINDOW);
+                    .initial_stream_window_size(Limits::STREAM_WINDOW)
+                    .initial_connection_window_size(Limits::CONNECTION_WINDOW);
             });
         let server = match self.acceptor.as_ref().filter(|_| encrypted) {
             Some(acceptor) => server.tls(acceptor.clone()),

@@ -124,6 +124,13 @@ pub struct Limits {
     pub shutdown_timeout: Duration,
 }
 
+impl Limits {
+    /// How many bytes of a request a client of HTTP/2 or HTTP/3 may send before somebody reads them.
+    pub const STREAM_WINDOW: u32 = 128 << 10;
+    /// The same of all requests of its connection.
+    pub const CONNECTION_WINDOW: u32 = 384 << 10;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
