@@ -15,10 +15,8 @@ use std::time::Duration;
 use policies::descriptors::{EpollParams, duplicate};
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{GraceTime, Policy, host};
-use runtime::DriverKind;
 use serde::Serialize;
 
-use super::contender::Contender;
 use crate::polling_config::PollingConfig;
 use crate::testbed::{SERVER_INTERFACE, Testbed};
 
@@ -61,15 +59,14 @@ impl KernelSettings {
         Some(Self { name: text.to_owned(), defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, epoll })
     }
 
-    /// The server that has them. Only kernel polling has waits that suspension works with; with a fixed grace time it sets the same
-    /// values.
-    pub(super) fn server(&self) -> Contender {
+    /// Policy and polling of the server on epoll that has them. Only kernel polling has waits that suspension works with; with a fixed grace
+    /// time it sets the same values.
+    pub(super) fn policy(&self) -> (Policy, PollingConfig) {
         if self.irq_suspend_timeout.is_zero() {
-            return Contender::lull(Policy::Vanilla, DriverKind::Epoll, PollingConfig::default());
+            return (Policy::Vanilla, PollingConfig::default());
         }
         let grace_time = GraceTime::Fixed(self.gro_flush_timeout);
-        let polling = PollingConfig { grace_time, ..PollingConfig::default() };
-        Contender::lull(Policy::KernelPolling, DriverKind::Epoll, polling)
+        (Policy::KernelPolling, PollingConfig { grace_time, ..PollingConfig::default() })
     }
 
     /// Sets them for a server that runs, and returns what the kernel reads back.
@@ -101,7 +98,7 @@ impl KernelSettings {
         })?;
         for instance in epoll_instances(server)? {
             // Kernel polling has set those of the instance in which it waits, and others must stay as they are.
-            if self.server().is_vanilla() {
+            if self.policy().0 == Policy::Vanilla {
                 self.epoll.write(&instance)?;
             }
             let params = EpollParams::read(&instance)?;

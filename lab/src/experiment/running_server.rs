@@ -12,6 +12,7 @@ use policies::law::{QueueMode, QueueSettings};
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Policy, host};
 use procfs::{Current, Meminfo};
+use runtime::DriverKind;
 use serde::Serialize;
 
 use super::contender::Contender;
@@ -178,7 +179,9 @@ fn start_server(
             Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
         }
         Contender::Kernel(settings) => {
-            let (server, address, policy) = start_server(&settings.server(), testbed, cores, memory)?;
+            let (policy, polling) = settings.policy();
+            let contender = Contender::lull(policy, DriverKind::Epoll, polling);
+            let (server, address, policy) = start_server(&contender, testbed, cores, memory)?;
             let ran = settings.set(testbed, server.id())?;
             Ok((server, address, policy.map(|policy| RunningPolicy { ran, ..policy })))
         }

@@ -92,8 +92,13 @@ impl Comparison {
 
     /// Takes in what [`Comparison::verdict_row`] gave under other conditions.
     pub fn add_variations(&mut self, others: &[Self]) {
-        self.variations = std::iter::once(&*self).chain(others).filter_map(Variation::of).collect();
+        self.variations = std::iter::once(&*self).chain(others).filter_map(Self::variation).collect();
         self.verdict.extend(models_error(&self.variations));
+    }
+
+    fn variation(&self) -> Option<Variation> {
+        let row = &self.load(LoadKind::Open)?.rows[self.subject()?];
+        Some(Variation::of(row, self.experiment.receiver, self.cores_awake))
     }
 
     /// The contender of the first verdict.

@@ -3,10 +3,9 @@
 use loadgen::medians::Interval;
 use serde::Serialize;
 
-use super::comparison::Comparison;
 use super::document::{Section, Table};
 use super::table::{interval_text, is_undecided, plain_table};
-use crate::engine::{Figure, LoadKind, Status};
+use crate::engine::{Figure, Row, Status};
 use crate::testbed::Receiver;
 
 /// What the verdict names at a rate.
@@ -26,13 +25,12 @@ pub struct Variation {
 }
 
 impl Variation {
-    pub(super) fn of(comparison: &Comparison) -> Option<Self> {
-        let row = &comparison.load(LoadKind::Open)?.rows[comparison.subject()?];
+    /// Of the row of a load in one comparison.
+    pub(super) fn of(row: &Row, receiver: Receiver, cores_awake: bool) -> Self {
         let ratio = |(figure, _): (Figure, _)| {
             row.figures.get(&figure)?.ratio.filter(|_| row.status == Status::Comparable)
         };
-        let (receiver, cores_awake) = (comparison.experiment.receiver, comparison.cores_awake);
-        Some(Self { receiver, cores_awake, ratios: FIGURES.map(ratio) })
+        Self { receiver, cores_awake, ratios: FIGURES.map(ratio) }
     }
 
     fn cells(&self, digits: fn(&Interval) -> String) -> Vec<String> {
