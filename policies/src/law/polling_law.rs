@@ -292,7 +292,7 @@ impl PollingLaw {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
             } else {
-                idle * self.polls(*interval) <= saved + granted
+                idle * self.sleeps_cost(*interval) <= saved + granted
             }
         };
         let mut intervals = self.intervals();
@@ -301,7 +301,9 @@ impl PollingLaw {
         }
         let mut longest = intervals.next().filter(fits)?;
         for interval in intervals.filter(fits) {
-            if idle * (self.polls(longest) - self.polls(interval)) < LEAST_SAVING * plain.cost * plain.rate {
+            if idle * (self.sleeps_cost(longest) - self.sleeps_cost(interval))
+                < LEAST_SAVING * plain.cost * plain.rate
+            {
                 break;
             }
             longest = interval;
@@ -405,10 +407,11 @@ impl PollingLaw {
                 Choice::Stay(Reason::Pays(comparison))
             }
             Some(next) => {
-                if is_late {
-                    self.memory.each_at(rates, |load| load.bar_from(now));
-                } else if is_costly {
+                // At saturation an interval may be left for a longer one although events wait.
+                if is_costly && next > now {
                     self.memory.each_at(rates, |load| load.bar_to(now));
+                } else if is_late {
+                    self.memory.each_at(rates, |load| load.bar_from(now));
                 }
                 Choice::Poll(next, Reason::Tries)
             }
@@ -430,8 +433,8 @@ impl PollingLaw {
         (self.present.sleeps * sleep.as_secs_f64()).min(1.0)
     }
 
-    /// The CPU time that sleeps of an idle worker take, as a share of the time.
-    fn polls(&self, interval: Duration) -> f64 {
+    /// The CPU time that the sleeps of an idle worker take with a poll interval, as a share of the time.
+    fn sleeps_cost(&self, interval: Duration) -> f64 {
         self.costs.block.as_secs_f64() / (interval + self.costs.timer_latency).as_secs_f64()
     }
 
@@ -445,7 +448,7 @@ impl PollingLaw {
         let fits = if next.is_zero() {
             self.never_sleeps_within(plain)
         } else {
-            let added = self.asleep() * (self.polls(next) - self.polls(now));
+            let added = self.asleep() * (self.sleeps_cost(next) - self.sleeps_cost(now));
             self.present.cost + added / self.present.rate <= most
         };
         (!self.is_barred(next) && fits).then_some(next)
@@ -453,7 +456,7 @@ impl PollingLaw {
 
     /// Whether a longer interval saves enough CPU time that events may wait for it.
     fn saves(&self, now: Duration, longer: Duration) -> bool {
-        let saved = self.asleep() * (self.polls(now) - self.polls(longer));
+        let saved = self.asleep() * (self.sleeps_cost(now) - self.sleeps_cost(longer));
         saved >= LEAST_SAVING * self.present.cost * self.present.rate
     }
 

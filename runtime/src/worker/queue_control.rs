@@ -230,11 +230,10 @@ impl QueueControl {
 
     /// Called before each wait.
     pub(crate) fn begin_wait(&self) {
-        let waits = self.waits.take();
-        if waits.last.1 >= LONG_TURN && self.in_effect().mode != QueueMode::Timed {
+        let (_, last_events) = self.waits.get().last;
+        if last_events >= LONG_TURN && self.in_effect().mode != QueueMode::Timed {
             self.long_turns.set(self.long_turns.get().begin_wait());
         }
-        self.waits.set(waits);
     }
 
     /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it. `parked`: whether it could sleep.
@@ -275,8 +274,9 @@ impl QueueControl {
             let may_sleep = parked && waited > self.law.borrow().costs().block + receiving;
             let busy_at_most = LONGEST_EVENT * last_events.saturating_add(events);
             let slept = if may_sleep && last_events >= LONG_TURN && waited < busy_at_most {
-                self.long_turns.set(self.long_turns.get().end_wait());
-                self.long_turns.get().slept
+                let long_turns = self.long_turns.get().end_wait();
+                self.long_turns.set(long_turns);
+                long_turns.slept
             } else {
                 f64::from(u8::from(may_sleep))
             };
