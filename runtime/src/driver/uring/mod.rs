@@ -21,6 +21,7 @@ mod recv;
 mod ring;
 pub(crate) mod ring_options;
 mod send;
+mod sleep_timers;
 pub(crate) mod socket;
 pub(crate) mod socket_state;
 mod wait;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use io_uring::types;
 
 use super::ring::Ring;
-use crate::driver::earlier_timer::EarlierTimer;
+use super::sleep_timers::SleepTimers;
 use crate::timers::clock::monotonic_nanos;
 
 /// The longest time for which the kernel polls within an enter (`io_uring/napi.c`). Kernels with CVE-2026-53321 don't enforce it.
@@ -37,9 +37,11 @@ pub(super) struct QueuePolls {
     pub(super) busy_poll: Cell<Duration>,
     /// In nanoseconds; 0 in other modes than timed.
     pub(super) interval: Cell<u64>,
+    /// After how many nanoseconds without a poll the kernel makes one.
+    pub(super) watchdog: Cell<u64>,
     /// For how many nanoseconds the queue may be left alone.
     pub(super) most: Cell<u64>,
-    pub(super) earlier_timer: EarlierTimer,
+    pub(super) sleep_timers: SleepTimers,
     /// When an enter last polled, on the monotonic clock.
     pub(super) polled: Cell<u64>,
 }
@@ -55,6 +57,11 @@ impl QueuePolls {
         self.interval.get() > 0
     }
 
+    /// Whether enters poll for the whole interval.
+    pub(super) fn never_sleep(&self) -> bool {
+        !self.busy_poll.get().is_zero()
+    }
+
     /// Whether the queue is in timed mode, and was not polled for several intervals.
     pub(super) fn are_overdue(&self) -> bool {
         self.are_timed() && monotonic_nanos().saturating_sub(self.polled.get()) > self.most.get()
@@ -62,9 +69,9 @@ impl QueuePolls {
 
     /// Sets timed mode, or ends it if the interval is 0. `watchdog`: after this time without a poll the kernel makes one.
     pub(super) fn set_interval(&self, interval: Duration, watchdog: Duration) {
-        self.earlier_timer.set(if interval.is_zero() { Duration::ZERO } else { watchdog });
         let (interval, watchdog) = (interval.as_nanos() as u64, watchdog.as_nanos() as u64);
         self.interval.set(interval);
+        self.watchdog.set(watchdog);
         self.most.set((interval * MOST_INTERVALS).min(watchdog / WATCHDOG_PART));
     }
 

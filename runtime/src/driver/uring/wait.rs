@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use io_uring::{cqueue, opcode, types};
 
 use super::driver::UringDriver;
-use super::operations::{CANCEL, Operation, WAKE_MESSAGE};
+use super::operations::{CANCEL, Operation, SLEEP_TIMERS, WAKE_MESSAGE};
 use super::queue_polls::{LONGEST_WAIT, LOOK_BUDGET, SHORT_SLEEP};
 use super::ring::COMPLETIONS;
 use super::send::reset_on_close;
@@ -81,8 +81,8 @@ impl UringDriver {
             _ => {
                 if want == COMPLETIONS {
                     let now = monotonic_nanos();
-                    self.queue_polls.earlier_timer.keep(now);
                     self.queue_polls.polled.set(now);
+                    self.start_sleep_timers(now);
                 }
                 (outcome.looked, outcome.look_budget) = (self.queue_polls.polled.get(), LOOK_BUDGET);
                 outcome.calls = self.enter(want, timeout)?;
@@ -144,23 +144,37 @@ impl UringDriver {
             let looked = now;
             // With completions at hand an enter returns before it polls.
             if !self.ring.borrow_mut().has_completions() {
-                polls.earlier_timer.keep(looked);
                 polls.polled.set(looked);
+                self.start_sleep_timers(looked);
             }
             outcome.looked = polls.polled.get();
-            let sleep = interval.min(end.saturating_sub(looked));
-            outcome.calls += self.enter(1, Some(Duration::from_nanos(sleep)))?;
+            let timer =
+                polls.sleep_timers.end(looked, interval).filter(|due| *due <= end && !polls.never_sleep());
+            let due = timer.unwrap_or(end.min(looked + interval));
+            let timeout = timer.is_none().then(|| Duration::from_nanos(due.saturating_sub(looked)));
+            outcome.calls += self.enter(1, timeout)?;
             now = monotonic_nanos();
             if self.has_completed.get() || self.progress.get() {
                 return Ok(());
             }
-            if sleep == interval {
-                outcome.overslept.0 += Duration::from_nanos((now - looked).saturating_sub(interval));
+            if looked < due && due <= now && (timer.is_some() || due < end) {
+                polls.sleep_timers.slept(looked, due, interval);
+                outcome.overslept.0 += Duration::from_nanos(now - due);
                 outcome.overslept.1 += 1;
             }
             if now >= end {
                 return Ok(());
             }
+        }
+    }
+
+    fn start_sleep_timers(&self, now: u64) {
+        let mut ring = self.ring.borrow_mut();
+        let polls = &self.queue_polls;
+        for entry in polls.sleep_timers.start(now, polls.interval.get(), polls.watchdog.get()) {
+            // SAFETY: the entry points to a time in `sleep_timers`, which is as old as the driver, and isn't written to before the timer
+            // has completed. The kernel reads it when it takes in the entry.
+            unsafe { ring.push(entry) };
         }
     }
 
@@ -182,7 +196,12 @@ impl UringDriver {
             drop(ring);
             if !completions.is_empty() {
                 want = 0;
-                self.has_completed.set(true);
+                let is_timer = |completion: &cqueue::Entry| {
+                    (SLEEP_TIMERS..WAKE_MESSAGE).contains(&completion.user_data())
+                };
+                if !completions.iter().all(is_timer) {
+                    self.has_completed.set(true);
+                }
             }
             futile = if completions.is_empty() && left == before { futile + 1 } else { 0 };
             for completion in completions.drain(..) {
@@ -212,8 +231,8 @@ impl UringDriver {
 
     fn complete(&self, completion: &cqueue::Entry) {
         let id = completion.user_data();
-        if id >= WAKE_MESSAGE {
-            return;
+        if id >= SLEEP_TIMERS {
+            return self.queue_polls.sleep_timers.complete(id);
         }
         let more = cqueue::more(completion.flags());
         let mut operations = self.operations.borrow_mut();
