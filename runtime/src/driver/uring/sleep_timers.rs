@@ -52,17 +52,18 @@ impl Default for SleepTimers {
 }
 
 impl SleepTimers {
-    /// The entries of the timers to start at `now`, before a poll and a sleep of up to `interval`. `watchdog`: what the poll starts.
+    /// The entries of the timers to start at `now`, before a poll and a sleep of up to `interval`; `None`: before a wait that never
+    /// sleeps. `watchdog`: what the poll starts.
     pub(super) fn start(
         &self,
         now: u64,
-        interval: u64,
+        interval: Option<u64>,
         watchdog: u64,
     ) -> impl Iterator<Item = squeue::Entry> {
         let ahead = watchdog * AHEAD.0 / AHEAD.1;
-        let is_foreseen = self.deviation.get() * PART <= interval;
-        let (first, period) =
-            if is_foreseen { (interval.min(ahead), interval + self.awake.get()) } else { (ahead, ahead) };
+        let (first, period) = interval
+            .filter(|interval| self.deviation.get() * PART <= *interval)
+            .map_or((ahead, ahead), |interval| (interval.min(ahead), interval + self.awake.get()));
         std::iter::from_fn(move || {
             let slot = self.due.iter().position(|due| due.get().is_none())?;
             let due =
@@ -111,7 +112,7 @@ mod tests {
 
     /// Starts timers at `now`, and returns how many.
     fn start(timers: &SleepTimers, now: u64) -> usize {
-        timers.start(now, INTERVAL, WATCHDOG).count()
+        timers.start(now, Some(INTERVAL), WATCHDOG).count()
     }
 
     #[test]
@@ -154,6 +155,14 @@ mod tests {
             assert!(now < first && first < now + WATCHDOG);
             assert_eq!(timers.end(now, INTERVAL).is_some(), first <= now + 2 * INTERVAL);
         }
+    }
+
+    #[test]
+    fn where_a_wait_never_sleeps_timers_are_due_before_the_watchdog() {
+        let timers = SleepTimers::default();
+        assert_eq!(timers.start(1_000_000, None, WATCHDOG).count(), 2);
+        assert_eq!(due(&timers), [Some(2_750_000), Some(4_500_000)]);
+        assert_eq!(timers.end(1_000_000, INTERVAL), None);
     }
 
     #[test]

@@ -171,7 +171,8 @@ impl UringDriver {
     fn start_sleep_timers(&self, now: u64) {
         let mut ring = self.ring.borrow_mut();
         let polls = &self.queue_polls;
-        for entry in polls.sleep_timers.start(now, polls.interval.get(), polls.watchdog.get()) {
+        let interval = (!polls.never_sleep()).then_some(polls.interval.get());
+        for entry in polls.sleep_timers.start(now, interval, polls.watchdog.get()) {
             // SAFETY: the entry points to a time in `sleep_timers`, which is as old as the driver, and isn't written to before the timer
             // has completed. The kernel reads it when it takes in the entry.
             unsafe { ring.push(entry) };
