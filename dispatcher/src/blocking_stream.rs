@@ -179,17 +179,11 @@ impl BlockingStream<Tcp> {
     }
 
     /// The address of this side.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket.local_addr()?)
     }
 
     /// Sets `TCP_NODELAY`: small writes are sent at once. It is not set by default.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.socket.set_tcp_nodelay(nodelay)

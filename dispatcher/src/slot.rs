@@ -20,13 +20,11 @@ struct SlotState {
     received: Vec<u8>,
     /// How the stream ends, after `received`.
     end: Option<End>,
-    /// The thread, while it waits.
     reader: Option<Thread>,
     /// The connection's task, while it waits for room or for the thread's end.
     pump: Option<Waker>,
     /// Nobody reads any more.
     stream_dropped: bool,
-    /// The thread has returned or panicked.
     thread_ended: bool,
 }
 
@@ -41,11 +39,9 @@ enum End {
 /// What a connection's thread still does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotUse {
-    /// It has its stream.
     Reads,
     /// It has dropped its stream, and runs.
     Dropped,
-    /// It has returned or panicked.
     Ended,
 }
 
@@ -120,7 +116,6 @@ impl Slot {
         });
     }
 
-    /// The thread has returned or panicked.
     pub(crate) fn end_thread(&self) {
         self.change(|state| state.thread_ended = true);
     }

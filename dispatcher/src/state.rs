@@ -33,7 +33,6 @@ impl DispatcherState {
     }
 }
 
-/// Counts as a thread while it lives.
 pub(crate) struct CountedThread(Arc<DispatcherState>);
 
 impl CountedThread {

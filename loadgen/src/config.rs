@@ -27,7 +27,6 @@ pub enum Loop {
         /// The distribution of the gaps between requests.
         arrival: Arrival,
     },
-    /// At recorded times.
     Recorded {
         /// A file with one time per line, in seconds; `None` for the times of the workload's trace.
         times: Option<PathBuf>,
@@ -37,7 +36,6 @@ pub enum Loop {
 }
 
 impl Loop {
-    /// Whether this is the closed loop.
     pub fn is_closed(&self) -> bool {
         *self == Self::Closed
     }
@@ -86,7 +84,6 @@ pub enum WarmUp {
     UntilSteady,
 }
 
-/// The protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -104,9 +101,7 @@ pub enum Protocol {
 /// User name and password.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// User name.
     pub user: String,
-    /// Password.
     pub password: String,
 }
 
@@ -144,18 +139,15 @@ pub struct MeasurementOverrides {
 }
 
 impl MeasurementOverrides {
-    /// Whether any override is set.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// The configuration of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// The servers. Each holds all records.
     pub servers: Vec<Address>,
-    /// The protocol.
     pub protocol: Protocol,
     /// Credentials, if the servers require authentication.
     pub credentials: Option<Credentials>,
@@ -189,14 +181,12 @@ pub struct Config {
     /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether the generator
     /// is the bottleneck.
     pub workers_spin: bool,
-    /// What to exclude at the beginning.
     pub warm_up: WarmUp,
     /// Duration of the measurement, at most a day.
     pub duration: Duration,
     /// Stop early when the 95 % confidence intervals of rate, median and 99th percentile are within this share
     /// of the estimate (0.02: 2 % to both sides).
     pub target_precision: Option<f64>,
-    /// Seed of the random numbers.
     pub seed: u64,
     /// Output file with one line per request: its time in seconds and its latency in µs. Agents don't write one.
     #[serde(skip)]
@@ -239,7 +229,6 @@ impl Default for Config {
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 impl Config {
-    /// The servers that a worker connects to.
     pub(crate) fn servers_of(&self, worker: usize) -> &[Address] {
         if self.round_robin && !self.servers.is_empty() {
             std::slice::from_ref(&self.servers[worker % self.servers.len()])
@@ -248,7 +237,6 @@ impl Config {
         }
     }
 
-    /// The number of connections over all workers.
     pub(crate) fn total_connections(&self, workers: usize) -> usize {
         (0..workers).map(|worker| self.servers_of(worker).len() * self.connections).sum()
     }

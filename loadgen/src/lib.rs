@@ -43,6 +43,7 @@
 //! - `tls`: connections over TLS.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

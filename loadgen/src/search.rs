@@ -29,7 +29,6 @@ impl fmt::Display for Goal {
     }
 }
 
-/// The text is not a goal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{given:?} is not a goal; write PERCENTILE:MICROSECONDS, for example 99:500 for a 99th percentile below 500 µs"
@@ -78,27 +77,22 @@ impl Verdict {
     }
 }
 
-/// The runs at one rate.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RateTrial {
-    /// Requested rate, in requests per second.
     pub rate: f64,
     /// Measured rate, in requests per second.
     pub qps: f64,
     /// The percentile, µs. `None` if it could not be estimated.
     pub latency: Option<Estimate>,
-    /// Number of runs.
     pub runs: usize,
     /// Whether the rate reaches the goal.
     pub verdict: Verdict,
 }
 
-/// The result of a search.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct SearchResult {
-    /// The goal.
     pub goal: Goal,
     /// The rate of the closed loop, in requests per second.
     pub peak: f64,

@@ -30,9 +30,6 @@ impl UdpSocket {
     /// # Errors
     /// `AddrInUse` if another socket has the address, or the error of another system call. `InvalidInput` for a name, as this
     /// never blocks: give the addresses that [`lookup_host`](crate::lookup_host) returns.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
     }
@@ -41,21 +38,12 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
         let socket = first_that_works(&address, |address| bound_socket(address, options))?;
         Self::from_std(socket.into())
     }
 
     /// Takes over a socket of the standard library, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         if let Some(time) = runtime::io::socket_busy_poll() {
@@ -128,9 +116,6 @@ impl UdpSocket {
     }
 
     /// Whether datagrams may be sent to broadcast addresses. Default: no.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_BROADCAST")]
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         self.fd.get_ref().set_broadcast(broadcast)
@@ -139,9 +124,6 @@ impl UdpSocket {
     /// Whether [`UdpSocket::recv_msg`] says to which address of this host a datagram was sent, and by which interface it came.
     /// Default: no. A server that is bound to all addresses (`0.0.0.0`, `[::]`) answers from that address
     /// ([`UdpSocket::send_from`]), or else from one that the route chooses.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_PKTINFO")]
     #[doc(alias = "IPV6_RECVPKTINFO")]
     pub fn set_pktinfo(&self, on: bool) -> io::Result<()> {
@@ -150,9 +132,6 @@ impl UdpSocket {
 
     /// Whether [`UdpSocket::recv_msg`] tells the congestion mark of each datagram's packet ([`DatagramInfo::ecn`]), also of IPv4
     /// on a socket of both families. Default: no.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_RECVTOS")]
     #[doc(alias = "IPV6_RECVTCLASS")]
     pub fn set_recv_ecn(&self, on: bool) -> io::Result<()> {
@@ -274,18 +253,12 @@ impl UdpSocket {
 
     /// Receives the datagrams of a multicast group, on the interface with this address, or for `0.0.0.0` on one that the
     /// kernel chooses.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_ADD_MEMBERSHIP")]
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.fd.get_ref().join_multicast_v4(&group, &interface)
     }
 
     /// Undoes [`UdpSocket::join_multicast_v4`].
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_DROP_MEMBERSHIP")]
     pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.fd.get_ref().leave_multicast_v4(&group, &interface)
@@ -293,27 +266,18 @@ impl UdpSocket {
 
     /// Receives the datagrams of a multicast group, on the interface with this index, or for 0 on one that the kernel
     /// chooses.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IPV6_ADD_MEMBERSHIP")]
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.fd.get_ref().join_multicast_v6(group, interface)
     }
 
     /// Undoes [`UdpSocket::join_multicast_v6`].
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IPV6_DROP_MEMBERSHIP")]
     pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.fd.get_ref().leave_multicast_v6(group, interface)
     }
 
     /// Whether datagrams to a group that this host has joined are received here, too. Default: yes.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_MULTICAST_LOOP")]
     pub fn set_multicast_loop_v4(&self, loops: bool) -> io::Result<()> {
         self.fd.get_ref().set_multicast_loop_v4(loops)
@@ -328,9 +292,6 @@ impl UdpSocket {
     }
 
     /// The address it is bound to.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.fd.get_ref().local_addr()
     }

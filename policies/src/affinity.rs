@@ -39,11 +39,9 @@ impl fmt::Display for Affinity {
     }
 }
 
-/// Text that is not an affinity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown affinity {given:?}; use pin, follow or none")]
 pub struct UnknownAffinity {
-    /// What was given instead of an affinity.
     pub given: String,
 }
 

@@ -36,7 +36,6 @@ impl Cpus {
         Self::default()
     }
 
-    /// A set with one CPU.
     pub fn one(cpu: u32) -> Self {
         Self(BTreeSet::from([cpu]))
     }
@@ -46,12 +45,10 @@ impl Cpus {
         self.0.is_empty()
     }
 
-    /// The number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether `cpu` is in the set.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }

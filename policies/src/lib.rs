@@ -45,6 +45,7 @@
 
 // `docs/internals/unsafe.md` lists the files that are excepted.
 #![deny(unsafe_code)]
+#![allow(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

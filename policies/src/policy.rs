@@ -57,7 +57,6 @@ impl Policy {
         Description { name, processing, worker_wait }
     }
 
-    /// The name in kebab case.
     pub const fn name(self) -> &'static str {
         self.description().name
     }
@@ -143,7 +142,6 @@ impl fmt::Display for Policy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy {given:?}; the policies are: {}", Policy::ALL.map(Policy::name).join(", "))]
 pub struct UnknownPolicy {
-    /// What was given instead of a policy.
     pub given: String,
 }
 

@@ -20,9 +20,7 @@ struct Registry {
     last_key: u64,
     on_termination: BTreeMap<u64, Action>,
     intercept: BTreeMap<u64, Action>,
-    /// The handlers of one signal each.
     on_signal: BTreeMap<u64, (i32, Action)>,
-    /// Whether the intercept handlers have run.
     intercepted: bool,
 }
 

@@ -23,7 +23,6 @@ pub fn thread_cpu_time(thread: i32) -> io::Result<Duration> {
 /// How a thread has spent its time since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadTimes {
-    /// It had a core.
     pub run: Duration,
     /// It was ready to run while something else had the core. The rest of the time it slept.
     pub ready: Duration,
@@ -63,7 +62,6 @@ impl AwakeTime {
         Ok(Self { works_while_ready: Self::is_real_time(thread), ..Self::open(thread)? })
     }
 
-    /// Whether the thread is a real-time one now.
     pub(crate) fn is_real_time(thread: i32) -> bool {
         Pid::from_raw(thread).is_some_and(|id| fifo_priority(id).is_ok_and(|it| it > 0))
     }

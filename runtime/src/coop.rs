@@ -81,7 +81,6 @@ pub(crate) fn poll_budget(context: &Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// An operation has completed.
 pub(crate) fn spend() {
     let left = LEFT.get();
     if left != UNLIMITED {

@@ -29,9 +29,6 @@ impl Handle {
     }
 
     /// The runtime of the calling task, or the one that the thread has [entered](Handle::enter).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn current() -> Self {
         Self(current::runtime())
@@ -194,9 +191,6 @@ impl fmt::Debug for EnterGuard<'_> {
 ///
 /// A panic of the closure is the task's. Aborting the task drops a closure that no thread has begun; one that runs goes
 /// on, and is waited for when the runtime is dropped ([`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout)).
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn spawn_blocking<F, T>(work: F) -> JoinHandle<T>
 where

@@ -35,6 +35,9 @@
 //! [`spawn_blocking`] runs what would block a worker. [`fs`] has files and [`stdio`] the standard streams on its threads,
 //! [`process`] runs programs, and [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
 //!
+//! What needs a worker (spawning, timers, descriptors) panics outside of a runtime. Where a function documents no error, it
+//! is the one of its system call.
+//!
 //! # Features
 //! - `task-spans` (off by default): each task is polled in a span of `tracing`, as tokio's tasks are, for tokio-console and
 //!   other subscribers.

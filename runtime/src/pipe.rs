@@ -39,9 +39,6 @@ const READ_SIZE: usize = 16 << 10;
 ///
 /// # Errors
 /// Those of `pipe2(2)`.
-///
-/// # Panics
-/// Outside of a runtime.
 pub fn pair() -> io::Result<(Sender, Receiver)> {
     let (receiver, sender) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((Sender::from_owned_fd(sender)?, Receiver::from_owned_fd(receiver)?))
@@ -82,9 +79,6 @@ impl Sender {
     ///
     /// # Errors
     /// `ENXIO` while nobody has it open to read; `InvalidInput` if it is no pipe; else those of `open(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "mkfifo")]
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::from_owned_fd(open_named(path.as_ref(), OFlags::WRONLY)?)
@@ -94,9 +88,6 @@ impl Sender {
     ///
     /// # Errors
     /// Those of `epoll_ctl(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_owned_fd(pipe: impl Into<OwnedFd>) -> io::Result<Self> {
         Ok(Self { pipe: Some(non_blocking(pipe.into())?) })
     }
@@ -145,9 +136,6 @@ impl Receiver {
     ///
     /// # Errors
     /// `InvalidInput` if it is no pipe; else those of `open(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "mkfifo")]
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         // Before a writer has come `read(2)` would return 0, but it isn't tried before there is an event.
@@ -158,9 +146,6 @@ impl Receiver {
     ///
     /// # Errors
     /// Those of `epoll_ctl(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_owned_fd(pipe: impl Into<OwnedFd>) -> io::Result<Self> {
         Ok(Self { pipe: non_blocking(pipe.into())? })
     }

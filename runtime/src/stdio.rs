@@ -35,7 +35,6 @@ const READ_SIZE: usize = 8 << 10;
 /// How much one call writes at most. The bytes are copied.
 const WRITE_SIZE: usize = 64 << 10;
 
-/// A call that a thread runs.
 type Call<T> = Pin<Box<dyn Future<Output = io::Result<T>>>>;
 
 /// The standard input of this process. For lines use `futures_util`'s `BufReader`.

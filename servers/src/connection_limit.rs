@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// How many connections may be open, and how many are.
 #[derive(Debug)]
 pub struct ConnectionLimit {
     max: usize,
@@ -33,7 +32,6 @@ impl ConnectionLimit {
         }
     }
 
-    /// Open connections.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }

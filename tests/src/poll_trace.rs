@@ -20,9 +20,7 @@ const NAPI_BYTES: u64 = 4096;
 /// How often a NAPI was polled, and by whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Polls {
-    /// Polls by the worker: busy polls.
     pub busy: u64,
-    /// The packets that busy polls took.
     pub busy_packets: u64,
     /// Polls by the NAPI's thread, after an interrupt or the timer.
     pub thread: u64,
@@ -43,15 +41,11 @@ impl Polls {
 #[derive(Debug)]
 pub struct PollTrace {
     instance: PathBuf,
-    /// Whether tracefs was mounted for it.
     mounted: bool,
 }
 
 impl PollTrace {
     /// Prepares tracing of the polls of an interface.
-    ///
-    /// # Errors
-    /// Without root, tracefs, or one of the two tracepoints.
     pub fn new(interface: &str) -> io::Result<Self> {
         let mounted = !Path::new(TRACEFS).join("instances").exists();
         if mounted {
@@ -72,18 +66,12 @@ impl PollTrace {
     }
 
     /// Forgets what was traced so far.
-    ///
-    /// # Panics
-    /// If tracefs is gone.
     pub fn clear(&self) {
         self.write("trace", "").expect("the trace can be cleared");
     }
 
     /// Counts the polls since the last [`PollTrace::clear`], of the NAPI that `thread` polls for the kernel and `worker` for
     /// the application.
-    ///
-    /// # Panics
-    /// If tracefs is gone, or events were lost.
     pub fn count(&self, worker: Pid, thread: Pid) -> Polls {
         let text = fs::read_to_string(self.instance.join("trace")).expect("a trace");
         assert!(!text.contains("LOST") && !self.has_overrun(), "events were lost");

@@ -88,9 +88,6 @@ impl WebSocketUpgrade {
     }
 
     /// Makes the response that opens the WebSocket. Then `callback` gets it, in a task of this worker.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn on_upgrade<C, F>(self, callback: C) -> Response
     where
         C: FnOnce(WebSocket) -> F + 'static,

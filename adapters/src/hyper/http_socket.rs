@@ -34,7 +34,6 @@ pub(super) struct HttpSocket<K> {
 /// What a socket's connection knows of it.
 #[derive(Debug, Default)]
 pub(super) struct SocketUsage {
-    /// Reads that had bytes.
     pub(super) reads: Cell<u64>,
 }
 

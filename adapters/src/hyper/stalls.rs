@@ -52,7 +52,6 @@ impl Stream {
     }
 }
 
-/// The streams of a connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams(Rc<RefCell<Slab<Rc<Stream>>>>);
 

@@ -83,9 +83,6 @@ pub struct SendIo<S> {
 
 impl<S: 'static> SendIo<S> {
     /// Makes a stream `Send`. A small task of this worker keeps it, until it is dropped.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn new(stream: S) -> Self {
         let (lender, borrowed) = lend(stream);
         drop(runtime::spawn(lender.returned()));

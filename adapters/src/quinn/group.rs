@@ -45,7 +45,6 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// The members of the workers from 0.
     pub(super) fn new(workers: usize) -> Vec<Self> {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(WAITING)).unzip();
         let group = Arc::new(Group { key: RandomState::new(), workers: senders });

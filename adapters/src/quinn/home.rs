@@ -12,9 +12,6 @@ pub struct Runtime {
 
 impl Runtime {
     /// The worker of the calling task.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn current() -> Self {
         Self::of_worker(runtime::current_worker())
     }

@@ -62,9 +62,6 @@ pub use self::serve::{Server, serve, serve_paused};
 ///
 /// # Errors
 /// The error of a system call.
-///
-/// # Panics
-/// Outside of a runtime.
 pub fn client(address: SocketAddr) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(address)?.into_std()?;
     Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(Runtime::current()))

@@ -162,9 +162,6 @@ impl Acceptor {
     ///
     /// # Errors
     /// `TimedOut` after the handshake's limit, or what is wrong with the handshake or the stream.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn accept<S>(&self, stream: S) -> io::Result<Stream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -227,7 +224,6 @@ impl Acceptor {
     }
 }
 
-/// The certificates that an acceptor has by the time of the handshake.
 #[cfg(feature = "quinn")]
 #[derive(Debug)]
 struct CurrentCertificate(Acceptor);

@@ -116,9 +116,6 @@ impl Connector {
     /// # Errors
     /// `InvalidInput` for what is neither; else a [`HandshakeError`] says what is wrong with the certificate, the
     /// handshake or the stream. Its kind is `TimedOut` after the handshake's limit.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect<S>(&self, name: &str, stream: S) -> io::Result<Stream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,

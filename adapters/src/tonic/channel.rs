@@ -36,9 +36,6 @@ impl Channel {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for other URIs.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn new(uri: Uri) -> Result<Self, Status> {
         Self::with_connector(uri, Connector::new())
     }
@@ -48,9 +45,6 @@ impl Channel {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn with_connector(uri: Uri, connector: Connector) -> Result<Self, Status> {
         let parts = uri.clone().into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {

@@ -18,7 +18,6 @@ use crate::workload::arrival::Arrival;
 /// From the end of the preparation to the start: time to notify all agents.
 const START_DELAY: Duration = Duration::from_millis(200);
 
-/// The agents of a coordinator.
 #[derive(Debug, Default)]
 pub(super) struct AgentGroup {
     /// The coordinator's share of the rate per connection.
@@ -148,7 +147,6 @@ impl AgentGroup {
 struct LoadSplit {
     coordinator: Config,
     agents: Vec<Config>,
-    /// Workers of all generators.
     workers: usize,
 }
 

@@ -20,7 +20,6 @@ use crate::protocol::ResponseDecoder;
 use crate::workload::verify::ExpectedValue;
 
 const FRAME: usize = 8;
-/// Number of request IDs.
 const IDS: usize = 1 << 16;
 /// The largest datagram, in bytes.
 const LARGEST: usize = 65_507;

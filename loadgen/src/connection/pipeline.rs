@@ -107,7 +107,6 @@ impl Connection {
         waiting.iter().for_each(|waiting| self.record_unanswered(RequestClass::Read, waiting.due, now));
     }
 
-    /// Counts a request as unanswered.
     pub(crate) fn count_unanswered(&self, in_flight: &InFlight, now: Instant) {
         self.record_unanswered(class_of(in_flight.request.operation), in_flight.due, now);
     }

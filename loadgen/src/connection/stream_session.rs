@@ -16,7 +16,6 @@ use crate::stats::metrics::Metric;
 use crate::transport::stream::BoxedTransport;
 use crate::workload::verify::ExpectedValue;
 
-/// Why a session ended.
 enum SessionEnd {
     Done,
     Reconnect,

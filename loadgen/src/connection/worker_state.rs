@@ -9,7 +9,6 @@ use crate::stats::recorder::Recorder;
 use crate::transport::connector::Connector;
 use crate::workload::distribution::Distribution;
 
-/// State that the connections of a worker share.
 pub(crate) struct WorkerState {
     pub(crate) requests: RefCell<RequestWriter>,
     pub(crate) recorder: RefCell<Recorder>,
@@ -21,7 +20,6 @@ pub(crate) struct WorkerState {
     pub(crate) skip: bool,
     /// Closed loop: think time in microseconds.
     pub(crate) think: Option<Distribution>,
-    /// Used to reconnect.
     pub(crate) connector: Connector,
     pub(crate) protocol: Protocol,
     /// Whether requests are sent over UDP.
@@ -30,9 +28,7 @@ pub(crate) struct WorkerState {
     pub(crate) stopping: Cell<bool>,
     /// When the requests of a recording ran out.
     pub(crate) exhausted: Cell<Option<Instant>>,
-    /// End of the measurement.
     pub(crate) end: Instant,
-    /// Length of an interval of the measurement.
     pub(crate) interval: Duration,
 }
 

@@ -17,7 +17,6 @@ use crate::workload::verify::{ExpectedValue, fill};
 /// The largest value that is stored, in bytes.
 const VALUE_MAX: f64 = (1 << 30) as f64;
 
-/// A request that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrittenRequest {
     pub(crate) operation: Operation,
@@ -27,7 +26,6 @@ pub(crate) struct WrittenRequest {
     pub(crate) keys: u16,
 }
 
-/// Writes the requests of a workload.
 #[derive(Debug)]
 pub(crate) struct RequestWriter {
     workload: Workload,
@@ -37,7 +35,6 @@ pub(crate) struct RequestWriter {
     digits: usize,
     picker: Picker,
     trace: Option<CacheTrace>,
-    /// Requests of the trace that are in flight.
     trace_requests: Slab<TraceRequest>,
     expected: ExpectedValue,
     key: Vec<u8>,
@@ -178,12 +175,10 @@ impl RequestWriter {
         self.workload.value.draw(self.picker.random()).min(VALUE_MAX) as usize
     }
 
-    /// Appends a `set` of a record.
     pub(crate) fn set(&mut self, record: u64, out: &mut Vec<u8>) {
         self.write(Operation::Set, record, 0, out);
     }
 
-    /// Appends a `cas` of a record.
     pub(crate) fn cas(&mut self, record: u64, cas: u64, out: &mut Vec<u8>) {
         self.write(Operation::Set, record, cas, out);
     }
@@ -214,7 +209,6 @@ impl RequestWriter {
         }
     }
 
-    /// Whether `key` is the key of a record.
     pub(crate) fn is_key_of(&mut self, record: u64, key: &[u8]) -> bool {
         let mut buffer = std::mem::take(&mut self.key);
         self.replace_key(record, &mut buffer);

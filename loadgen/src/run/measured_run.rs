@@ -43,13 +43,11 @@ pub async fn run_until(
 /// This generator's workers among those of all generators.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct WorkerRange {
-    /// Index of the first worker.
     pub(crate) first: usize,
     /// Workers of all generators; 0 if this is the only one.
     pub(crate) total: usize,
 }
 
-/// A load that is prepared or running.
 pub(crate) struct Load {
     config: Config,
     workers: usize,

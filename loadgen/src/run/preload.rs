@@ -125,7 +125,6 @@ async fn store_share(
     Ok(counter.refused)
 }
 
-/// Counts the responses to stores.
 #[derive(Default)]
 struct StoreCounter {
     outstanding: u64,

@@ -30,21 +30,16 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The index of a worker in this process and among all agents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerIndex {
-    /// Workers of this process.
     pub(super) local_workers: usize,
-    /// Index of this worker among all workers.
     pub(super) index: usize,
-    /// Workers of all generators.
     pub(super) total_workers: usize,
 }
 
-/// An open socket.
 enum Socket {
     Stream(BoxedTransport),
     Datagram(UdpSocket),
 }
 
-/// A worker that is ready to start.
 struct PreparedWorker {
     connector: Connector,
     sockets: Vec<(Address, Socket)>,

@@ -15,7 +15,6 @@ pub struct Estimate {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// Number of batches.
     pub batches: usize,
 }
 
@@ -26,10 +25,8 @@ impl Estimate {
     }
 }
 
-/// A figure that is estimated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Figure {
-    /// Requests per second.
     Rate,
     /// A quantile of the latency, in microseconds.
     Quantile(f64),
@@ -108,7 +105,6 @@ pub(crate) fn mean_estimate(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { mean, low: mean - half, high: mean + half, batches: values.len() })
 }
 
-/// The lag-1 autocorrelation, -1 to 1.
 fn autocorrelation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let variance: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();

@@ -58,7 +58,6 @@ impl CollectorLink {
 /// The lowest scheduling priority (nice value).
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Intervals between checks of the precision.
 const PRECISION_CHECK_INTERVALS: u32 = 5;
 
 /// Whether rate, median and 99th percentile of the run's first `end` intervals have the precision.
@@ -70,7 +69,6 @@ fn has_precision(timeline: &Timeline, config: &Config, slicing: Slicing, end: u3
     })
 }
 
-/// The handle of the collector thread.
 pub(crate) struct Collector {
     thread: thread::JoinHandle<(Timeline, Result<(), Error>)>,
     progress: Arc<Mutex<Option<Progress>>>,
@@ -152,7 +150,6 @@ impl Collector {
     }
 }
 
-/// What one generator measured in a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Measurement {
     pub(crate) workers: usize,
@@ -160,7 +157,6 @@ pub(crate) struct Measurement {
     pub(crate) slicing: Slicing,
     /// Complete intervals. Less than the slicing's if the run ended early.
     pub(crate) intervals: u32,
-    /// Whether the run was stopped early.
     pub(crate) stopped: bool,
     /// The duration of a recording that ended before the measurement.
     pub(crate) recording_length: Option<Duration>,

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use crate::stats::slicing::Slicing;
 use crate::stats::timeline::Timeline;
 
-/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Progress {

@@ -7,13 +7,11 @@ use std::{fmt, io};
 
 use crate::workload::serde_display;
 
-/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
     /// TCP, or UDP for that protocol.
     Tcp(SocketAddr),
-    /// The path of a Unix domain socket.
     Unix(PathBuf),
 }
 

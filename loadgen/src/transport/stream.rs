@@ -52,5 +52,4 @@ pub(crate) trait Transport: AsyncBufRead + AsyncWrite + Unpin {
 impl Transport for TcpStream {}
 impl Transport for UnixStream {}
 
-/// A transport of any kind.
 pub(crate) type BoxedTransport = Box<dyn Transport>;

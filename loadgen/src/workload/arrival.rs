@@ -61,15 +61,10 @@ impl fmt::Display for Arrival {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidArrival {
-    /// It is not a distribution.
     #[error(transparent)]
     Distribution(#[from] InvalidDistribution),
-    /// The distribution has a mean of 0.
     #[error("{given:?} has a mean of 0 and can't be scaled to a rate")]
-    ZeroMean {
-        /// The distribution as it was given.
-        given: String,
-    },
+    ZeroMean { given: String },
 }
 
 impl FromStr for Arrival {

@@ -14,7 +14,6 @@ use crate::error::Error;
 use crate::workload::definition::KEY_MAX;
 use crate::workload::operation::Operation;
 
-/// A request of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TraceRequest {
     /// Time since the first request of the trace.

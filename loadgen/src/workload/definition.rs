@@ -19,7 +19,6 @@ pub struct Workload {
     pub key: Distribution,
     /// Value size in bytes.
     pub value: Distribution,
-    /// Records on each server.
     pub records: u64,
     /// How requests are spread over the records.
     pub popularity: Popularity,

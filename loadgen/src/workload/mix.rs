@@ -53,7 +53,6 @@ impl fmt::Display for Mix {
     }
 }
 
-/// The text is not a mix of operations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{given:?} is not a mix of operations; write weights, for example get=90,set=10; the operations are {}",

@@ -1,6 +1,5 @@
 //! The operations that a workload can send.
 
-/// A memcached command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -24,7 +23,6 @@ pub enum Operation {
     Cas,
     /// `incr` of a counter whose key is the record's key with an `n` in front.
     Incr,
-    /// `decr` of such a counter.
     Decr,
     /// `mg`.
     MetaGet,
@@ -33,7 +31,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Every operation.
     pub const ALL: [Self; 13] = [
         Self::Get,
         Self::Set,

@@ -45,7 +45,6 @@ impl fmt::Display for Popularity {
     }
 }
 
-/// The text is not a popularity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{given:?} is not a popularity; write uniform, zipf:S (S > 0), hotset:RECORDS,REQUESTS (shares from 0 to 1), latest:S or sequential"
@@ -118,7 +117,6 @@ impl Picker {
         &mut self.random
     }
 
-    /// Picks a record to read.
     pub(crate) fn pick(&mut self) -> u64 {
         match self.popularity {
             Popularity::Uniform => self.random.random_range(0..self.records),
@@ -145,7 +143,6 @@ impl Picker {
         }
     }
 
-    /// Picks a record to store.
     pub(crate) fn pick_to_store(&mut self) -> u64 {
         if let Popularity::Latest(_) = self.popularity {
             self.newest = (self.newest + 1) % self.records;

@@ -94,7 +94,6 @@ impl ConnectionSlot {
     }
 }
 
-/// A connection's slot, and what refers to it.
 pub(super) type Place = (ConnectionSlot, SlotKey);
 
 /// Refers to a slot that may have been freed, and taken by another connection.
@@ -138,7 +137,6 @@ impl ServeState {
         Poll::Ready(place)
     }
 
-    /// A place for a connection, if one is free.
     pub(super) fn try_add(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<Place> {
         let mut table = lock(&self.table);
         (!table.is_full(self.limit)).then(|| self.insert(&mut table, socket))
@@ -231,7 +229,6 @@ impl ServeState {
         if lock(&self.table).open.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Aborts the tasks of all connections. Returns how many.
     pub(super) fn abort(&self) -> usize {
         let table = lock(&self.table);
         let tasks: Vec<AbortHandle> =

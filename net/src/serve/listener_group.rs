@@ -29,9 +29,6 @@ impl Listener<Tcp> {
     ///
     /// # Errors
     /// If the other workers' listeners can't be made.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "SO_ATTACH_REUSEPORT_CBPF")]
     #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
@@ -47,9 +44,6 @@ impl Listener<Tcp> {
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -63,9 +57,6 @@ impl Listener<Tcp> {
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
@@ -141,9 +132,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// Never, so far; the signature is that of TCP listeners.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -157,9 +145,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// Never, so far.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -173,9 +158,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// Never, so far.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,

@@ -101,9 +101,6 @@ impl<K> OwnedReadHalf<K> {
     }
 
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.io.shutdown(how)
     }
@@ -116,9 +113,6 @@ impl<K> OwnedWriteHalf<K> {
     }
 
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.io.shutdown(how)
     }
@@ -126,9 +120,6 @@ impl<K> OwnedWriteHalf<K> {
 
 impl<K> ReadHalf<'_, K> {
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.io.shutdown(how)
     }
@@ -136,9 +127,6 @@ impl<K> ReadHalf<'_, K> {
 
 impl<K> WriteHalf<'_, K> {
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.io.shutdown(how)
     }

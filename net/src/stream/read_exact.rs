@@ -102,7 +102,6 @@ impl<'a> Filling<'a> {
         self.buffer.len() - self.filled
     }
 
-    /// The bytes that have come.
     fn take(&mut self) -> Vec<u8> {
         self.buffer.truncate(self.filled);
         self.filled = 0;

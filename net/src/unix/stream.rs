@@ -40,32 +40,17 @@ impl Stream<Unix> {
     /// # Errors
     /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path, and
     /// `InvalidInput` if the path is longer than 107 bytes.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         connect(&SockAddr::unix(path)?, Domain::UNIX).await
     }
 
     /// Two streams that are connected to each other.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
         Ok((Stream::from_socket(Arc::new(one))?, Stream::from_socket(Arc::new(other))?))
     }
 
     /// Takes over a connected socket of the standard library, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Self::from_socket(Arc::new(stream.into()))
@@ -85,9 +70,6 @@ impl Stream<Unix> {
     }
 
     /// Who connected, or listened: the process's credentials at that time.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_PEERCRED")]
     pub fn peer_cred(&self) -> io::Result<PeerCredentials> {
         let found = sockopt::peer_credentials(self.socket())?;
@@ -101,9 +83,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// `AddrInUse` if the path exists, or the error of another system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::bind_with_backlog(path, BACKLOG)
     }
@@ -112,9 +91,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// As [`Listener::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with_backlog(path: impl AsRef<Path>, backlog: i32) -> io::Result<Self> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, None)?, backlog)
     }
@@ -125,9 +101,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// As [`Listener::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with_mode(path: impl AsRef<Path>, backlog: i32, mode: u32) -> io::Result<Self> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, Some(mode))?, backlog)
     }

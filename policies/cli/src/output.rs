@@ -41,7 +41,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints `json` or calls `print_table`.
     pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
         match self {
             Format::Json => print_line!("{:#}", with_schema(json.clone())),
@@ -65,7 +64,6 @@ pub fn with_schema(mut json: serde_json::Value) -> serde_json::Value {
     json
 }
 
-/// Whether output was lost.
 pub fn has_failed() -> bool {
     FAILED.load(Ordering::Relaxed)
 }
@@ -250,7 +248,6 @@ pub fn print_explanation(explanation: &Explanation) {
     print_findings(&explanation.findings);
 }
 
-/// Writes a line to standard error.
 pub fn write_error(line: impl fmt::Display) {
     // There is nowhere else to say it.
     let _ = writeln!(io::stderr(), "policies: {line}");

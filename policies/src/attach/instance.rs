@@ -31,7 +31,6 @@ pub(super) struct Instance {
     pub(super) descriptor: i32,
     sockets: BTreeMap<HeldSocket, Look>,
     scans: u64,
-    /// The socket up to which the sockets have been looked at again.
     looked_again: Option<HeldSocket>,
 }
 
@@ -40,7 +39,6 @@ pub(super) struct Instance {
 pub(super) enum Holds {
     /// No socket whose packets come through a queue.
     Nothing,
-    /// Sockets of one queue.
     One(QueueName),
     /// Sockets of several queues, with how many there are of each.
     Several(Vec<(QueueName, usize)>),

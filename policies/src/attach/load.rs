@@ -19,7 +19,6 @@ const RECEIVE: Duration = Duration::from_micros(5);
 /// A thread that runs for less than this share of a step has no part in serving.
 const SERVES: f64 = 0.01;
 
-/// Counts the packets of queues.
 #[derive(Debug)]
 struct PacketCounter {
     netdev: Netdev,
@@ -86,7 +85,6 @@ pub(super) struct Traffic {
     drops: BTreeMap<String, u64>,
 }
 
-/// The traffic of one step.
 pub(super) struct TrafficStep {
     /// The packets that each queue has received since it was read first.
     pub(super) packets: BTreeMap<QueueName, u64>,
@@ -148,7 +146,6 @@ fn statistic(interface: &str, name: &str) -> u64 {
 /// What the threads of a queue and its packets were during a step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Load {
-    /// For the law.
     pub(super) epoch: Epoch,
     /// The time that all threads had a core.
     pub(super) run: Duration,
@@ -156,13 +153,11 @@ pub(super) struct Load {
     pub(super) delay: Duration,
 }
 
-/// Measures one queue.
 #[derive(Debug)]
 pub(super) struct LoadMeter {
     last: Instant,
     packets: Option<u64>,
     threads: BTreeMap<(u32, i32), RunTimes>,
-    /// The kernel thread that polls the queue.
     kernel_thread: Option<(AwakeTime, ThreadTimes)>,
 }
 

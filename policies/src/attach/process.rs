@@ -10,7 +10,6 @@ use rustix::net::{AddressFamily, SocketType, socket};
 /// The descriptors of a process that say how it waits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Descriptors {
-    /// Its epoll instances.
     pub(super) epolls: Vec<i32>,
     /// Its io_uring instances.
     pub(super) rings: usize,
@@ -89,10 +88,8 @@ impl EpollReader {
     }
 }
 
-/// What a thread waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ThreadWait {
-    /// It runs, or is ready to.
     Runs,
     /// `epoll_wait` and its successors, on this descriptor.
     Epoll(i32),

@@ -20,27 +20,21 @@ use crate::status::{QueueStatus, StatusFile, WorkerStatus};
 pub struct AttachStatus {
     /// Over how many seconds the rates were taken; less than 1 after a change of what is attached.
     pub seconds: f64,
-    /// The processes of the target.
     pub processes: usize,
     /// The epoll instances that were found in them.
     pub instances: usize,
-    /// The queues that are held for them.
     pub queues: Vec<AttachedQueue>,
 }
 
-/// A queue that is held for a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AttachedQueue {
-    /// The queue.
     #[serde(flatten)]
     pub queue: QueueName,
-    /// The epoll instances that are attached to it.
     pub instances: Vec<InstanceName>,
     /// How it is driven, and why.
     #[serde(flatten)]
     pub status: QueueStatus,
-    /// Received packets per second.
     pub packets_per_second: f64,
     /// The share of the network namespace's packets that busy polls received, 0 to 1.
     pub busy_poll_share: f64,
@@ -67,7 +61,6 @@ pub(super) struct Reporter {
     since: Instant,
     sums: BTreeMap<QueueName, Sums>,
     polled: u64,
-    /// The packets of each queue at the last step.
     packets: BTreeMap<QueueName, u64>,
     /// The interrupts of each interface's queues at the last status.
     interrupts: BTreeMap<QueueName, u64>,

@@ -17,10 +17,8 @@ const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/system
 /// How deep units are looked for below a hierarchy: `user.slice/user-0.slice/user@0.service/app.slice/NAME`.
 const DEEPEST_UNIT: usize = 6;
 
-/// What to attach to, and how.
 #[derive(Debug, Clone)]
 pub struct AttachConfig {
-    /// The server.
     pub target: Target,
     /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
     pub interface: Option<String>,
@@ -51,11 +49,9 @@ impl AttachConfig {
     }
 }
 
-/// The processes of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// A process and its descendants.
     Process(u32),
     /// The descendants of a process, without itself.
     DescendantsOf(u32),

@@ -15,7 +15,6 @@ use crate::host::Cpus;
 pub struct Delta {
     /// Wall-clock time between the snapshots.
     pub elapsed: Duration,
-    /// Received packets.
     pub rx_packets: RxPackets,
     /// NET_RX softirqs of each CPU.
     pub net_rx: Vec<u64>,
@@ -31,12 +30,10 @@ pub struct Delta {
     pub tx_irqs: Vec<(u32, u64)>,
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
-    /// How each CPU spent the time.
     pub cpus: Vec<CpuTime>,
     pub(super) has_interrupts: bool,
 }
 
-/// Packets per event, with the name of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PacketsPer {

@@ -16,7 +16,6 @@ use crate::thread_time::AwakeTime;
 pub struct NapiThread {
     /// The receive queue's index, from 0.
     pub queue: u32,
-    /// The thread's id.
     pub thread: i32,
     /// The CPU that it ran on last, if the kernel says.
     pub core: Option<u32>,

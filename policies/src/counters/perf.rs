@@ -13,9 +13,7 @@ use serde::Serialize;
 pub enum PerfTarget {
     /// One CPU, including softirqs and other processes. Needs `CAP_PERFMON`.
     Cpu(u32),
-    /// One thread, by its thread id.
     Thread(i32),
-    /// The calling thread.
     ThisThread,
 }
 

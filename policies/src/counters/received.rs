@@ -10,11 +10,9 @@ use crate::host::Interface;
 use crate::netlink::netdev::Netdev;
 use crate::netlink::route;
 
-/// Received packets of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RxPackets {
-    /// By queue: `(queue, packets)`.
     PerQueue(Vec<(u32, u64)>),
     /// Of the whole interface, if the driver doesn't count by queue.
     Interface(u64),

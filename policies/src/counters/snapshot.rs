@@ -32,7 +32,6 @@ pub struct Snapshot {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Totals<'a> {
-    /// Received packets.
     pub rx_packets: &'a RxPackets,
     /// Interrupts of each receive queue: `(queue, interrupts)`.
     pub irqs: &'a [(u32, u64)],
@@ -46,7 +45,6 @@ pub struct Totals<'a> {
     pub napi_threads: &'a [NapiThread],
 }
 
-/// `(queue, count)`.
 type QueueCounts = Vec<(u32, u64)>;
 
 impl Snapshot {

@@ -10,7 +10,6 @@ struct Nearness<'a> {
     node: u32,
     /// The cores of that node.
     near: Cpus,
-    /// The cores of this process.
     allowed: Cpus,
     /// The running Lull workers: number, thread, and the cores on which it may run.
     workers: Vec<(usize, i32, Cpus)>,

@@ -100,7 +100,6 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
     Interface::from_facts(&InterfaceFacts::read(link, netdev))
 }
 
-/// The facts about one interface.
 pub(super) fn facts(name: &str) -> Result<InterfaceFacts, Error> {
     Ok(InterfaceFacts::read(link(name)?, &mut Netdev::open()))
 }
@@ -204,7 +203,6 @@ impl Interface {
     }
 }
 
-/// The NAPI that the driver reports for a queue.
 fn napi_of<'a>(index: u32, reported: &[ReportedQueue], napis: &'a [Napi]) -> Option<&'a Napi> {
     let id = reported.iter().find(|queue| queue.index == index)?.napi?;
     napis.iter().find(|napi| napi.id == id)

@@ -64,7 +64,6 @@ impl ProcessIdentity {
         }
     }
 
-    /// Whether the process is the one that has this id here.
     pub(crate) fn has_id(&self, pid: u32) -> bool {
         self.pid == pid && self.may_be_of_this_pid_namespace()
     }

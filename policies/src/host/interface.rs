@@ -15,7 +15,6 @@ pub struct Interface {
     pub name: String,
     /// The kernel's interface index; it survives a rename.
     pub index: u32,
-    /// Whether it is administratively up.
     pub up: bool,
     /// The driver (`ena`, `virtio_net`, …), or the kind of a virtual device (`veth`, …).
     pub driver: Option<String>,
@@ -25,11 +24,8 @@ pub struct Interface {
     pub lower: Vec<String>,
     /// The device's NUMA node; `None` on a machine with one node.
     pub numa_node: Option<u32>,
-    /// Receive queues by number.
     pub queues: Vec<RxQueue>,
-    /// Transmit queues by number.
     pub tx_queues: Vec<TxQueue>,
-    /// The names of the interrupts that may be of its queues.
     pub interrupt_names: Vec<String>,
     /// Interrupt coalescing parameters that the device supports, with their values.
     pub coalescing: Vec<(Coalescing, u32)>,
@@ -47,7 +43,6 @@ pub struct Interface {
     pub notes: Vec<String>,
 }
 
-/// A receive queue.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RxQueue {
@@ -74,7 +69,6 @@ pub struct RxQueue {
     pub rps_flow_count: Option<u64>,
 }
 
-/// A transmit queue.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct TxQueue {
@@ -94,7 +88,6 @@ pub struct TxQueue {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NapiThreadSettings {
-    /// The CPUs that it may run on.
     pub cpus: Cpus,
     /// Its `SCHED_FIFO` priority, 0 for an ordinary thread; `None` for another scheduling class.
     pub fifo_priority: Option<u32>,

@@ -23,7 +23,6 @@ const MAX_REPLY: usize = 4 << 20;
 /// A running irqbalance. It may move any interrupt every ten seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Irqbalance {
-    /// The process id.
     pub pid: i32,
 }
 

@@ -53,7 +53,6 @@ impl NetNamespace {
         Ok(Self { file, inode })
     }
 
-    /// The inode, which identifies the namespace.
     #[cfg(feature = "tools")]
     pub(crate) fn inode(&self) -> u64 {
         self.inode

@@ -22,7 +22,6 @@ pub fn nearest_cores(interface: &Interface, count: usize) -> io::Result<Vec<u32>
     Ok(cores)
 }
 
-/// The CPUs of a NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NumaNode {

@@ -23,7 +23,6 @@ pub struct Receiving {
     pub rss: Option<Rss>,
     /// The number of rules that send flows elsewhere (`ethtool -n`).
     pub ntuple_rules: Option<u32>,
-    /// Flow control of the link.
     pub flow_control: Option<FlowControl>,
     /// Packets that each queue has dropped: `(queue, packets)`. Empty if the driver doesn't count them.
     pub queue_drops: Vec<(u32, u64)>,

@@ -43,19 +43,13 @@ pub enum UnusableRecording {
     /// The file can't be read.
     #[error("cannot read {path}: {source}", path = path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// The kernel's error.
         source: io::Error,
     },
     /// The content is something else, incomplete, or of another version.
     #[error("{path} is not a recording that this version reads: {reason}; make one with `policies record INTERFACE`", path = path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with the content.
-        reason: String,
-    },
+    Foreign { path: PathBuf, reason: String },
 }
 
 /// The fields that every version has.
@@ -135,7 +129,6 @@ impl Recording {
         Ok(())
     }
 
-    /// The interface.
     pub fn interface(&self) -> Interface {
         Interface::from_facts(&self.interface)
     }

@@ -16,11 +16,8 @@ use crate::policy::Policy;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct QueueHolder {
-    /// The process id.
     pub pid: u32,
-    /// The policy that the process applied.
     pub policy: Policy,
-    /// The numbers of the receive queues.
     pub queues: Cpus,
 }
 
@@ -45,19 +42,14 @@ pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<Queue
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JournalSummary {
-    /// The file.
     pub path: PathBuf,
     /// The interface's name when the policy was applied.
     pub interface: String,
-    /// Its index.
     pub ifindex: u32,
-    /// The policy that was applied.
     pub policy: Policy,
-    /// The receive queues.
     pub queues: Cpus,
     /// Until when it stays applied.
     pub lifetime: Lifetime,
-    /// The process that applied it.
     pub pid: u32,
     /// Its name; `None` if it has ended, or can't be seen.
     pub process: Option<String>,
@@ -106,7 +98,6 @@ pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<Left
 pub struct JournalsOfProcess {
     /// Whether a running process holds one. After the process that was meant has ended, it is another with its id.
     pub held: bool,
-    /// Whether a process that has ended has left one.
     pub left: bool,
 }
 

@@ -13,7 +13,6 @@ use crate::knob::{Knob, Value};
 use crate::plan::Plan;
 use crate::policy::Policy;
 
-/// The version of the file format.
 pub(super) const VERSION: u32 = 2;
 /// The number of this process's next journal.
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -48,7 +47,6 @@ pub(crate) struct Journal {
     #[serde(default)]
     pub(super) since: Option<u64>,
     boot: String,
-    /// The inode of the network namespace.
     pub(super) namespace: u64,
     /// In the order of the plan's steps.
     pub(crate) entries: Vec<Entry>,

@@ -22,13 +22,11 @@ use crate::law::QueueSettings;
 use crate::netlink::route;
 use crate::policy::Policy;
 
-/// The result of restoring one journal.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RestoreReport {
     /// The interface's name when the policy was applied.
     pub interface: String,
-    /// The policy that was removed.
     pub policy: Policy,
     /// The knobs, in the order in which they were restored.
     pub knobs: Vec<(Knob, RestoreOutcome)>,
@@ -53,7 +51,6 @@ impl RestoreReport {
     }
 }
 
-/// What was restored, and what was left.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -143,7 +140,6 @@ fn preview(journal: &Journal) -> RestoreReport {
     }
 }
 
-/// The index of the interface that has the name now.
 fn index_of(interface: Option<&str>) -> Option<u32> {
     let name = interface?;
     route::links().ok()?.into_iter().find(|link| link.name == name).map(|link| link.index)

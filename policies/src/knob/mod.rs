@@ -30,10 +30,7 @@ pub enum Knob {
     /// The size of the device's receive rings, in descriptors (`ethtool -G`).
     RxRing,
     /// An interrupt coalescing parameter of the device (`ethtool -C`).
-    Coalesce {
-        /// The parameter.
-        parameter: Coalescing,
-    },
+    Coalesce { parameter: Coalescing },
     /// The CPUs of receive packet steering (`rps_cpus`).
     RpsCpus {
         /// The receive queue's index, from 0.
@@ -45,15 +42,9 @@ pub enum Knob {
         queue: u32,
     },
     /// The CPUs that send through the queue (`xps_cpus`).
-    XpsCpus {
-        /// The transmit queue.
-        queue: u32,
-    },
+    XpsCpus { queue: u32 },
     /// Whether irqbalance is banned from moving an interrupt: 1 or 0.
-    IrqbalanceBan {
-        /// The interrupt's number.
-        irq: u32,
-    },
+    IrqbalanceBan { irq: u32 },
     /// The CPUs that the receive queue's interrupt may go to (`smp_affinity_list`).
     IrqAffinity {
         /// The receive queue's index, from 0.
@@ -63,7 +54,6 @@ pub enum Knob {
     },
     /// The CPUs that the interrupt of a transmit queue may go to, if no receive queue shares it.
     TxIrqAffinity {
-        /// The transmit queue.
         queue: u32,
         /// The interrupt's number when the plan was made.
         irq: u32,
@@ -108,14 +98,12 @@ pub enum Knob {
     },
 }
 
-/// A knob's value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum Value {
     /// A count, a switch (0 or 1), or nanoseconds.
     Number(u64),
-    /// A set of CPUs.
     Cpus(Cpus),
 }
 

@@ -29,12 +29,7 @@ pub enum NotPermitted {
     ManagedIrq(u32),
     /// The knob's file can't be written.
     #[error("{}: {source}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of `access(2)`.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
 }
 
 /// Checks whether this process may set `knob` on `interface`. Inspects capabilities and file permissions;

@@ -58,7 +58,6 @@ mod features {
     pub const BIT_VALUE: u16 = 3;
 }
 
-/// The `ethtool` family.
 #[derive(Debug, Clone)]
 pub struct EthtoolFamily;
 
@@ -109,7 +108,6 @@ impl Coalescing {
         }
     }
 
-    /// Whether the parameter is a switch (0 or 1).
     pub fn is_switch(self) -> bool {
         matches!(self, Coalescing::AdaptiveRx | Coalescing::AdaptiveTx)
     }
@@ -132,7 +130,6 @@ impl Coalescing {
 pub struct Channels {
     /// Whether a channel is a pair of a receive and a transmit queue.
     pub combined: bool,
-    /// The present number.
     pub count: u32,
     /// The device's maximum.
     pub max: u32,
@@ -170,7 +167,6 @@ pub struct Rss {
     pub contexts: Option<u32>,
 }
 
-/// A connection to the `ethtool` family.
 #[derive(Debug)]
 pub struct Ethtool(GenericConnection<EthtoolFamily>);
 

@@ -36,7 +36,6 @@ mod controller {
 /// `struct genlmsghdr`: command, version, two reserved bytes.
 const HEADER: usize = 4;
 
-/// A generic netlink family.
 pub trait Family: Debug + Clone + 'static {
     /// The name under which the kernel registers the family.
     const NAME: &'static str;
@@ -71,7 +70,6 @@ fn number_in(attributes: &[Attribute], kind: u16) -> Option<u64> {
     attributes.iter().find(|attribute| attribute.kind() == kind)?.as_number()
 }
 
-/// A connection to one generic netlink family.
 #[derive(Debug)]
 pub struct GenericConnection<F> {
     connection: Connection,

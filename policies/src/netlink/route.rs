@@ -53,7 +53,6 @@ pub struct Link {
     pub index: u32,
     /// For example `eth0`.
     pub name: String,
-    /// Whether it is administratively up.
     pub up: bool,
     /// The kind of a virtual device (`veth`, `bridge`, …); `None` for hardware.
     pub kind: Option<String>,
@@ -124,7 +123,6 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
 /// What ended a wait of a [`LinkMonitor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// An interface has changed.
     LinkChange,
     /// The other descriptor can be read.
     Other,

@@ -14,18 +14,14 @@ use crate::policy::Policy;
 
 pub use settings::{Settings, SuppressionValues};
 
-/// A knob to set.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// The knob.
     #[serde(flatten)]
     pub knob: Knob,
     /// The present value; `None` if it can't be read (before an earlier step, for example).
     pub current: Option<Value>,
-    /// The value to set.
     pub target: Value,
-    /// What the step achieves.
     pub purpose: &'static str,
     /// Why this process may not set the knob ([`may_set`](crate::may_set)); `None` if it may.
     pub forbidden: Option<String>,
@@ -44,9 +40,7 @@ impl Step {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The policy to apply.
     pub policy: Policy,
-    /// The interface's name.
     pub interface: String,
     /// The interface's index.
     pub ifindex: u32,

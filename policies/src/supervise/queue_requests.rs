@@ -17,7 +17,6 @@ use crate::law::QueueSettings;
 pub struct QueueRequests {
     /// Written on each request.
     eventfd: OwnedFd,
-    /// By queue.
     states: Mutex<BTreeMap<u32, State>>,
     /// Who sets the values; empty until a supervisor runs.
     setter: OnceLock<Setter>,

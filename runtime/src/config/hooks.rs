@@ -59,5 +59,4 @@ impl fmt::Display for Stall {
     }
 }
 
-/// What is called on each stall, on the worker that stalled.
 pub(crate) type StallHook = Arc<dyn Fn(&Stall) + Send + Sync>;

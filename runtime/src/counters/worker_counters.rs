@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::Counter;
 use super::histogram::{Histogram, Recorder};
 
-/// The counters that only the worker writes.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerCounters {
     pub(crate) turns: Counter,
@@ -106,7 +105,6 @@ impl WorkerCounters {
         }
     }
 
-    /// Whether polls are timed precisely.
     pub(crate) fn times_polls(&self) -> bool {
         self.poll_times.is_some() || self.schedule_latency.is_some()
     }

@@ -77,9 +77,6 @@ impl OpenOptions {
     ///
     /// # Errors
     /// As [`std::fs::OpenOptions::open`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let (options, path) = (self.0.clone(), path.as_ref().to_owned());
         pool_call(move || options.open(path)).await.map(File::from_std)
@@ -92,9 +89,6 @@ impl File {
     ///
     /// # Errors
     /// As [`std::fs::File::open`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         OpenOptions::new().read(true).open(path).await
     }
@@ -103,9 +97,6 @@ impl File {
     ///
     /// # Errors
     /// As [`std::fs::File::create`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         OpenOptions::new().write(true).create(true).truncate(true).open(path).await
     }

@@ -82,9 +82,6 @@ impl<T: AsFd> AsyncFd<T> {
     ///
     /// # Errors
     /// Those of `epoll_ctl(2)`, for example `EPERM` for a regular file.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn new(inner: T, kind: SourceKind) -> io::Result<Self> {
         let registration = Registration::new(&inner, kind)?;
         Ok(Self { on_its_worker: PhantomData, registration, inner: Some(inner) })

@@ -28,9 +28,6 @@ impl From<NoRing> for io::Error {
 }
 
 /// Whether the calling worker has a ring, so that [`submit`] and [`RingFd`](super::RingFd) work.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn has_ring() -> bool {
     current::with(|worker| worker.driver.ring().is_some())
@@ -58,9 +55,6 @@ pub fn has_ring() -> bool {
 ///
 /// # Errors
 /// [`NoRing`], with `keep`. All other errors are the operation's result; `NotConnected` if the runtime is ending.
-///
-/// # Panics
-/// Outside of a runtime.
 ///
 /// # Safety
 /// - Everything that the entry points to is owned by `keep` or lives forever. It stays valid while `keep` does, also when
@@ -163,7 +157,6 @@ struct Submission<T>(RefCell<SubmissionState<T>>);
 struct SubmissionState<T> {
     /// What the kernel uses; not to be touched until the operation has ended.
     keep: Option<T>,
-    /// That of the first completion.
     result: Option<i32>,
     /// The last completion has come.
     ended: bool,

@@ -31,7 +31,6 @@ pub struct Child {
 
 #[derive(Debug)]
 enum State {
-    /// It was not waited for.
     Running(WatchedProcess),
     Reaped(ExitStatus),
 }

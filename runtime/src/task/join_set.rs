@@ -44,7 +44,6 @@ struct Member<T> {
     waker: Waker,
 }
 
-/// The tasks to look at.
 pub(crate) struct Ended {
     state: Mutex<EndedState>,
 }
@@ -219,9 +218,6 @@ impl<T> JoinSet<T> {
 
 impl<T: 'static> JoinSet<T> {
     /// Spawns a task on the calling worker, as [`runtime::spawn`](crate::spawn) does.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn spawn(&mut self, future: impl Future<Output = T> + 'static) -> AbortHandle {
         self.add(spawn_local(Identity::new(Location::caller()), future))

@@ -12,9 +12,6 @@ use crate::coop;
 ///
 /// # Errors
 /// [`Elapsed`] if the future was not ready in time.
-///
-/// # Panics
-/// Outside of a runtime.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     limited(sleep(duration), future).await
 }
@@ -23,9 +20,6 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
 ///
 /// # Errors
 /// [`Elapsed`] if the future was not ready by then.
-///
-/// # Panics
-/// Outside of a runtime.
 pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     limited(sleep_until(deadline), future).await
 }

@@ -29,7 +29,6 @@ static WHEELS: AtomicU64 = AtomicU64::new(0);
 
 const NONE: u32 = u32::MAX;
 
-/// Identifies a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimerKey {
     index: u32,
@@ -51,11 +50,9 @@ struct Timer {
 struct Level {
     /// One bit per slot: whether it has timers.
     occupied: u64,
-    /// The first timer of each slot.
     first: [u32; SLOTS],
 }
 
-/// One worker's timers.
 pub(crate) struct TimerWheel {
     start: Instant,
     /// `start` on the other clock, or slightly later, so that no timer fires early.
@@ -113,7 +110,6 @@ impl TimerWheel {
         TimerKey { index, sequence }
     }
 
-    /// The waker of a timer that has not fired.
     pub(crate) fn waker(&mut self, key: TimerKey) -> Option<&mut Waker> {
         let timer = self.timers.get_mut(key.index as usize)?;
         (timer.sequence == key.sequence).then_some(&mut timer.waker)

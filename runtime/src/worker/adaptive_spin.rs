@@ -35,7 +35,6 @@ impl AdaptiveSpin {
         self.expecting.get()
     }
 
-    /// A spin found what it waited for.
     pub(crate) fn found(&self) {
         self.last_skip.set(0);
     }

@@ -8,7 +8,6 @@ use tracing::level_filters::LevelFilter;
 /// How many warnings are kept. Of later ones only the number is.
 const MOST: usize = 16;
 
-/// The warnings of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyLogs {
     kept: RefCell<Vec<String>>,

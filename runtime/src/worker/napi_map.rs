@@ -84,7 +84,6 @@ impl NapiMap {
         *self.queues.write().unwrap_or_else(PoisonError::into_inner) = assigned;
     }
 
-    /// The number that packets of queue 0 have.
     pub(crate) fn first_queue_number(&self) -> u32 {
         u32::from(!self.plain_numbers.load(Ordering::Relaxed))
     }

@@ -20,7 +20,6 @@ pub(crate) struct ThreadParker {
 }
 
 impl ThreadParker {
-    /// Takes a notification, if there is one.
     pub(crate) fn take(&self) -> bool {
         // A locked instruction in a spin would take the cache line away from the one who wakes.
         self.state.load(Ordering::Relaxed) == NOTIFIED

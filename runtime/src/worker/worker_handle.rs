@@ -20,7 +20,6 @@ pub(crate) enum Message {
     Wake(TaskRef<WorkerHandle>, u64),
     /// Adopt a task that was spawned on another thread, at [`WorkerHandle::wake_time`].
     Adopt(NewTask<WorkerHandle>, u64),
-    /// Check [`WorkerHandle::stop`].
     CheckStop,
 }
 

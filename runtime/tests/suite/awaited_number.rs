@@ -6,7 +6,6 @@ use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 
-/// Starts at 0.
 #[derive(Default)]
 pub struct AwaitedNumber {
     value: AtomicU64,

@@ -20,7 +20,6 @@ use crate::drivers::drivers;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Counts as one while it lives.
 struct Counted {
     bytes: Vec<u8>,
     count: Rc<Cell<usize>>,

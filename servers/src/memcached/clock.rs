@@ -51,7 +51,6 @@ impl Clock {
         self.epoch + i64::from(self.now())
     }
 
-    /// A second of this clock as Unix time.
     pub fn unix_of(&self, second: u32) -> i64 {
         self.epoch + i64::from(second)
     }

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use super::tls::TlsConfig;
 
-/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
     /// Text: the classic commands and the meta commands.
     Ascii,
-    /// The binary protocol.
     Binary,
 }
 
@@ -125,7 +123,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether clients must authenticate.
     pub fn requires_authentication(&self) -> bool {
         self.users_file.is_some()
     }

@@ -97,7 +97,6 @@ impl ServerContext {
         super::logging::set_verbosity(level);
     }
 
-    /// Whether a user has this password.
     pub fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
         self.users.as_ref().is_some_and(|users| users.verify(user, password))
     }

@@ -8,16 +8,19 @@ use super::store::{ItemBits, LargeValue, LockedEntry, NewItem, NewValue, OutOfMe
 /// When a storage command stores its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// `set`: always.
     Always,
     /// `add`: if the key is absent.
     Absent,
     /// `replace`: if the key is present.
     Present,
     /// `append`: if the key is present; with `vivify` also if it is absent.
-    Append { vivify: bool },
+    Append {
+        vivify: bool,
+    },
     /// `prepend`: if the key is present; with `vivify` also if it is absent.
-    Prepend { vivify: bool },
+    Prepend {
+        vivify: bool,
+    },
     /// `cas`: if the item's CAS unique is the expected one.
     CasMatches,
 }
@@ -42,7 +45,6 @@ pub struct StoreRequest<B> {
 }
 
 impl<B: AsRef<[u8]>> StoreRequest<B> {
-    /// A copy that owns its key.
     pub fn to_owned(&self) -> StoreRequest<Box<[u8]>> {
         StoreRequest {
             condition: self.condition,
@@ -58,7 +60,6 @@ impl<B: AsRef<[u8]>> StoreRequest<B> {
     }
 }
 
-/// The outcome of a storage command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreOutcome {
     Stored {
@@ -75,7 +76,6 @@ pub enum StoreOutcome {
     OutOfMemory,
 }
 
-/// A value that was received completely.
 #[derive(Debug)]
 pub enum ReceivedValue<'a> {
     Bytes(&'a [u8]),
@@ -199,11 +199,9 @@ fn concatenate<B: AsRef<[u8]>>(
     }
 }
 
-/// The outcome of an arithmetic command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaOutcome {
     Changed {
-        /// The new value.
         value: u64,
         /// The item's CAS unique.
         cas: u64,
@@ -215,7 +213,6 @@ pub enum DeltaOutcome {
     OutOfMemory,
 }
 
-/// An arithmetic command.
 #[derive(Debug, Clone, Copy)]
 pub struct Delta {
     pub amount: u64,

@@ -23,7 +23,6 @@ pub struct TlsConfig {
     pub require_tls13: bool,
 }
 
-/// Whether clients present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCertificates {
     /// Clients are not asked for a certificate.
@@ -112,11 +111,9 @@ mod disabled {
 
     use super::{TlsConfig, TlsError};
 
-    /// Cannot be created.
     #[derive(Debug)]
     pub struct Tls(Infallible);
 
-    /// Cannot be created.
     pub struct LoadedTls(Infallible);
 
     impl Tls {

@@ -41,7 +41,6 @@ impl Model {
         self.entries.insert(key, Entry { version, size, stored: Instant::now(), lifetime });
     }
 
-    /// Gives a key a new lifetime.
     pub fn touched(&mut self, key: u64, lifetime: u32) {
         if let Some(entry) = self.entries.get_mut(&key) {
             (entry.stored, entry.lifetime) = (Instant::now(), lifetime);

@@ -148,7 +148,6 @@ fn forward(ends: &[File; 2], impairment: &Impairment, over: &AtomicBool) {
     }
 }
 
-/// Whether this is an IPv4 packet of TCP with data.
 fn has_data(packet: &[u8]) -> bool {
     let tcp = packet.len() >= 40 && packet[0] == 0x45 && packet[9] == 6;
     tcp && packet.len() > 20 + usize::from(packet[32] >> 4) * 4

@@ -108,7 +108,6 @@ pub fn worker_lines(guest: &mut Machine, nic: usize) -> Vec<WorkerLine> {
     stats.lines().filter_map(|line| line.strip_prefix("STAT worker:")).map(WorkerLine::parse).collect()
 }
 
-/// One worker's line.
 #[derive(Debug)]
 pub struct WorkerLine {
     words: HashMap<String, String>,
@@ -120,7 +119,6 @@ impl WorkerLine {
         Self { words: words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
     }
 
-    /// The value of a word, if the line has it.
     pub fn word(&self, name: &str) -> Option<&str> {
         self.words.get(name).map(String::as_str)
     }

@@ -109,7 +109,6 @@ fn a_server_that_can_not_be_attached_to_is_refused_with_the_reason() {
     }
 }
 
-/// nginx in the foreground, with one worker.
 const NGINX: &str = "daemon off; user root; worker_processes 1; pid FOLDER/pid; error_log FOLDER/log;
 events {} http { access_log off; server { listen 198.18.0.1:11211; root FOLDER; } }";
 

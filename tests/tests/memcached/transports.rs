@@ -137,7 +137,6 @@ impl Server {
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))
     }
 
-    /// The sockets among its descriptors.
     fn sockets(&self) -> usize {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
         let targets = descriptors.flatten().flat_map(|descriptor| std::fs::read_link(descriptor.path()));

@@ -27,7 +27,6 @@ fn new_bar(quiet: bool, total: u64, template: &str) -> ProgressBar {
     bar
 }
 
-/// The progress of storing records.
 pub fn for_records(quiet: bool, records: u64) -> ProgressBar {
     new_bar(quiet, records, "storing {bar:30} {human_pos}/{human_len} records, {per_sec}, {eta} left")
 }

@@ -135,7 +135,6 @@ impl Flags {
         None
     }
 
-    /// The runtime of the generator.
     pub fn builder(&self) -> std::io::Result<Builder> {
         let mut builder = Builder::new().workers(self.threads.into());
         if let Some(policy) = self.policy {

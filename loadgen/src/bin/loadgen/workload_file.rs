@@ -24,7 +24,6 @@ fn is_switch(argument: &clap::Arg) -> bool {
     matches!(argument.get_action(), ArgAction::SetTrue)
 }
 
-/// Whether one of the two flags conflicts with the other.
 fn conflict(command: &Command, one: &clap::Arg, other: &clap::Arg) -> bool {
     let excludes = |one: &clap::Arg, other: &clap::Arg| {
         command.get_arg_conflicts_with(one).iter().any(|argument| argument.get_id() == other.get_id())

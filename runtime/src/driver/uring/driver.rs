@@ -37,7 +37,6 @@ pub(crate) struct UringDriver {
     pub(super) epoll: EpollDriver,
     /// Wakes this driver's worker.
     pub(super) wake: Arc<WakeHandle>,
-    /// Sockets with something to send.
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
     pub(super) written_bytes: Cell<usize>,

@@ -27,7 +27,6 @@ impl ListenerState {
     }
 }
 
-/// What a listener has accepted.
 #[derive(Default)]
 pub(super) struct AcceptState {
     /// The id of the armed accept.

@@ -18,9 +18,7 @@ pub(super) const WAKE_MESSAGE: u64 = u64::MAX - 1;
 
 #[derive(Clone)]
 pub(super) enum Operation {
-    /// A multishot accept.
     Accept(Rc<ListenerState>),
-    /// A multishot receive.
     Receive(Rc<SocketState>),
     /// A send that does not wait for room, and posts no completion if everything was sent.
     Send(Rc<SocketState>),
@@ -28,13 +26,11 @@ pub(super) enum Operation {
     WaitingSend(Rc<SocketState>),
     /// A zero-copy send: the bytes have to live until its notification.
     ZeroCopy(Box<(Rc<SocketState>, bytes::Bytes)>),
-    /// A poll of the epoll instance.
     Epoll,
     /// A poll of the worker's eventfd.
     Eventfd,
     /// A message to another worker's ring that wakes the worker.
     WakeMessage(Box<WakeMessage>),
-    /// One that the application has submitted.
     Application(Rc<dyn ApplicationOperation>),
 }
 

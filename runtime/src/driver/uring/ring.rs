@@ -27,7 +27,6 @@ thread_local! {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Features(pub(super) Vec<&'static str>);
 
-/// A ring, owned by one thread.
 pub(super) struct Ring {
     ring: IoUring,
     /// The index under which the ring's descriptor is registered with the thread, if it is.
@@ -69,7 +68,6 @@ impl Ring {
         Ok((Self { ring, registered, backlog: VecDeque::new(), no_iowait }, features))
     }
 
-    /// Whether the kernel knows an operation.
     pub(super) fn supports(&self, operation: u8) -> bool {
         supports(&self.ring, operation)
     }

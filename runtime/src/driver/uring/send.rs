@@ -29,7 +29,6 @@ const REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_NOTIF_USAGE_ZC_COPIED`.
 const COPIED: i32 = i32::MIN;
 
-/// The sends of one turn.
 pub(super) struct TurnSends {
     pub(super) count: usize,
     /// Something follows when one of them has completed: a task is woken, or the connection ends.
@@ -47,7 +46,6 @@ impl UringDriver {
         self.written_bytes.set(self.written_bytes.get().saturating_add(bytes));
     }
 
-    /// Counts bytes that the kernel has taken.
     pub(super) fn count_sent(&self, bytes: usize) {
         self.sent_bytes.set(self.sent_bytes.get() + bytes as u64);
     }

@@ -76,7 +76,6 @@ impl SocketState {
     }
 }
 
-/// What a socket has received.
 #[derive(Default)]
 pub(super) struct ReceiveState {
     /// The id of the armed receive.
@@ -129,7 +128,6 @@ impl ReceiveState {
         self.wanted = wanted;
     }
 
-    /// The number of bytes to be read.
     pub(super) fn unread(&self) -> usize {
         self.slice.as_ref().map_or(0, |slice| slice.len()) + self.copied.len()
     }
@@ -174,7 +172,6 @@ impl ReceiveState {
     }
 }
 
-/// What a socket has to send.
 #[derive(Default)]
 pub(super) struct SendState {
     /// The bytes of the next send.
@@ -193,7 +190,6 @@ pub(super) struct SendState {
 
 /// Bytes that are being sent.
 pub(super) enum SendBuffer {
-    /// A copy of what was written.
     Copied(Vec<u8>),
     /// The writer's buffer.
     Owned(bytes::Bytes),
@@ -241,7 +237,6 @@ impl SendState {
         self.unsent() == 0 && std::mem::take(&mut self.shutdown_when_sent)
     }
 
-    /// Stores the error, and returns the send in flight.
     pub(super) fn fail(&mut self, error: io::Error) -> Option<Box<InFlightSend>> {
         self.queued = Vec::new();
         self.failed.get_or_insert(error);
@@ -274,7 +269,6 @@ pub(super) fn runtime_has_ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the runtime of this socket has ended")
 }
 
-/// Stores the waker of a context.
 pub(super) fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
     match slot {
         Some(waker) => waker.clone_from(context.waker()),

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use servers::memcached::ClientCertificates;
 
-/// The extended options that have an effect.
 #[derive(Debug)]
 pub struct ExtendedOptions {
     pub maxconns_fast: bool,

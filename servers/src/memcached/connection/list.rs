@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use slab::Slab;
 
-/// All open connections.
 #[derive(Debug, Default)]
 pub struct ConnectionList(Mutex<Slab<Arc<ConnectionInfo>>>);
 
@@ -75,7 +74,6 @@ impl ConnectionInfo {
         self.stalled.store(stalled, Ordering::Relaxed);
     }
 
-    /// The second of the last request.
     pub fn last_request(&self) -> u32 {
         self.last_request.load(Ordering::Relaxed)
     }

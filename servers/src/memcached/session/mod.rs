@@ -46,7 +46,6 @@ pub enum SessionStep {
     Close,
 }
 
-/// How the execution of a request ended.
 pub enum RequestOutcome {
     /// It is complete and took this many bytes of input.
     Done(usize),
@@ -73,19 +72,14 @@ pub struct KeyDump<'a> {
 
 /// A list of counted prefixes of keys that is being sent.
 pub struct PrefixDump {
-    /// The last prefix that was listed.
     pub last: Box<[u8]>,
     /// How many parts were written, at least 1.
     pub parts: u32,
 }
 
-/// What the next bytes of the input are.
 pub enum PendingInput {
-    /// A request.
     Request,
-    /// The data block of a storage command.
     DataBlock(Box<DataBlock>),
-    /// This many bytes that are discarded.
     Discard(usize),
 }
 
@@ -99,7 +93,6 @@ pub struct DataBlock {
     pub terminator_length: usize,
 }
 
-/// A value that is being received.
 pub enum PartialValue {
     Small { received: Vec<u8>, _charge: BufferCharge },
     Large { value: LargeValue, filled: usize },
@@ -159,7 +152,6 @@ pub struct Session<'a> {
     pub prefix_dump: Option<Box<PrefixDump>>,
     /// Whether other commands than gets are refused.
     pub gets_only: bool,
-    /// Requests until the turn is over.
     turn_requests_left: u32,
     /// The current second of the store's clock.
     pub now: u32,
@@ -208,12 +200,10 @@ impl<'a> Session<'a> {
         self.now
     }
 
-    /// Counts an event for the statistics of key prefixes.
     pub fn count_key(&self, key: &[u8], event: KeyEvent) {
         self.context.prefix_counts.count(key, event);
     }
 
-    /// Takes the buffered replies.
     pub fn take_buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.replies)
     }
@@ -244,7 +234,6 @@ impl<'a> Session<'a> {
         self.large_value.take()
     }
 
-    /// Counts bytes that were sent.
     pub fn count_sent(&self, bytes: usize) {
         self.counters.bytes_written.add(bytes as u64);
     }
@@ -270,7 +259,6 @@ impl<'a> Session<'a> {
         self.turn_requests_left == 0
     }
 
-    /// Begins a new turn.
     pub fn renew_turn(&mut self) {
         self.turn_requests_left = self.context.config.requests_per_turn.max(1);
     }
@@ -318,7 +306,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Discards the next `bytes` of input.
     pub fn discard_input(&mut self, bytes: usize) {
         if bytes > 0 {
             self.pending = PendingInput::Discard(bytes);

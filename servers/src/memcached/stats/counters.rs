@@ -92,7 +92,6 @@ impl WorkerCounters {
     }
 }
 
-/// The counters of all workers.
 #[derive(Debug)]
 pub struct Counters(Box<[WorkerCounters]>);
 

@@ -47,7 +47,6 @@ impl PolicySection {
         self.latest().as_ref().is_some_and(|(taken, _)| age(*taken) < MAX_AGE)
     }
 
-    /// The last snapshot.
     pub fn lines(&self) -> Lines {
         self.latest().as_ref().map(|(_, lines)| Arc::clone(lines)).unwrap_or_default()
     }

@@ -54,7 +54,6 @@ impl<'a> LockedEntry<'a> {
         Some((header, value))
     }
 
-    /// Records that a client has fetched the item.
     pub fn record_fetch(&mut self) {
         self.record(ItemBits::FETCHED);
     }
@@ -96,7 +95,6 @@ impl<'a> LockedEntry<'a> {
         }
     }
 
-    /// Removes the item, if there is one.
     pub fn remove(&mut self) {
         if let Some(location) = self.location.take() {
             self.shard.remove(self.hash, location);

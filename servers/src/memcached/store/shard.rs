@@ -14,7 +14,6 @@ use super::memory::{MemoryBudget, map_anonymous};
 use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
 use super::value::LargeValue;
 
-/// Events that the store counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreCounters {
@@ -46,7 +45,6 @@ impl std::ops::AddAssign for StoreCounters {
     }
 }
 
-/// An entry of the hash table.
 #[derive(Debug, Clone, Copy)]
 struct TableEntry {
     /// The lower half of the key's hash.
@@ -120,7 +118,6 @@ impl Shard {
         self.large_values.get(item_layout::large_value_number(self.log.item(location), header))
     }
 
-    /// Stores a large value and returns its number.
     pub fn add_large_value(&mut self, large: LargeValue) -> u32 {
         large.mark_stored();
         self.large_values.insert(Arc::new(large)) as u32

@@ -19,7 +19,6 @@ pub enum Command<'a> {
         with_cas: bool,
         /// The new expiry for `gat` and `gats`, as sent.
         touch: Option<i32>,
-        /// The rest of the line.
         keys: &'a [u8],
     },
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`. A data block follows the line.
@@ -48,7 +47,6 @@ pub enum Command<'a> {
     Quit,
     /// Any other line: an administrative or an unknown command.
     Admin,
-    /// An invalid line.
     Invalid {
         reply: &'static [u8],
         noreply: bool,
@@ -69,7 +67,6 @@ impl Command<'_> {
     }
 }
 
-/// The line of a storage command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StoreLine<'a> {
     pub condition: Condition,
