@@ -13,7 +13,6 @@ pub struct AwaitedNumber {
 }
 
 impl AwaitedNumber {
-    /// Sets the number, and wakes who waits.
     pub fn set(&self, value: u64) {
         self.value.store(value, Ordering::Release);
         self.waker.wake();

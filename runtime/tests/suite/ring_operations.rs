@@ -50,7 +50,6 @@ fn memory_file(bytes: &[u8]) -> File {
     file
 }
 
-/// Reads into a counted buffer.
 fn read(file: &File, mut keep: Counted) -> RingOperation<Counted> {
     let fd = types::Fd(file.as_raw_fd());
     let entry = opcode::Read::new(fd, keep.bytes.as_mut_ptr(), keep.bytes.len() as u32).offset(u64::MAX);

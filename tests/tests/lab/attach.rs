@@ -9,12 +9,10 @@ use serial_test::serial;
 use tests::memcached::wait_until;
 use tests::{isolated, program};
 
-fn attach(arguments: &[&str]) -> Output {
-    Command::new(tests::own_program("lab")).arg("attach").args(arguments).output().unwrap()
-}
+use super::reports::{array, run};
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
+fn attach(arguments: &[&str]) -> Output {
+    run(&[&["attach"], arguments].concat())
 }
 
 /// Measures a server at a rate that an unoptimized fleet can keep, and checks what was attached.

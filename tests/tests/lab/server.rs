@@ -80,7 +80,6 @@ pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
     }
 }
 
-/// Connects a fleet, and stores the records that it asks for.
 pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, FleetError> {
     let mut fleet = Fleet::connect(fleet_config(server, connections))?;
     fleet.store_records(RECORDS)?;

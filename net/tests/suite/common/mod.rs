@@ -11,7 +11,6 @@ pub fn local() -> std::net::SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Both ends of a connection.
 pub async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(local()).unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
