@@ -94,13 +94,8 @@ impl AsyncRead for Stdin {
     }
 }
 
-impl fmt::Debug for Stdin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stdin").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Stdin, "Stdin");
 
-/// Declares a stream that is written to.
 macro_rules! output {
     ($(#[$doc:meta])* $name:ident, $(#[$function_doc:meta])* $function:ident) => {
         $(#[$doc])*

@@ -19,7 +19,7 @@ use std::time::Duration;
 use policies::descriptors::EpollParams;
 use policies::law::QueueSettings;
 
-pub use self::driver_kind::{DriverKind, UnknownDriver};
+pub use self::driver_kind::DriverKind;
 use self::epoll::EpollDriver;
 use self::uring::driver::UringDriver;
 use self::uring::ring_options::RingOptions;

@@ -1,7 +1,6 @@
 //! Operations that an application submits to its worker's ring.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -129,12 +128,7 @@ impl<T> Future for RingOperation<T> {
     }
 }
 
-impl<T> fmt::Debug for RingOperation<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ended = self.submission.0.borrow().ended;
-        f.debug_struct("RingOperation").field("ended", &ended).finish_non_exhaustive()
-    }
-}
+opaque_debug!(RingOperation<T>, "RingOperation", [T], |it| "ended" = it.submission.0.borrow().ended);
 
 impl<T> Drop for RingOperation<T> {
     fn drop(&mut self) {
@@ -158,7 +152,6 @@ struct SubmissionState<T> {
     /// What the kernel uses; not to be touched until the operation has ended.
     keep: Option<T>,
     result: Option<i32>,
-    /// The last completion has come.
     ended: bool,
     waker: Option<Waker>,
     dispose: Option<fn(io::Result<u32>, T)>,

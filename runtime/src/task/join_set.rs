@@ -1,7 +1,6 @@
 //! Tasks that are awaited together.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
@@ -59,7 +58,6 @@ impl Ended {
         Arc::new(Self { state: Mutex::new(EndedState::default()) })
     }
 
-    /// The waker of one task's joiner.
     pub(crate) fn waker(self: &Arc<Self>, key: usize) -> Waker {
         Waker::from(Arc::new(MemberWaker { key, ended: Arc::clone(self) }))
     }
@@ -244,8 +242,4 @@ impl<T> Drop for JoinSet<T> {
     }
 }
 
-impl<T> fmt::Debug for JoinSet<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinSet").field("len", &self.len()).finish()
-    }
-}
+opaque_debug!(JoinSet<T>, "JoinSet", [T], |it| "len" = it.len());

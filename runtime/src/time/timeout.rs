@@ -1,6 +1,5 @@
 //! A limit on how long a future is awaited.
 
-use std::fmt;
 use std::future::Future;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
@@ -39,16 +38,9 @@ async fn limited<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapse
 }
 
 /// A [`timeout`] has expired. Converts to an [`io::Error`](std::io::Error) of the kind `TimedOut`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the timeout has expired")]
 pub struct Elapsed;
-
-impl fmt::Display for Elapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the timeout has expired")
-    }
-}
-
-impl std::error::Error for Elapsed {}
 
 impl From<Elapsed> for std::io::Error {
     fn from(elapsed: Elapsed) -> Self {

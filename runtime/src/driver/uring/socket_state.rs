@@ -1,7 +1,6 @@
 //! A stream socket as its operations see it.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Deref;
@@ -30,11 +29,7 @@ impl Deref for Received {
     }
 }
 
-impl fmt::Debug for Received {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received").field("length", &self.len()).finish()
-    }
-}
+opaque_debug!(Received, "Received", |it| "length" = it.len());
 
 /// A socket's receive and send state. It lives, and the descriptor stays open, until the last operation has
 /// completed.
@@ -78,7 +73,6 @@ impl SocketState {
 
 #[derive(Default)]
 pub(super) struct ReceiveState {
-    /// The id of the armed receive.
     pub(super) operation: Option<NonZeroU64>,
     /// Whether that is cancelled, and will complete for the last time.
     pub(super) cancelled: bool,
@@ -143,7 +137,6 @@ impl ReceiveState {
         length
     }
 
-    /// Whether the receive is not armed, and is to be armed for a reader.
     pub(super) fn may_arm(&self, unread_limit: usize) -> bool {
         self.operation.is_none() && !self.starved && !self.ended && self.unread() < unread_limit
     }
