@@ -98,7 +98,6 @@ pub enum Protocol {
     Resp,
 }
 
-/// User name and password.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
     pub user: String,
@@ -111,7 +110,6 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// TLS certificates, keys and verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TlsFiles {
     /// CA certificates of the servers, PEM. Required unless verification is skipped.
@@ -122,7 +120,6 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
     /// The name in the server's certificate; by default its address.
     pub server_name: Option<String>,
-    /// Accepts any certificate.
     pub skip_verification: bool,
 }
 
@@ -130,9 +127,7 @@ pub struct TlsFiles {
 /// coordinator only.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct MeasurementOverrides {
-    /// Connections of each worker to each server.
     pub connections: Option<usize>,
-    /// Requests in flight per connection.
     pub depth: Option<usize>,
     /// Requests per second, in addition to those of the agents; 0 selects the closed loop.
     pub rate: Option<f64>,
@@ -149,15 +144,11 @@ pub struct Config {
     /// The servers. Each holds all records.
     pub servers: Vec<Address>,
     pub protocol: Protocol,
-    /// Credentials, if the servers require authentication.
     pub credentials: Option<Credentials>,
-    /// TLS, if the servers require it.
     pub tls: Option<TlsFiles>,
-    /// Connections of each worker to each server.
     pub connections: usize,
     /// Whether each worker connects to only one server, assigned round-robin.
     pub round_robin: bool,
-    /// Requests in flight per connection.
     pub depth: usize,
     /// Closed loop, open loop or recorded times.
     pub pacing: Loop,
@@ -176,7 +167,6 @@ pub struct Config {
     pub nodelay: bool,
     /// Whether to take kernel timestamps (`SO_TIMESTAMPING`), which separate wire time from client overhead.
     pub kernel_timestamps: bool,
-    /// Keys, values and operations.
     pub workload: Workload,
     /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether the generator
     /// is the bottleneck.
@@ -225,7 +215,6 @@ impl Default for Config {
     }
 }
 
-/// The longest measurement and warm-up.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 impl Config {
@@ -241,7 +230,6 @@ impl Config {
         (0..workers).map(|worker| self.servers_of(worker).len() * self.connections).sum()
     }
 
-    /// The fixed warm-up before the measurement.
     pub(crate) fn warm_up(&self) -> Duration {
         match self.warm_up {
             WarmUp::Fixed(time) => time,

@@ -36,13 +36,9 @@ pub struct AgentOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AgentEvent {
-    /// A connection could not be accepted.
     AcceptFailed(String),
     CoordinatorConnected(SocketAddr),
-    SessionFailed {
-        coordinator: SocketAddr,
-        reason: String,
-    },
+    SessionFailed { coordinator: SocketAddr, reason: String },
     RunStarted(Vec<String>),
     RunEnded,
 }

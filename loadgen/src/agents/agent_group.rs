@@ -143,7 +143,6 @@ impl AgentGroup {
     }
 }
 
-/// The configurations of the coordinator and its agents.
 struct LoadSplit {
     coordinator: Config,
     agents: Vec<Config>,

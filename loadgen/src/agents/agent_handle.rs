@@ -30,7 +30,6 @@ pub(super) struct ClockReading {
     theirs: u64,
 }
 
-/// The coordinator's connection to one agent.
 #[derive(Debug)]
 pub(super) struct AgentHandle {
     pub(super) name: String,

@@ -84,7 +84,6 @@ fn new_hmac(key: &[u8]) -> HmacSha256 {
     HmacSha256::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
 }
 
-/// Computes the tags of one direction.
 #[derive(Debug)]
 struct MessageAuthenticator {
     key: [u8; TAG],

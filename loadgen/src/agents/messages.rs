@@ -13,13 +13,11 @@ pub(crate) enum CoordinatorRequest {
     Prepare(Box<Config>, WorkerRange),
     /// Start when the agent's clock shows this time, in nanoseconds.
     Start(u64),
-    /// End the run early.
     Stop,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AgentResponse {
-    /// The agent accepts the coordinator.
     Welcome {
         threads: usize,
         /// Share of the rate per connection.
@@ -30,7 +28,6 @@ pub(crate) enum AgentResponse {
     Ready,
     /// The agent can't do what was requested.
     Failed(String),
-    /// Heartbeat during a run.
     Running(Option<Progress>),
     Done(Box<Measurement>),
 }

@@ -43,7 +43,6 @@ impl Connection {
         }
     }
 
-    /// Runs until the stream is to be closed.
     async fn session(&self, mut stream: BoxedTransport) -> Result<SessionEnd, Error> {
         let mut decoder = ResponseDecoder::new(self.worker.protocol);
         let mut expected = ExpectedValue::default();

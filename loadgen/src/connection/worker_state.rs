@@ -12,7 +12,6 @@ use crate::workload::distribution::Distribution;
 pub(crate) struct WorkerState {
     pub(crate) requests: RefCell<RequestWriter>,
     pub(crate) recorder: RefCell<Recorder>,
-    /// Requests in flight per connection.
     pub(crate) depth: usize,
     /// Whether a response triggers the next request.
     pub(crate) closed_loop: bool,

@@ -31,7 +31,6 @@ pub(crate) struct RequestWriter {
     workload: Workload,
     protocol: Protocol,
     cumulative_shares: Vec<(f64, Operation)>,
-    /// Digits of the last record's number.
     digits: usize,
     picker: Picker,
     trace: Option<CacheTrace>,
@@ -60,7 +59,6 @@ impl RequestWriter {
         self.protocol == Protocol::Binary
     }
 
-    /// Takes requests from a trace from now on.
     pub(crate) fn follow(&mut self, trace: CacheTrace) {
         self.trace = Some(trace);
     }

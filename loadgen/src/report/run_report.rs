@@ -48,7 +48,6 @@ pub struct Report {
     pub connect: Option<Summary>,
     /// Requests in flight on a connection, at each request.
     pub op_q: Summary,
-    /// Keys that were found.
     pub hits: u64,
     /// Keys that were not found.
     pub misses: u64,
@@ -58,7 +57,6 @@ pub struct Report {
     pub errors: u64,
     /// Values that differed from what was stored, warm-up included.
     pub wrong: u64,
-    /// Requests without a response.
     pub unanswered: u64,
     /// Requests that were skipped because their connection was busy (`skip`).
     pub skipped: u64,
@@ -138,7 +136,6 @@ impl SeriesPoint {
     }
 }
 
-/// The result of an agent's run.
 #[derive(Debug)]
 pub(crate) struct AgentOutcome {
     pub(crate) agent: String,
@@ -146,7 +143,6 @@ pub(crate) struct AgentOutcome {
     pub(crate) result: Result<Measurement, String>,
 }
 
-/// An agent's part of a run.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct AgentReport {

@@ -26,9 +26,6 @@ pub async fn run(config: &Config) -> Result<Report, Error> {
 
 /// Runs a load until its duration is over or `stop` is set. If it is stopped, the report covers the time until
 /// then. Calls `progress` ten times per second.
-///
-/// # Errors
-/// As [`run`].
 pub async fn run_until(
     config: &Config,
     stop: &AtomicBool,

@@ -27,7 +27,6 @@ use crate::workload::recorded_times;
 /// How long to wait, after the end, for outstanding responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The index of a worker in this process and among all agents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerIndex {
     pub(super) local_workers: usize,
@@ -261,7 +260,6 @@ pub(super) struct StartBarrier {
 }
 
 impl StartBarrier {
-    /// The number of workers that wait for the start.
     pub(super) fn ready(&self) -> usize {
         self.ready.load(Ordering::SeqCst)
     }

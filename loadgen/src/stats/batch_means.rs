@@ -9,11 +9,8 @@ use crate::stats::timeline::Timeline;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// The figure of the whole run.
     pub mean: f64,
-    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end of the interval.
     pub high: f64,
     pub batches: usize,
 }

@@ -32,7 +32,6 @@ struct Delivery {
 #[derive(Clone)]
 pub(crate) struct CollectorSender(Sender<Delivery>);
 
-/// One worker's connection to the collector.
 pub(crate) struct CollectorLink {
     queue: CollectorSender,
     emptied_sender: Sender<Vec<IntervalHistograms>>,
@@ -135,7 +134,6 @@ impl Collector {
         self.precise_intervals.get().copied()
     }
 
-    /// The progress as of the last interval.
     pub(crate) fn progress(&self) -> Option<Progress> {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }

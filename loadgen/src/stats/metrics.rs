@@ -53,16 +53,13 @@ impl Metric {
 pub(crate) struct Counts {
     /// Requests whose response arrived in the interval; latencies are in the interval in which their requests were due.
     pub(crate) replies: u64,
-    /// Keys that were found.
     pub(crate) hits: u64,
     /// Keys that were not found.
     pub(crate) misses: u64,
     /// `cas` requests that failed because the record had changed.
     pub(crate) conflicts: u64,
     pub(crate) errors: u64,
-    /// Values that differ from what was stored.
     pub(crate) wrong: u64,
-    /// Requests without a response.
     pub(crate) unanswered: u64,
     /// Requests that were skipped because their connection was busy.
     pub(crate) skipped: u64,

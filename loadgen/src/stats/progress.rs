@@ -12,7 +12,6 @@ use crate::stats::timeline::Timeline;
 pub struct Progress {
     /// Time since the start, warm-up included.
     pub elapsed: Duration,
-    /// Responses so far.
     pub requests: u64,
     /// Requests per second, over the last second.
     pub qps: f64,

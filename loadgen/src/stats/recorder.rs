@@ -54,7 +54,6 @@ struct LateValues {
     values: Vec<(usize, u64)>,
 }
 
-/// What a worker hands to the collector.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedBatch {
     live: Vec<IntervalHistograms>,
@@ -90,7 +89,6 @@ impl Recorder {
         }
     }
 
-    /// Also keeps each latency from now on.
     pub(crate) fn keep_samples(&mut self) {
         self.samples = Some(Vec::new());
     }
@@ -207,7 +205,6 @@ impl IntervalHistograms {
         Self { interval: 0, counts: Counts::default(), histograms: std::array::from_fn(|_| new_histogram()) }
     }
 
-    /// Moves the contents out.
     fn drain(&mut self) -> IntervalStats {
         let histograms =
             std::array::from_fn(|index| CompactHistogram::from_histogram(&self.histograms[index]));

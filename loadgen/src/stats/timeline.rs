@@ -79,7 +79,6 @@ impl Timeline {
     }
 }
 
-/// The metrics of a range of intervals.
 #[derive(Debug, Clone)]
 pub(crate) struct TotalStats {
     pub(crate) counts: Counts,

@@ -28,7 +28,6 @@ pub(crate) struct TimestampedTcpStream {
     begin: usize,
     end: usize,
     control: Vec<u8>,
-    /// Timestamp of the buffer's contents.
     timestamp: Option<RxTimestamp>,
 }
 

@@ -22,7 +22,6 @@ pub struct Workload {
     pub records: u64,
     /// How requests are spread over the records.
     pub popularity: Popularity,
-    /// The operations and their weights.
     pub mix: Mix,
     /// Keys per `get`, at least 1.
     pub multiget: u16,

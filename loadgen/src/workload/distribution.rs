@@ -6,6 +6,7 @@ use std::str::FromStr;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution as _, Exp, Normal, Uniform};
 
+use crate::invalid_value::InvalidValue;
 use crate::workload::serde_display;
 
 /// A distribution of non-negative numbers: bytes or microseconds, depending on its use.
@@ -114,19 +115,12 @@ fn open_unit(random: &mut impl Rng) -> f64 {
     1.0 - random.random::<f64>()
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} is not a distribution; write a number, or fixed:N, uniform:MIN,MAX, normal:MEAN,SD, exponential:MEAN, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, fb_key, fb_value or fb_ia"
-)]
-pub struct InvalidDistribution {
-    given: String,
-}
-
 impl FromStr for Distribution {
-    type Err = InvalidDistribution;
+    type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = || InvalidDistribution { given: text.to_owned() };
+        const EXPECTED: &str = "a distribution; write a number, or fixed:N, uniform:MIN,MAX, normal:MEAN,SD, exponential:MEAN, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, fb_key, fb_value or fb_ia";
+        let invalid = || InvalidValue::new(text, EXPECTED);
         if let Ok(number) = text.parse::<f64>() {
             return valid(Distribution::Fixed(number)).ok_or_else(invalid);
         }

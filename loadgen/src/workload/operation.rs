@@ -66,12 +66,10 @@ impl Operation {
         }
     }
 
-    /// Whether the request carries a value.
     pub(crate) fn stores(self) -> bool {
         matches!(self, Self::Set | Self::Add | Self::Replace | Self::Append | Self::Prepend | Self::MetaSet)
     }
 
-    /// Whether the operation works on a counter.
     pub(crate) fn is_arithmetic(self) -> bool {
         matches!(self, Self::Incr | Self::Decr)
     }

@@ -41,7 +41,6 @@ impl RunProgressBar {
         self.show_named("", progress);
     }
 
-    /// Shows the progress after the name of the measurement.
     pub fn show_named(&mut self, name: &str, progress: Progress) {
         self.bar.set_position(u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX));
         self.rates.push_back(progress.qps);

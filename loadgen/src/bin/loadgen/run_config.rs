@@ -99,7 +99,6 @@ impl Flags {
         })
     }
 
-    /// The secret that coordinator and agents share.
     #[cfg(feature = "agents")]
     pub fn secret(&self) -> Result<Option<String>, String> {
         self.secret_file.as_deref().map(first_line).transpose()

@@ -72,7 +72,6 @@ pub async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, 
     Ok(stop)
 }
 
-/// The command line is wrong.
 pub const USAGE: u8 = 2;
 pub const INVALID: u8 = 3;
 pub const FAILURES: u8 = 4;

@@ -31,7 +31,6 @@ fn conflict(command: &Command, one: &clap::Arg, other: &clap::Arg) -> bool {
     excludes(one, other) || excludes(other, one)
 }
 
-/// Whether a flag conflicts with one of the command line.
 fn is_overridden(argument: &clap::Arg, command: &Command, given: &ArgMatches) -> bool {
     command
         .get_arguments()
