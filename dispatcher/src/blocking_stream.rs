@@ -45,11 +45,9 @@ pub struct BlockingStream<K = Tcp> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// What was taken from the slot.
 #[derive(Default)]
 struct Unread {
     bytes: Vec<u8>,
-    /// How many of them were read.
     read: usize,
 }
 

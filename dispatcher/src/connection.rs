@@ -102,6 +102,7 @@ impl Dispatcher {
         }
     }
 
+    /// What the dispatcher has counted.
     pub fn metrics(&self) -> DispatcherMetrics {
         DispatcherMetrics {
             threads: self.0.threads.load(Ordering::Relaxed),

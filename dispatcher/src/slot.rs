@@ -30,7 +30,6 @@ struct SlotState {
 
 #[derive(Debug)]
 enum End {
-    /// The peer has closed its side.
     Closed,
     /// Returned by the next read; after it the stream is at its end.
     Failed(io::Error),
@@ -40,7 +39,6 @@ enum End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotUse {
     Reads,
-    /// It has dropped its stream, and runs.
     Dropped,
     Ended,
 }
@@ -48,9 +46,7 @@ pub(crate) enum SlotUse {
 /// What became of bytes that were put into a slot.
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
-    /// How many there was room for.
     pub(crate) taken: usize,
-    /// To be woken, as it waits for them.
     pub(crate) wake: Option<Thread>,
     /// There is no room for more; the task is woken when there is.
     pub(crate) full: bool,

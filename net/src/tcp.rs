@@ -61,9 +61,6 @@ impl Stream<Tcp> {
     /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
     /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
     /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
-    ///
-    /// # Errors
-    /// [`IntoStdError`], with the stream.
     pub async fn into_std(self) -> Result<(std::net::TcpStream, Vec<u8>), IntoStdError<Tcp>> {
         self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
     }
@@ -94,12 +91,6 @@ impl Stream<Tcp> {
         self.socket().set_tcp_nodelay(nodelay)
     }
 
-    /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see `tcp(7)`.
-    #[doc(alias = "TCP_QUICKACK")]
-    pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
-        self.socket().set_tcp_quickack(quickack)
-    }
-
     /// Probes the peer of a connection without traffic: after which time, how often, and after how many lost probes the
     /// connection breaks, with second granularity. What is not given is as in `net.ipv4.tcp_keepalive_*`. `None`, the default,
     /// turns probes off.
@@ -112,12 +103,6 @@ impl Stream<Tcp> {
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.socket().set_tcp_user_timeout(limit)
-    }
-
-    /// Sets the IPv4 time to live of outgoing packets, in hops.
-    #[doc(alias = "IP_TTL")]
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        self.socket().set_ttl_v4(ttl)
     }
 }
 
@@ -136,17 +121,11 @@ impl Listener<Tcp> {
     }
 
     /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
     pub fn bind_with_backlog(address: impl ToSocketAddrs, backlog: i32) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new().backlog(backlog))
     }
 
     /// Like [`Listener::bind`], with options.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
         let socket = first_that_works(&address, |address| listening_socket(address, options, None))?;
         Self::from_socket(socket, options.listen_backlog())
@@ -210,9 +189,6 @@ impl Listener<Tcp> {
 
     /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
     /// first.
-    ///
-    /// # Errors
-    /// As [`Listener::accept`].
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream<Tcp>, SocketAddr)>> {
         self.poll_accept_socket(context).map(|result| self.accepted(result?))
     }

@@ -35,9 +35,6 @@ impl UdpSocket {
     }
 
     /// Like [`UdpSocket::bind`], with options; the backlog has no meaning.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::bind`].
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
         let socket = first_that_works(&address, |address| bound_socket(address, options))?;
         Self::from_std(socket.into())
@@ -89,9 +86,6 @@ impl UdpSocket {
     }
 
     /// Receives a datagram. Returns its length in `buffer`; the part that does not fit is lost.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.fd.io(Direction::Read, |socket| socket.recv(buffer)).await?;
         self.fd.record_datagrams(1, length);
@@ -99,9 +93,6 @@ impl UdpSocket {
     }
 
     /// Waits for a datagram, and returns it without receiving it, as [`UdpSocket::recv_from`] would.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     #[doc(alias = "MSG_PEEK")]
     pub async fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.fd.io(Direction::Read, |socket| socket.peek_from(buffer)).await
@@ -151,21 +142,8 @@ impl UdpSocket {
 
     /// Receives a datagram, as [`UdpSocket::recv_from`], with what [`DatagramInfo`] lists. Addresses of IPv4 are mapped
     /// (`::ffff:192.0.2.1`) on a socket of both families.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     pub async fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.io(Direction::Read, |socket| udp_message::receive(socket, buffer)).await?;
-        self.fd.record_datagrams(received.count(), received.length);
-        Ok(received)
-    }
-
-    /// Like [`UdpSocket::recv_msg`], without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
-    pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
-        let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
         self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
@@ -193,18 +171,7 @@ impl UdpSocket {
         self.fd.io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options)).await
     }
 
-    /// Like [`UdpSocket::send_msg`], without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is no room, or as [`UdpSocket::send_msg`].
-    pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
-        self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
-    }
-
     /// Receives the datagrams that are there, at least one, into a batch. Returns how many.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     #[doc(alias = "recvmmsg")]
     pub async fn recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         let count = self.fd.io(Direction::Read, |socket| batch.receive(socket)).await?;
@@ -284,9 +251,6 @@ impl UdpSocket {
     }
 
     /// Gives the socket back, non-blocking as it is.
-    ///
-    /// # Errors
-    /// Those of `epoll_ctl(2)`.
     pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
         self.fd.into_inner()
     }

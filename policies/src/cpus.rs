@@ -31,7 +31,6 @@ pub struct Cpus(BTreeSet<u32>);
 const LARGEST_CPU: u32 = 1 << 16;
 
 impl Cpus {
-    /// The empty set.
     pub fn none() -> Self {
         Self::default()
     }
@@ -40,7 +39,6 @@ impl Cpus {
         Self(BTreeSet::from([cpu]))
     }
 
-    /// Whether the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -53,7 +51,6 @@ impl Cpus {
         self.0.contains(&cpu)
     }
 
-    /// The CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }

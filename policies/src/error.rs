@@ -10,7 +10,6 @@ use crate::policy::Policy;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The network namespace has no interface of this name.
     #[error(
         "no interface {name:?}{}",
         if available.is_empty() { String::new() } else { format!("; available: {available}") }
@@ -21,12 +20,10 @@ pub enum Error {
         /// The existing names, separated by commas.
         available: String,
     },
-    /// A system call failed.
     #[error("cannot {operation}: {source}")]
     Kernel {
         /// What was attempted, for example "read /proc/softirqs".
         operation: String,
-        /// The kernel's error.
         source: io::Error,
     },
     /// A journal could not be read, written or removed, or the directory of journals could not be locked.
@@ -46,7 +43,6 @@ pub enum Error {
     )]
     QueuesInUse {
         interface: String,
-        /// The policy that the other process applied.
         policy: Policy,
         pid: u32,
         queues: Cpus,

@@ -52,7 +52,6 @@ pub struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// Adds a sample of a counter or a gauge.
     pub fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
         self.write("", labels, None, value);
     }

@@ -42,7 +42,6 @@ impl State {
     }
 }
 
-/// A task's poll begins.
 pub(crate) fn begin_poll() {
     LEFT.set(OPERATIONS);
     OVERRAN.set(false);

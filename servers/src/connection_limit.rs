@@ -40,12 +40,10 @@ impl ConnectionLimit {
         self.open() >= self.max
     }
 
-    /// How many connections found the limit reached.
     pub fn times_reached(&self) -> u64 {
         self.times_reached.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection that found the limit reached.
     pub fn count_reached(&self) {
         self.times_reached.fetch_add(1, Ordering::Relaxed);
     }
@@ -54,7 +52,6 @@ impl ConnectionLimit {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the connection that has waited longest.
     fn wake_one(&self) {
         let first = self.waiting().wakers.pop_front();
         // Outside of the lock.

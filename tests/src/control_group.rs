@@ -47,7 +47,6 @@ impl ControlGroup {
         Some(group)
     }
 
-    /// Moves a process into the group.
     pub fn add(&self, process: u32) {
         std::fs::write(self.path.join("cgroup.procs"), process.to_string()).expect("the process moves");
     }

@@ -40,7 +40,6 @@ impl FakeServer {
         Self::serve(None, None, answer)
     }
 
-    /// Answers each line with a miss.
     pub fn missing() -> Self {
         Self::answering(|_| MISS.to_vec())
     }
@@ -57,7 +56,6 @@ impl FakeServer {
         Self { lines, ..server }
     }
 
-    /// Closes each connection after a time, without an answer.
     pub fn closing_after(time: Duration) -> Self {
         let (listener, address) = listen();
         std::thread::spawn(move || {

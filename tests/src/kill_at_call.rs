@@ -11,7 +11,6 @@ use nix::unistd::Pid;
 
 use crate::seccomp;
 
-/// A system call that a thread is about to make.
 #[derive(Debug, Clone)]
 pub struct SystemCall {
     pub thread: Pid,
@@ -36,7 +35,6 @@ impl SystemCall {
     }
 }
 
-/// Which calls a tracer looks at.
 #[derive(Debug, Clone, Copy)]
 pub enum Traced<'a> {
     /// All. Each call stops its thread twice, so a command that makes many of them takes long.

@@ -17,21 +17,18 @@ const TIMER: &str = "events/timer/hrtimer_expire_entry";
 /// More than `struct napi_struct` takes: its timer is within this distance of its address.
 const NAPI_BYTES: u64 = 4096;
 
-/// How often a NAPI was polled, and by whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Polls {
     pub busy: u64,
     pub busy_packets: u64,
     /// Polls by the NAPI's thread, after an interrupt or the timer.
     pub thread: u64,
-    /// The packets that the NAPI's thread took.
     pub thread_packets: u64,
     /// How often the NAPI's timer has expired (`napi_watchdog`).
     pub timer: u64,
 }
 
 impl Polls {
-    /// The share of the packets that busy polls took, 0 to 1.
     pub fn busy_share(&self) -> f64 {
         self.busy_packets as f64 / (self.busy_packets + self.thread_packets).max(1) as f64
     }
@@ -45,7 +42,6 @@ pub struct PollTrace {
 }
 
 impl PollTrace {
-    /// Prepares tracing of the polls of an interface.
     pub fn new(interface: &str) -> io::Result<Self> {
         let mounted = !Path::new(TRACEFS).join("instances").exists();
         if mounted {

@@ -51,7 +51,6 @@ pub fn program(name: &str) -> Option<PathBuf> {
     require(&format!("program {name}"), found)
 }
 
-/// Those of some drivers that this machine has.
 pub fn drivers<const COUNT: usize>(names: [&'static str; COUNT]) -> Vec<&'static str> {
     requirements::drivers(names, |name| {
         let driver = name.parse().expect("a driver's name");

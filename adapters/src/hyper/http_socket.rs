@@ -31,7 +31,6 @@ pub(super) struct HttpSocket<K> {
     usage: Rc<SocketUsage>,
 }
 
-/// What a socket's connection knows of it.
 #[derive(Debug, Default)]
 pub(super) struct SocketUsage {
     pub(super) reads: Cell<u64>,

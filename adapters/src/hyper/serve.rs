@@ -195,9 +195,6 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
 
     /// As [`start`](Self::start), but connections are not accepted before [`Server::resume`]: meanwhile the process can drop the
     /// privileges that its addresses need.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn start_paused(mut self) -> io::Result<Server> {
         // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the file only.
         self.builder.http1().writev(true).pipeline_flush(false);

@@ -26,7 +26,6 @@ pub(super) enum Awaited {
     OtherStreams,
 }
 
-/// A stream with a request in progress.
 #[derive(Debug)]
 pub(super) struct Stream {
     awaited: Cell<Awaited>,
@@ -64,7 +63,6 @@ impl Streams {
     }
 }
 
-/// A stream that is looked at until this is dropped.
 #[derive(Debug)]
 pub(super) struct OpenStream {
     streams: Streams,

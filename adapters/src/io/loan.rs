@@ -39,7 +39,6 @@ struct Shared<S> {
 const READING: usize = 0;
 const WRITING: usize = 1;
 
-/// The connection's task's side.
 pub(crate) struct Lender<S> {
     shared: Rc<Shared<S>>,
     returned: oneshot::Receiver<SendWrapper<Rc<Shared<S>>>>,

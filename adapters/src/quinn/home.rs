@@ -16,12 +16,10 @@ impl Runtime {
         Self::of_worker(runtime::current_worker())
     }
 
-    /// A worker of the current runtime.
     pub(super) fn of_worker(worker: usize) -> Self {
         Self { handle: Handle::current(), worker }
     }
 
-    /// Spawns a task on the worker.
     #[track_caller]
     pub(super) fn spawn_with<F, Fut>(&self, make: F) -> runtime::JoinHandle<Fut::Output>
     where

@@ -40,9 +40,6 @@ where
 
 /// As [`serve`], but clients wait until [`Server::resume`]: meanwhile the process can drop the privileges that its address
 /// needs.
-///
-/// # Errors
-/// As [`serve`].
 pub fn serve_paused<H, F>(config: ServerConfig, address: SocketAddr, handler: H) -> io::Result<Server>
 where
     H: Fn(Incoming) -> F + Clone + Send + 'static,
@@ -202,7 +199,6 @@ where
     }
 }
 
-/// A handler that has not ended.
 struct Open(Arc<AtomicUsize>);
 
 impl Open {

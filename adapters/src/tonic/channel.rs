@@ -42,9 +42,6 @@ impl Channel {
 
     /// A channel with a connector: one that trusts other authorities or presents a certificate, for example. It offers
     /// `h2` only (ALPN).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub fn with_connector(uri: Uri, connector: Connector) -> Result<Self, Status> {
         let parts = uri.clone().into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {

@@ -14,12 +14,10 @@ use socket2::Socket;
 use super::accept_errors::AcceptErrors;
 use super::alignment_counts::AlignmentCounters;
 
-/// What the workers that serve one address share.
 #[derive(Default)]
 pub(super) struct ServeState {
     pub(super) counters: AlignmentCounters,
     pub(super) accept_errors: AcceptErrors,
-    /// How many connections may be open.
     limit: Option<usize>,
     table: Mutex<Table>,
     next_id: AtomicU64,

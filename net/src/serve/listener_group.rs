@@ -41,9 +41,6 @@ impl Listener<Tcp> {
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is called. The listeners are all
     /// there: meanwhile the process can drop the privileges that their addresses need.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
     #[track_caller]
     pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -54,9 +51,6 @@ impl Listener<Tcp> {
     }
 
     /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
     pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,

@@ -187,7 +187,6 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Takes what the ring has received, as far as it fits.
     fn take_received(&mut self, ring: &RingSocket) -> io::Result<()> {
         while self.missing() > 0 {
             match ring.take_received() {

@@ -43,9 +43,6 @@ impl UnixDatagram {
     }
 
     /// Gives the socket back, non-blocking as it is.
-    ///
-    /// # Errors
-    /// Those of `epoll_ctl(2)`.
     pub fn into_std(self) -> io::Result<StdDatagram> {
         self.fd.into_inner()
     }

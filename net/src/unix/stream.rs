@@ -62,9 +62,6 @@ impl Stream<Unix> {
     /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
     /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
     /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
-    ///
-    /// # Errors
-    /// [`IntoStdError`], with the stream.
     pub async fn into_std(self) -> Result<(std::os::unix::net::UnixStream, Vec<u8>), IntoStdError<Unix>> {
         self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
     }
@@ -88,9 +85,6 @@ impl Listener<Unix> {
     }
 
     /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
     pub fn bind_with_backlog(path: impl AsRef<Path>, backlog: i32) -> io::Result<Self> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, None)?, backlog)
     }
@@ -98,9 +92,6 @@ impl Listener<Unix> {
     /// Like [`Listener::bind_with_backlog`], with the permissions `mode` on the path, such as `0o700`, instead
     /// of those that the umask leaves: who may write to the path may connect (`unix(7)`). The path has them
     /// before anybody can connect.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
     pub fn bind_with_mode(path: impl AsRef<Path>, backlog: i32, mode: u32) -> io::Result<Self> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, Some(mode))?, backlog)
     }
@@ -117,9 +108,6 @@ impl Listener<Unix> {
 
     /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
     /// first.
-    ///
-    /// # Errors
-    /// As [`Listener::accept`].
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Stream<Unix>>> {
         self.poll_accept_socket(context).map(|result| self.take_on(result?.0))
     }

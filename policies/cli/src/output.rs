@@ -56,7 +56,6 @@ pub const PREVENTED: u8 = 3;
 /// The version of what JSON contains. It is raised when a field is removed or gets another meaning.
 const SCHEMA: u32 = 1;
 
-/// An object with the version of its schema.
 pub fn with_schema(mut json: serde_json::Value) -> serde_json::Value {
     if let Some(object) = json.as_object_mut() {
         object.insert("schema".to_owned(), SCHEMA.into());

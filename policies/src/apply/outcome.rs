@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::knob::{Knob, Value};
 use crate::policy::Policy;
 
-/// The result of one step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -31,10 +30,7 @@ pub enum Outcome {
         still: String,
     },
     /// The knob could not be set.
-    Failed {
-        /// The kernel's error.
-        reason: String,
-    },
+    Failed { reason: String },
     /// The knob was set, but reads back as another value.
     ReadsBack { value: String },
 }
@@ -46,7 +42,6 @@ impl Outcome {
     }
 }
 
-/// A step that was carried out.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Applied {

@@ -37,11 +37,9 @@ pub enum AttachEvent {
     },
     /// An epoll instance is no longer attached.
     Detached {
-        /// The epoll instance, and the process that had it.
         instance: InstanceName,
         reason: String,
     },
-    /// A queue can't be used.
     QueueRefused {
         queue: QueueName,
         /// What the queue lacks or who has it, as a clause.
@@ -50,7 +48,6 @@ pub enum AttachEvent {
     /// A queue under kernel polling goes back to plain interrupts for some time.
     SteppedBack {
         queue: QueueName,
-        /// What the watchdog measured, with its figures.
         reason: String,
     },
     /// A queue's settings have changed, or its link.

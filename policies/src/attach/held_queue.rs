@@ -60,7 +60,6 @@ pub(super) struct HeldQueue {
 }
 
 impl HeldQueue {
-    /// Takes the queue, at plain interrupts.
     pub(super) fn take(
         name: &QueueName,
         config: &AttachConfig,

@@ -40,7 +40,6 @@ pub(super) enum Holds {
     /// No socket whose packets come through a queue.
     Nothing,
     One(QueueName),
-    /// Sockets of several queues, with how many there are of each.
     Several(Vec<(QueueName, usize)>),
 }
 
@@ -49,10 +48,6 @@ impl Instance {
         Self { process, descriptor, sockets: BTreeMap::new(), scans: 0, looked_again: None }
     }
 
-    /// Its parameters now.
-    ///
-    /// # Errors
-    /// As [`duplicate`](crate::descriptors::duplicate) and [`EpollParams::read`].
     pub(super) fn params(&self) -> io::Result<EpollParams> {
         EpollParams::read(Descriptors::of(&self.process)?.duplicate(self.descriptor)?)
     }
@@ -103,7 +98,6 @@ impl Instance {
         Ok(())
     }
 
-    /// Which queues its sockets' packets come from.
     pub(super) fn holds(&self, queues: &QueueMap) -> Holds {
         let mut counts: BTreeMap<QueueName, usize> = BTreeMap::new();
         for look in self.sockets.values() {

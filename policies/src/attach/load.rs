@@ -59,7 +59,6 @@ impl PacketCounter {
         total
     }
 
-    /// Forgets queues that are no longer held.
     fn keep(&mut self, held: &[QueueName]) {
         self.queues.retain(|queue, _| held.contains(queue));
     }
@@ -88,7 +87,6 @@ pub(super) struct Traffic {
 pub(super) struct TrafficStep {
     /// The packets that each queue has received since it was read first.
     pub(super) packets: BTreeMap<QueueName, u64>,
-    /// The packets that busy polls have received in this step.
     pub(super) busy_polled: u64,
     /// The packets that each interface has lost in this step. Which of its queues lost them is not known, so they count
     /// for all of them.
@@ -166,7 +164,6 @@ impl LoadMeter {
         Self { last: Instant::now(), packets: None, threads: BTreeMap::new(), kernel_thread: None }
     }
 
-    /// Names the kernel thread that polls the queue.
     pub(super) fn set_kernel_thread(&mut self, thread: Option<u32>) {
         let open = |thread: u32| {
             let awake = AwakeTime::open_napi_thread(i32::try_from(thread).ok()?).ok()?;

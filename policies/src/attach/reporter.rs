@@ -32,7 +32,6 @@ pub struct AttachedQueue {
     #[serde(flatten)]
     pub queue: QueueName,
     pub instances: Vec<InstanceName>,
-    /// How it is driven, and why.
     #[serde(flatten)]
     pub status: QueueStatus,
     pub packets_per_second: f64,
@@ -62,7 +61,6 @@ pub(super) struct Reporter {
     sums: BTreeMap<QueueName, Sums>,
     polled: u64,
     packets: BTreeMap<QueueName, u64>,
-    /// The interrupts of each interface's queues at the last status.
     interrupts: BTreeMap<QueueName, u64>,
     files: BTreeMap<u32, StatusFile>,
     running: BTreeMap<QueueName, Duration>,
@@ -93,7 +91,6 @@ impl Reporter {
         (self.on_event)(event);
     }
 
-    /// The share of the queues' packets of a step that busy polls received, 0 to 1.
     pub(super) fn polled_share(&mut self, polled: u64, packets: &BTreeMap<QueueName, u64>) -> f64 {
         let received: u64 = packets
             .iter()
@@ -203,7 +200,6 @@ impl Reporter {
     }
 }
 
-/// The interrupts of the queues so far, of those that have one.
 fn interrupts(queues: &BTreeMap<QueueName, HeldQueue>, map: &QueueMap) -> BTreeMap<QueueName, u64> {
     let mut counts = BTreeMap::new();
     for interface in &map.interfaces {

@@ -27,7 +27,6 @@ pub struct AttachConfig {
     /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the new connections of one
     /// queue.
     pub steer: bool,
-    /// Where the old values are journalled.
     pub journals: JournalDir,
     /// Polls whenever packets come, also where that takes more CPU time or delays more than interrupts, for tests of what
     /// polling does: what it costs depends on the machine and the moment.
@@ -53,7 +52,6 @@ impl AttachConfig {
 #[non_exhaustive]
 pub enum Target {
     Process(u32),
-    /// The descendants of a process, without itself.
     DescendantsOf(u32),
     /// A systemd unit by its name; without a suffix it is a service.
     Unit(String),
@@ -197,7 +195,6 @@ fn descendants(root: u32) -> BTreeSet<u32> {
     found
 }
 
-/// The parent of a process that has not ended.
 fn parent(pid: u32) -> io::Result<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name before it may have spaces and parentheses.

@@ -17,7 +17,6 @@ pub enum PerfTarget {
     ThisThread,
 }
 
-/// Running hardware counters.
 #[derive(Debug)]
 pub struct PerfCounters {
     cycles: Counter,
@@ -74,10 +73,6 @@ impl PerfCounters {
         })
     }
 
-    /// Reads the counters.
-    ///
-    /// # Errors
-    /// The error of `read(2)` on a counter.
     pub fn read(&mut self) -> io::Result<PerfReading> {
         Ok(PerfReading {
             cycles: self.cycles.read()?,
@@ -108,7 +103,6 @@ pub struct PerformanceModel {
 }
 
 impl PerformanceModel {
-    /// Computes the model of a run.
     pub fn new(queries: u64, elapsed: Duration, perf: Option<PerfReading>) -> Self {
         let seconds = elapsed.as_secs_f64();
         Self {

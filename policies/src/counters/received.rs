@@ -19,7 +19,6 @@ pub enum RxPackets {
 }
 
 impl RxPackets {
-    /// The sum over all queues.
     pub fn total(&self) -> u64 {
         match self {
             RxPackets::PerQueue(queues) => queues.iter().map(|(_, packets)| packets).sum(),
@@ -28,9 +27,6 @@ impl RxPackets {
     }
 
     /// Reads the netdev netlink queue statistics, or else the link's counter.
-    ///
-    /// # Errors
-    /// [`Error::Kernel`] if rtnetlink can't be read.
     pub fn read(interface: &Interface) -> Result<Self, Error> {
         let by_queue = Netdev::open().and_then(|mut netdev| netdev.rx_packets(interface.index));
         match by_queue {

@@ -37,7 +37,6 @@ pub struct Totals<'a> {
     pub irqs: &'a [(u32, u64)],
     /// Interrupts of each transmit queue that doesn't share one with a receive queue.
     pub tx_irqs: &'a [(u32, u64)],
-    /// NET_RX softirqs of each CPU.
     pub net_rx: &'a [u64],
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
@@ -81,7 +80,6 @@ impl Snapshot {
         }
     }
 
-    /// The difference to an earlier snapshot.
     pub fn since(&self, before: &Snapshot) -> Delta {
         let difference = |now: u64, then: u64| now.saturating_sub(then);
         let pairs = |now: &[(u32, u64)], then: &[(u32, u64)]| {

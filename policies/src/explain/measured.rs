@@ -59,7 +59,6 @@ pub struct MeasuredBudget {
     pub p50_ratio: MeasuredRatio,
 }
 
-/// A median over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredRatio {
     /// The median of the rounds' ratios; 1 is as vanilla.
@@ -74,11 +73,7 @@ pub struct MeasuredRatio {
 pub enum UnusableResult {
     /// The file can't be read.
     #[error("cannot read {path}: {source}", path = path.display())]
-    Unreadable {
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The file's content is something else, or that of another version of `lab`.
     #[error("{path} is not a result of this version of lab ({reason}); measure again", path = path.display())]
     Foreign { path: PathBuf, reason: String },
@@ -111,9 +106,6 @@ impl Measured {
     }
 
     /// The result that this user has written last, or else root; `None` without one.
-    ///
-    /// # Errors
-    /// If the file can't be used.
     pub fn last() -> Result<Option<Self>, UnusableResult> {
         first_of(Self::path().into_iter().chain([Path::new(SYSTEM_FOLDER).join(FILE_NAME)]))
     }

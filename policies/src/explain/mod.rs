@@ -54,12 +54,10 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// The findings about an interface.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Explanation {
     pub interface: String,
-    /// The findings, in the order in which to fix them.
     pub findings: Vec<Finding>,
 }
 
@@ -520,9 +518,6 @@ fn worker_count(interface: &Interface, host: &HostFacts) -> usize {
 }
 
 /// The journals that can't be read, and may be of the interface with an index.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 fn unreadable_journals(ifindex: u32, journals: &JournalDir) -> Result<Vec<LeftJournal>, Error> {
     let namespace = network_namespace();
     let unreadable = journals.read()?.unreadable.into_iter();

@@ -94,7 +94,6 @@ impl Nearness<'_> {
         list.0
     }
 
-    /// Whether none of these cores is near.
     fn is_far(&self, cores: &Cpus) -> bool {
         !cores.is_empty() && !cores.iter().any(|core| self.near.contains(core))
     }

@@ -63,9 +63,6 @@ pub(crate) fn wait_for_queues(ifindex: u32, count: Option<u64>) -> Result<Interf
 
 /// The interface that has a local address, or the one below by which that receives (the interface of a VLAN). For the
 /// unspecified address: the only interface besides loopback that is up, or `None` if there are several.
-///
-/// # Errors
-/// [`Error::Kernel`] if rtnetlink can't list the interfaces or addresses.
 pub fn interface_of_address(address: IpAddr) -> Result<Option<Interface>, Error> {
     let links = links()?;
     let found = if address.is_unspecified() {
@@ -180,7 +177,6 @@ impl Interface {
         interface.with_note_on_interrupts()
     }
 
-    /// Says which interrupts were not found.
     fn with_note_on_interrupts(mut self) -> Self {
         let unknown: Vec<String> = self
             .queues

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Since which kernel a driver has something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Since {
@@ -57,7 +56,6 @@ pub struct Driver {
 pub enum Evidence {
     /// Policies were applied and restored on it; the files were read as well.
     Tried(&'static str),
-    /// Only the source was read.
     Read(&'static str),
 }
 

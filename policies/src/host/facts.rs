@@ -138,7 +138,6 @@ fn read_netdev(
     (rx, tx, napis)
 }
 
-/// The device's interrupts, and those that its NAPIs report.
 fn read_interrupts(interface: &str, device: &str, napis: &[Napi]) -> Vec<InterruptFacts> {
     let Ok(lines) = irq::all() else { return Vec::new() };
     let mut numbers: Vec<u32> = napis.iter().filter_map(|napi| napi.irq).collect();

@@ -17,7 +17,6 @@ pub(crate) struct HostFacts {
     pub(crate) allowed: Cpus,
     pub(crate) online: Cpus,
     pub(crate) topology: Topology,
-    /// The process id of a running irqbalance.
     pub(crate) irqbalance: Option<i32>,
     pub(crate) has_netdev: bool,
     /// Whether the kernel has NAPI threads that poll all the time; `None` if it doesn't say.

@@ -26,7 +26,6 @@ pub(crate) struct ProcessIdentity {
 /// `PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// What this process can see of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessState {
     Running,

@@ -46,9 +46,7 @@ pub struct Interface {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RxQueue {
-    /// The queue's number on the interface.
     pub index: u32,
-    /// The NAPI that polls the queue, if known.
     pub napi: Option<Napi>,
     /// Whether the driver reported the NAPI; if `false`, queues and NAPIs were matched by order.
     pub napi_reported: bool,
@@ -61,7 +59,6 @@ pub struct RxQueue {
     pub irq_effective: Option<Cpus>,
     /// Whether the kernel manages the interrupt's affinity, so that user space can't set it.
     pub irq_managed: bool,
-    /// The settings of the kernel thread that polls the NAPI, if there is one.
     pub napi_thread: Option<NapiThreadSettings>,
     /// The CPUs of receive packet steering (`rps_cpus`); empty if it is off.
     pub rps_cpus: Option<Cpus>,
@@ -72,7 +69,6 @@ pub struct RxQueue {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct TxQueue {
-    /// The queue's number on the interface.
     pub index: u32,
     /// The interrupt's number; equal to that of a receive queue if they share one.
     pub irq: Option<u32>,
@@ -84,7 +80,6 @@ pub struct TxQueue {
     pub xps_cpus: Option<Cpus>,
 }
 
-/// The settings of a kernel thread that polls a NAPI.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NapiThreadSettings {

@@ -52,7 +52,6 @@ pub(crate) fn affinity_path(irq: u32) -> PathBuf {
     format!("/proc/irq/{irq}/smp_affinity_list").into()
 }
 
-/// The CPUs that an interrupt may go to.
 pub(crate) fn affinity(irq: u32) -> io::Result<Cpus> {
     fs::read_to_string(affinity_path(irq))?
         .parse()

@@ -19,7 +19,6 @@ use crate::netlink::netdev::Netdev;
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Receiving {
-    /// Receive-side scaling.
     pub rss: Option<Rss>,
     /// The number of rules that send flows elsewhere (`ethtool -n`).
     pub ntuple_rules: Option<u32>,
@@ -51,7 +50,6 @@ impl Receiving {
         }
     }
 
-    /// What the queue has dropped, if the driver counts it.
     pub fn drops_of(&self, queue: u32) -> Option<u64> {
         self.queue_drops.iter().find(|(index, _)| *index == queue).map(|(_, drops)| *drops)
     }

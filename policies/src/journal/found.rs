@@ -67,7 +67,6 @@ impl FoundJournal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LeftJournal {
-    /// The file in the directory of journals.
     pub path: PathBuf,
     /// Why it can't be restored, as a clause.
     pub reason: String,

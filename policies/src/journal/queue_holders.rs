@@ -22,9 +22,6 @@ pub struct QueueHolder {
 }
 
 /// The running processes that hold queues of an interface. A process whose journal can't be read is not among them.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<QueueHolder>, Error> {
     let running = journals.read()?.journals.into_iter().filter(|found| !found.is_abandoned());
     Ok(running
@@ -64,9 +61,6 @@ pub struct JournalSummary {
 }
 
 /// The journals of this network namespace, the newest first, and those that can't be read.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<LeftJournal>), Error> {
     let contents = journals.read()?;
     let summary = |found: &FoundJournal| {
@@ -103,9 +97,6 @@ pub struct JournalsOfProcess {
 
 /// Whether a process with this id runs and has a journal, and whether one has ended and has left a journal. The lock of the
 /// journal tells them apart: the id may belong to another process by now.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn journals_of(pid: u32, journals: &JournalDir) -> Result<JournalsOfProcess, Error> {
     let mut of_process = JournalsOfProcess { held: false, left: false };
     for found in journals.read()?.journals {

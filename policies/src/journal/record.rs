@@ -14,7 +14,6 @@ use crate::plan::Plan;
 use crate::policy::Policy;
 
 pub(super) const VERSION: u32 = 2;
-/// The number of this process's next journal.
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// How long an applied plan stays in effect.
@@ -40,7 +39,6 @@ pub(crate) struct Journal {
     /// those of earlier versions, which also held no lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sequence: Option<u64>,
-    /// The receive queues that the writer holds.
     pub(crate) queues: Vec<u32>,
     pub(crate) writer: ProcessIdentity,
     /// When the policy was applied, in seconds since 1970. Earlier versions did not record it.

@@ -131,7 +131,6 @@ pub struct Channels {
     /// Whether a channel is a pair of a receive and a transmit queue.
     pub combined: bool,
     pub count: u32,
-    /// The device's maximum.
     pub max: u32,
 }
 
@@ -139,9 +138,7 @@ pub struct Channels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RxRing {
-    /// The present size of each ring.
     pub size: u32,
-    /// The device's maximum.
     pub max: u32,
 }
 

@@ -49,7 +49,6 @@ pub struct Frame<F> {
 }
 
 impl<F> Frame<F> {
-    /// The first attribute of a type, as a number.
     pub fn number(&self, kind: u16) -> Option<u64> {
         number_in(&self.attributes, kind)
     }
@@ -103,9 +102,6 @@ impl<F: Family> GenericConnection<F> {
 
     /// The largest value that the kernel accepts for an attribute of a command (`CTRL_CMD_GETPOLICY`, Linux
     /// 5.10); `None` if the command has no such attribute, or no limit for it.
-    ///
-    /// # Errors
-    /// As [`Connection::request`].
     pub fn limit(&mut self, command: u8, attribute: u16) -> io::Result<Option<u64>> {
         let query = [
             Attribute::bytes(controller::FAMILY_ID, self.family_id.to_ne_bytes()),
@@ -127,10 +123,6 @@ impl<F: Family> GenericConnection<F> {
         Ok(found.and_then(|found| number_in(&found.inner(), controller::MAX_VALUE)))
     }
 
-    /// Sends one command and returns its replies.
-    ///
-    /// # Errors
-    /// As [`Connection::request`].
     pub fn request(
         &mut self,
         command: u8,

@@ -79,7 +79,6 @@ impl Attribute {
         })
     }
 
-    /// The value as text, without its zero.
     pub fn as_text(&self) -> String {
         String::from_utf8_lossy(&self.value).trim_end_matches('\0').to_owned()
     }

@@ -42,13 +42,9 @@ impl Step {
 pub struct Plan {
     pub policy: Policy,
     pub interface: String,
-    /// The interface's index.
     pub ifindex: u32,
-    /// The numbers of the receive queues that the plan is for.
     pub queues: Vec<u32>,
-    /// The parameters that the plan was made from.
     pub settings: Settings,
-    /// The knobs to set, in order.
     pub steps: Vec<Step>,
     /// What the policy needs and this host lacks, and what is unusual about the interface.
     pub notes: Vec<String>,
@@ -63,7 +59,6 @@ impl Plan {
         self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
     }
 
-    /// Whether a pending step has the driver rebuild the queues.
     pub(crate) fn rebuilds_queues(&self) -> bool {
         self.steps.iter().any(|step| step.knob.rebuilds_queues() && !step.is_done())
     }

@@ -87,7 +87,6 @@ impl Source<'_> {
     }
 }
 
-/// Collects the steps of a plan.
 pub(super) struct Planner<'a> {
     source: Source<'a>,
     pub(super) host: &'a HostFacts,

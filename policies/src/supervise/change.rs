@@ -17,7 +17,6 @@ pub enum Change {
     /// It is there again, and the policy can't be applied to it. It is tried again each second.
     NotAppliedAgain {
         interface: String,
-        /// Why not.
         reason: String,
     },
     Renamed(String),
@@ -29,13 +28,11 @@ pub enum Change {
     },
     /// A worker's law has chosen other settings for its queue, and they are set.
     QueueSettings {
-        /// The receive queue's index, from 0.
         queue: u32,
         settings: QueueSettings,
     },
     /// The settings that a worker's law has chosen can't be set. The queue keeps the values that it has.
     AdaptationStopped {
-        /// The receive queue's index, from 0.
         queue: u32,
         /// Why they can't be set.
         reason: String,
@@ -51,7 +48,6 @@ pub enum Change {
     },
     /// A queue's interrupt was moved to another core.
     InterruptMoved {
-        /// The receive queue's index, from 0.
         queue: u32,
         core: u32,
     },

@@ -26,7 +26,6 @@ pub(super) enum BanOutcome {
     },
 }
 
-/// The interrupts that a policy has banned from irqbalance.
 #[derive(Debug)]
 pub(super) struct IrqbalanceBans {
     irqs: BTreeSet<u32>,

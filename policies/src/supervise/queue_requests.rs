@@ -35,10 +35,6 @@ enum State {
 }
 
 impl QueueRequests {
-    /// An empty list.
-    ///
-    /// # Errors
-    /// If there is no descriptor left for the eventfd.
     pub fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { eventfd, states: Mutex::default(), setter: OnceLock::new() })

@@ -104,7 +104,6 @@ pub(crate) struct CodeSettings {
     pub(crate) journals: JournalDir,
 }
 
-/// Every setting, decided.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: Policy,
@@ -126,7 +125,6 @@ pub(crate) struct Config {
     pub(crate) max_blocking_threads: usize,
     pub(crate) threads: ThreadOptions,
     pub(crate) ring: RingOptions,
-    /// Whether worker 0 has a thread of its own.
     pub(crate) background: bool,
     pub(crate) poll_time_histogram: bool,
     pub(crate) schedule_latency_histogram: bool,

@@ -73,11 +73,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Mean number of events per wait; 0 without waits.
-    pub fn events_per_wait(&self) -> f64 {
-        if self.waits == 0 { 0.0 } else { self.events as f64 / self.waits as f64 }
-    }
-
     /// [`running_ns`](Self::running_ns) as a duration.
     pub fn running(&self) -> Duration {
         Duration::from_nanos(self.running_ns)

@@ -275,7 +275,6 @@ impl EpollDriver {
         let _ = epoll::modify(instance, descriptor, EventData::new_u64(key as u64), edges);
     }
 
-    /// Counts datagrams that were received from a socket of the queue.
     pub(crate) fn received_datagrams(&self, count: usize) {
         self.datagrams.set(self.datagrams.get() + count);
     }

@@ -55,7 +55,6 @@ impl TimedPolls {
         self.poller.remove(socket);
     }
 
-    /// Whether the queue is in timed mode.
     pub(super) fn are_on(&self) -> bool {
         self.interval.get() > 0
     }

@@ -26,7 +26,6 @@ pub(crate) enum Wait {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WaitOutcome {
-    /// Events of descriptors, and receives.
     pub(crate) events: usize,
     /// Those of them that came by the queue that the worker polls, if the policy polls; and the datagrams that were received from
     /// the queue's sockets before the wait, beyond one for each event of an earlier wait.

@@ -62,9 +62,6 @@ impl File {
 
     /// Reads at most as many bytes as the buffer is long (not its capacity) from an offset on, and returns their number and
     /// the buffer, which begins with them. 0: the file ends at the offset or before it.
-    ///
-    /// # Errors
-    /// Those of `pread(2)`.
     #[doc(alias = "pread")]
     pub async fn read_at<B>(&self, mut buffer: B, offset: u64) -> io::Result<(usize, B)>
     where
@@ -94,9 +91,6 @@ impl File {
 
     /// Writes bytes from an offset on, and returns how many were written, and the buffer. Beyond the file's end there are zeros
     /// up to the offset.
-    ///
-    /// # Errors
-    /// Those of `pwrite(2)`.
     #[doc(alias = "pwrite")]
     pub async fn write_at<B>(&self, buffer: B, offset: u64) -> io::Result<(usize, B)>
     where
@@ -144,9 +138,6 @@ impl File {
     }
 
     /// The file's metadata.
-    ///
-    /// # Errors
-    /// Those of `statx(2)`.
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
         self.call(std::fs::File::metadata).await

@@ -238,9 +238,6 @@ impl<T: AsFd> AsyncFd<T> {
     }
 
     /// [`AsyncFd::poll_io`] as a future. Any number of tasks may wait: all of them are woken, and try again.
-    ///
-    /// # Errors
-    /// As [`AsyncFd::poll_io`].
     pub async fn io<R>(
         &self,
         direction: Direction,

@@ -166,9 +166,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     }
 
     /// Like [`RingFd::sync_all`], with the metadata that reading the file needs only (`fdatasync(2)`).
-    ///
-    /// # Errors
-    /// As [`RingFd::sync_all`].
     pub async fn sync_data(&self) -> io::Result<()> {
         self.sync(FsyncFlags::DATASYNC).await
     }

@@ -24,7 +24,6 @@ const LEVELS: usize = 9;
 /// the slot's start instead, and its timers are sorted into the levels below.
 const MAX_SEARCHED: usize = 16;
 
-/// The number of wheels made so far.
 static WHEELS: AtomicU64 = AtomicU64::new(0);
 
 const NONE: u32 = u32::MAX;
@@ -182,7 +181,6 @@ impl TimerWheel {
         due.into_iter().map(|(_, _, waker)| waker).collect()
     }
 
-    /// The slot with the earliest timers, as level and slot.
     fn first_slot(&self) -> Option<(usize, usize)> {
         let level = self.levels.iter().position(|level| level.occupied != 0)?;
         Some((level, self.levels[level].occupied.trailing_zeros() as usize))
@@ -286,7 +284,6 @@ mod tests {
         assert_eq!(timers.take_due(century).len(), 1);
     }
 
-    /// Records its number when it is woken.
     struct Numbered(u64, Arc<Mutex<Vec<u64>>>);
 
     impl Wake for Numbered {

@@ -39,7 +39,6 @@ impl AdaptiveSpin {
         self.last_skip.set(0);
     }
 
-    /// A spin found nothing.
     pub(crate) fn missed(&self) {
         let skip = (self.last_skip.get() * 2).clamp(1, MAX_SKIPPED);
         self.last_skip.set(skip);

@@ -27,7 +27,6 @@ impl EarlyLogs {
         self.log_kept();
     }
 
-    /// Logs what was kept, if there is a subscriber by now.
     pub(crate) fn log_kept(&self) {
         if self.kept.borrow().is_empty() || LevelFilter::current() == LevelFilter::OFF {
             return;

@@ -153,7 +153,6 @@ impl NapiMap {
         }
     }
 
-    /// Whether the interface has to be read (again).
     fn take_refresh(&self) -> bool {
         let mut refresh = self.lock_refresh();
         refresh.running = std::mem::take(&mut refresh.again);

@@ -22,7 +22,6 @@ pub(crate) struct RuntimeState {
     pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
     pub(crate) blocking: Arc<BlockingPool>,
-    /// Counts what was spawned on any worker.
     spawned: AtomicUsize,
     /// Why the first worker that failed did.
     failure: Mutex<Option<String>>,

@@ -6,7 +6,6 @@ use std::task::Wake;
 use crate::sync::{AtomicU8, Condvar, Mutex, Ordering, lock};
 
 const EMPTY: u8 = 0;
-/// The thread sleeps, or is about to.
 const ASLEEP: u8 = 1;
 /// The future was woken since it was last polled.
 const NOTIFIED: u8 = 2;

@@ -12,13 +12,8 @@ const MAX_LENGTH: usize = 256;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsersFileError {
-    /// The file cannot be read.
     #[error("cannot read the users from {}: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A line is not `user:password`.
     #[error("{}, line {line}: {problem}", path.display())]
     Line { path: PathBuf, line: usize, problem: &'static str },

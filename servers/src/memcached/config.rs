@@ -127,7 +127,6 @@ impl Config {
         self.users_file.is_some()
     }
 
-    /// Whether any time limit applies to connections.
     pub(super) fn has_time_limits(&self) -> bool {
         self.requires_authentication() || self.idle_timeout.is_some()
     }

@@ -19,7 +19,6 @@ use super::store::{Store, StoreConfig};
 use super::tls::Tls;
 use crate::connection_limit::ConnectionLimit;
 
-/// The server's shared state.
 #[derive(Debug)]
 pub struct ServerContext {
     pub store: Store,

@@ -9,7 +9,6 @@ use super::tls::TlsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
     #[error(
@@ -28,7 +27,6 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
-    /// The file of users cannot be used.
     #[error(transparent)]
     Users(#[from] UsersFileError),
     /// Certificates or key cannot be used.

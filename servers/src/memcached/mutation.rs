@@ -63,12 +63,10 @@ impl<B: AsRef<[u8]>> StoreRequest<B> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreOutcome {
     Stored {
-        /// The item's CAS unique.
         cas: u64,
         /// Bytes of the stored value.
         length: usize,
     },
-    /// The condition does not hold.
     NotStored,
     /// The item's CAS unique is not the expected one.
     Exists,
@@ -91,7 +89,6 @@ impl ReceivedValue<'_> {
     }
 }
 
-/// Executes a storage command.
 pub fn store_item<B: AsRef<[u8]>>(
     store: &Store,
     request: &StoreRequest<B>,
@@ -203,7 +200,6 @@ fn concatenate<B: AsRef<[u8]>>(
 pub enum DeltaOutcome {
     Changed {
         value: u64,
-        /// The item's CAS unique.
         cas: u64,
     },
     NotFound,

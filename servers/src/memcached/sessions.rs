@@ -25,7 +25,6 @@ use super::context::ServerContext;
 use super::error::StartError;
 use super::session::{Session, SessionStep};
 
-/// The store and the settings that all sessions share.
 #[derive(Debug)]
 pub struct Sessions {
     context: ServerContext,

@@ -85,7 +85,6 @@ mod enabled {
             Ok(LoadedTls(self.0.load()?))
         }
 
-        /// Uses what was loaded for all later connections.
         pub fn replace(&self, loaded: LoadedTls) {
             self.0.replace(loaded.0);
         }

@@ -19,7 +19,6 @@ impl From<Child> for KillOnDrop {
 }
 
 impl KillOnDrop {
-    /// Waits until the process exits. Returns its output.
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         let Some(child) = self.0.take() else { return Err(io::ErrorKind::NotFound.into()) };
         let process = child.id();

@@ -12,7 +12,6 @@ use super::server_log::ServerLog;
 /// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Memcached {
-    /// The child process; its id, for example.
     pub child: KillOnDrop,
     pub address: SocketAddr,
     /// Checked after the child has ended.
@@ -102,7 +101,6 @@ impl Memcached {
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))
     }
 
-    /// The standard error of the server up to now.
     pub fn standard_error(&self) -> String {
         self.log.read()
     }
@@ -138,7 +136,6 @@ impl Memcached {
         rustix::process::kill_process(pid, signal).expect("the process is there");
     }
 
-    /// Waits until it exits.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the server exits", || {

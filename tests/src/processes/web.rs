@@ -15,7 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Web {
-    /// The child process; its id, for example.
     pub child: KillOnDrop,
     /// Where it listens, as URLs: `http://127.0.0.1:1234`, then those with TLS.
     pub urls: Vec<String>,
@@ -28,7 +27,6 @@ pub struct Web {
 pub struct RawResponse {
     /// The status line and the headers, with the empty line.
     pub head: String,
-    /// What came after the head.
     pub body: Vec<u8>,
 }
 
@@ -88,7 +86,6 @@ impl Web {
         Self { child, urls, log }
     }
 
-    /// The first address.
     pub fn address(&self) -> SocketAddr {
         let (_, address) = self.urls[0].split_once("://").expect("a URL");
         address.parse().expect("an address")
@@ -116,12 +113,10 @@ impl Web {
         }
     }
 
-    /// Requests a path by GET, with more header lines, and returns the response.
     pub fn get(&self, path: &str, headers: &[&str]) -> RawResponse {
         self.request("GET", path, headers)
     }
 
-    /// Sends a request without a body, and returns the response.
     pub fn request(&self, method: &str, path: &str, headers: &[&str]) -> RawResponse {
         let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
         split(
@@ -131,7 +126,6 @@ impl Web {
         )
     }
 
-    /// The standard error of the server up to now.
     pub fn standard_error(&self) -> String {
         self.log.read()
     }
@@ -146,7 +140,6 @@ impl Web {
     }
 }
 
-/// Separates the head of a response from what follows.
 pub fn split(answer: &[u8]) -> RawResponse {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("no response in {:?}", String::from_utf8_lossy(answer))) + 4;

@@ -14,7 +14,6 @@ const OTHER_DESCRIPTORS: u64 = 8;
 /// Closed connections, and items that have expired, are to be gone after this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The server before the load.
 #[derive(Debug)]
 pub struct Baseline {
     resident_kib: u64,

@@ -158,7 +158,6 @@ impl Client {
         Err(format!("{begin:?} was answered by {line:?} instead of {expected}"))
     }
 
-    /// Returns the first line of the response.
     fn send(&mut self, connection: usize, request: &[u8]) -> Result<String, String> {
         let stream = &mut self.connections[connection];
         stream.get_mut().write_all(request).map_err(broken)?;

@@ -80,7 +80,6 @@ fn open_device(own: &str, peer: &str) -> io::Result<File> {
 }
 
 impl Tunnel {
-    /// Between the calling thread's namespace, which is the server's, and the client's.
     pub fn between(server: &Namespace, client: &Namespace) -> io::Result<Self> {
         let ends = [server.run(|| open_device(SERVER, CLIENT))?, client.run(|| open_device(CLIENT, SERVER))?];
         let (impairment, over) = (Arc::new(Impairment::default()), Arc::new(AtomicBool::new(false)));

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::machine::Machine;
 
-/// Differences of counters over one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     pub rate: f64,

@@ -36,7 +36,6 @@ impl Nic {
     }
 }
 
-/// The devices and CPUs of a guest.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub nics: Vec<Nic>,

@@ -16,7 +16,6 @@ use tests::memcached::{Memcached, free_port, wait_until};
 struct Agent {
     child: KillOnDrop,
     port: u16,
-    /// What it has printed to standard error.
     stderr: Arc<Mutex<String>>,
 }
 

@@ -24,7 +24,6 @@ enum Transport {
     Unix,
 }
 
-/// A client's end of a connection.
 trait Client: Read + Write {
     /// Says that no more requests come.
     fn finish(&mut self);

@@ -92,7 +92,6 @@ impl Observation {
         self.findings.iter().any(|finding| finding.severity == Severity::Prevents)
     }
 
-    /// The epoll instances of all processes.
     pub fn instances(&self) -> impl Iterator<Item = &ObservedInstance> {
         self.processes.iter().flat_map(|process| &process.instances)
     }

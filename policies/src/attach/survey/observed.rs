@@ -16,7 +16,6 @@ pub struct ObservedProcess {
     pub pid: u32,
     /// Its name, of at most 15 bytes (`/proc/PID/comm`).
     pub name: String,
-    /// The number of its io_uring instances.
     pub rings: usize,
     pub instances: Vec<ObservedInstance>,
 }
@@ -30,7 +29,6 @@ pub struct ObservedInstance {
     pub queues: Vec<(QueueName, usize)>,
     /// Its parameters; `None` before Linux 6.9.
     pub params: Option<EpollParams>,
-    /// The threads that were seen waiting on it.
     pub threads: Vec<i32>,
     pub fitness: Fitness,
 }
@@ -49,9 +47,7 @@ pub enum Fitness {
     SeveralQueues,
     /// It is in another epoll instance, whose wait never polls.
     Nested,
-    /// Its process has set it to busy-poll itself.
     PollsItself,
-    /// It can't be read.
     Unreadable,
 }
 
@@ -64,7 +60,6 @@ pub(super) struct AccessError {
     pub(super) error: io::Error,
 }
 
-/// What was seen, from which the findings follow.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) processes: Vec<ObservedProcess>,

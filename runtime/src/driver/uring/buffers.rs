@@ -59,7 +59,6 @@ struct Buffer {
     done: bool,
 }
 
-/// A worker's receive buffers.
 pub(crate) struct BufferPool {
     entries: SharedMemory,
     data: SharedMemory,

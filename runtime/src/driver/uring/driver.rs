@@ -35,7 +35,6 @@ pub(crate) struct UringDriver {
     /// Whether rings can send each other messages.
     pub(super) has_msg_ring: bool,
     pub(super) epoll: EpollDriver,
-    /// Wakes this driver's worker.
     pub(super) wake: Arc<WakeHandle>,
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
@@ -138,7 +137,6 @@ impl UringDriver {
         &self.epoll
     }
 
-    /// Whether enters poll a NAPI at present.
     pub(crate) fn polls_queue(&self) -> bool {
         self.queue_polls.are_on()
     }

@@ -29,7 +29,6 @@ impl ListenerState {
 
 #[derive(Default)]
 pub(super) struct AcceptState {
-    /// The id of the armed accept.
     pub(super) operation: Option<NonZeroU64>,
     /// Whether that is cancelled, and will complete for the last time.
     pub(super) cancelled: bool,

@@ -44,7 +44,6 @@ pub(super) struct QueuePolls {
 }
 
 impl QueuePolls {
-    /// Whether enters poll a NAPI.
     pub(super) fn are_on(&self) -> bool {
         self.napi.get() != 0
     }

@@ -72,7 +72,6 @@ impl Ring {
         supports(&self.ring, operation)
     }
 
-    /// Another descriptor of the ring.
     pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
         // SAFETY: the ring is open while it is borrowed.
         let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };

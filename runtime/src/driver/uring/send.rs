@@ -36,7 +36,6 @@ pub(super) struct TurnSends {
 }
 
 impl UringDriver {
-    /// Adds a socket to those with something to send.
     pub(super) fn list_send(&self, state: &Rc<SocketState>) {
         self.to_send.borrow_mut().push(Rc::clone(state));
     }
@@ -55,7 +54,6 @@ impl UringDriver {
         self.written_bytes.get() >= SEND_BYTES
     }
 
-    /// Whether there is something to submit.
     pub(crate) fn has_to_send(&self) -> bool {
         !self.to_send.borrow().is_empty() || self.ring.borrow_mut().unsubmitted() > 0
     }

@@ -20,7 +20,6 @@ impl ConnectionList {
     }
 }
 
-/// What is known about an open connection.
 #[derive(Debug)]
 pub struct ConnectionInfo {
     pub peer: Box<str>,
@@ -88,7 +87,6 @@ impl ConnectionInfo {
         self.last_progress.store(nanos(uptime), Ordering::Relaxed);
     }
 
-    /// Whether the client has authenticated, or need not.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated.load(Ordering::Relaxed)
     }

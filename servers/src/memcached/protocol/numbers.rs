@@ -11,7 +11,6 @@ pub fn digits(text: &[u8]) -> Option<u64> {
     parse(text)
 }
 
-/// Parses digits alone, as a 32-bit number.
 pub fn digits_u32(text: &[u8]) -> Option<u32> {
     if text.len() > MAX_LENGTH_32 {
         return None;

@@ -61,11 +61,9 @@ pub enum RequestOutcome {
     Close(usize),
 }
 
-/// A list of keys that is being sent.
 pub struct KeyDump<'a> {
     pub ticket: DumpTicket<'a>,
     pub position: WalkPosition,
-    /// What was listed up to now.
     pub keys: u32,
     pub bytes: usize,
 }
@@ -73,7 +71,6 @@ pub struct KeyDump<'a> {
 /// A list of counted prefixes of keys that is being sent.
 pub struct PrefixDump {
     pub last: Box<[u8]>,
-    /// How many parts were written, at least 1.
     pub parts: u32,
 }
 
@@ -129,12 +126,10 @@ impl BufferCharge {
     }
 }
 
-/// One client's conversation.
 pub struct Session<'a> {
     pub context: &'a ServerContext,
     pub counters: &'a WorkerCounters,
     pub protocol: Option<Protocol>,
-    /// Whether the client has authenticated, or need not.
     pub authenticated: bool,
     pending: PendingInput,
     /// Replies that were not sent yet.
@@ -218,7 +213,6 @@ impl<'a> Session<'a> {
         (number, self.prefix_dump.is_none())
     }
 
-    /// Provides an empty buffer for replies.
     pub fn lend_buffer(&mut self, buffer: Vec<u8>) {
         debug_assert!(buffer.is_empty());
         if self.replies.is_empty() {
@@ -243,7 +237,6 @@ impl<'a> Session<'a> {
         self.counters.conn_yields.add(1);
     }
 
-    /// Whether there is anything to send.
     pub fn has_replies(&self) -> bool {
         !self.replies.is_empty() || self.large_value.is_some()
     }

@@ -13,7 +13,6 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
-        /// Sums over all workers.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct CounterTotals {
             $($(#[$doc])* pub $name: u64,)*

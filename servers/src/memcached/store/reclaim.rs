@@ -66,7 +66,6 @@ impl Shard {
         queue.front().copied()
     }
 
-    /// Removes the expired items of one segment that has some.
     fn expire_one_segment(&mut self, now: u32) {
         let due = self.log.segments().find(|(_, segment)| segment.first_expiry() <= now);
         if let Some((index, _)) = due {

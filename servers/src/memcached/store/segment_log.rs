@@ -137,7 +137,6 @@ impl SegmentLog {
         self.segments.iter().map(|(index, segment)| (index as u32, segment))
     }
 
-    /// Whether a segment is the one that its queue is filling.
     pub fn is_open(&self, index: u32) -> bool {
         self.queues.iter().any(|queue| queue.back() == Some(&index))
     }

@@ -23,7 +23,6 @@ pub struct StoreConfig {
     pub evict: bool,
     /// Whether items have a CAS unique. If not, it is 0 for all.
     pub cas: bool,
-    /// How many threads use the store.
     pub workers: usize,
 }
 
@@ -39,7 +38,6 @@ pub struct StoreUsage {
     /// Bytes of hash tables and ghost queues.
     pub tables: u64,
     pub segments: u64,
-    /// Events since the store was created.
     pub counters: StoreCounters,
 }
 

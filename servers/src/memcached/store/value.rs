@@ -26,13 +26,11 @@ impl StoredValue<'_> {
     }
 }
 
-/// An item to be stored, without its key.
 #[derive(Debug)]
 pub struct NewItem<'a> {
     pub flags: u32,
     /// The second of the store's clock at which the item expires; 0 is never.
     pub expiry: u32,
-    /// The item's CAS unique.
     pub cas: u64,
     /// The item's state bits. The store maintains the private ones.
     pub bits: ItemBits,
@@ -41,9 +39,7 @@ pub struct NewItem<'a> {
 
 #[derive(Debug)]
 pub enum NewValue<'a> {
-    /// Two slices that are concatenated and copied.
     Slices(&'a [u8], &'a [u8]),
-    /// A large value that the store takes over.
     Large(LargeValue),
 }
 

@@ -11,7 +11,6 @@ pub const BAD_EXPIRY: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 
-/// A parsed line. Borrows from the line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// `get`, `gets`, `gat`, `gats`.
@@ -78,7 +77,6 @@ pub struct StoreLine<'a> {
     pub noreply: bool,
 }
 
-/// The length of the shortest line, with its terminator.
 const MIN_LINE: usize = 4;
 
 /// Parses a line without its terminator, which had `terminator` bytes. A `resumed` get was parsed before and

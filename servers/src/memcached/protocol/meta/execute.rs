@@ -409,15 +409,9 @@ impl Session<'_> {
     }
 }
 
-/// Who holds the token to recache an item.
 enum RecacheToken {
-    Claimed {
-        stale: bool,
-    },
-    /// A client that claimed it before.
-    Taken {
-        stale: bool,
-    },
+    Claimed { stale: bool },
+    Taken { stale: bool },
     Unclaimed,
 }
 

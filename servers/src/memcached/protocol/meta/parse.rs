@@ -82,7 +82,6 @@ impl<'a> MetaRequest<'a> {
         self.key.as_ref().is_some_and(MetaKey::is_binary)
     }
 
-    /// Parses a line, including the verb, without its terminator.
     pub fn parse(verb: MetaVerb, line: &'a [u8]) -> Result<Self, MetaError> {
         let tokens = Tokens::of(line);
         let tokens = tokens.as_slice();
